@@ -1,0 +1,109 @@
+//! The bus actor: one for each virtual host. It owns a [`Bus`], hands it step messages, and turns its events into inputs
+//! for the router and the jobs.
+
+use super::job::JobInput;
+use super::router::RouterInput;
+use super::shared::Shared;
+use super::{Mail, Owner};
+use crate::bus::{Bus, BusEvent, BusState, EventSink, Notice, StepMessage};
+use crate::engine::Input;
+use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Owns the bus of a virtual host.
+pub struct BusActor {
+    bus: Box<dyn Bus>,
+    vhost: String,
+    shared: Arc<Shared>,
+}
+
+/// What a bus can be told.
+pub enum BusInput {
+    /// Publish a step message.
+    Publish(StepMessage),
+    /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
+    Close(oneshot::Sender<()>),
+}
+
+/// How often the number of unconfirmed messages is looked at, for its metric.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl BusActor {
+    /// The actor around a bus.
+    pub fn new(bus: Box<dyn Bus>, vhost: String, shared: Arc<Shared>) -> BusActor {
+        BusActor { bus, vhost, shared }
+    }
+
+    fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
+        match input {
+            BusInput::Publish(message) => self.bus.publish(message),
+            BusInput::Close(answer) => {
+                let closing = self.bus.close();
+                let closed = async move {
+                    let mut answer = answer;
+                    tokio::select! {
+                        () = closing => { let _ = answer.send(()); }
+                        () = answer.closed() => {}
+                    }
+                };
+                ctx.spawn(closed.into_actor(self));
+            }
+        }
+    }
+}
+
+/// Where the bus of `vhost` reports.
+pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
+    let (shared, vhost): (_, Arc<str>) = (shared.clone(), vhost.into());
+    Arc::new(move |event| match event {
+        BusEvent::Delivered(delivery) => shared.wiring().router.post(RouterInput::Delivered(delivery)),
+        BusEvent::Confirmed { job, step, attempt } => {
+            // A job that has ended needs no confirm.
+            if let Some(mailbox) = shared.routes.find(job) {
+                mailbox.post(JobInput::Take { input: Input::Confirmed { step, attempt }, ack: None });
+            }
+        }
+        BusEvent::QueueMissing { queue, taken } => shared.wiring().router.post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),
+        BusEvent::State(state) => {
+            let metrics = &shared.metrics;
+            metrics.bus_connected.with_label_values(&[&*vhost]).set(i64::from(!matches!(state, BusState::Disconnected { .. })));
+            metrics.bus_blocked.with_label_values(&[&*vhost]).set(i64::from(matches!(state, BusState::Blocked { .. })));
+            shared.health.set_bus(&vhost, state);
+        }
+        BusEvent::Refused(reason) => shared.fail(reason),
+        BusEvent::Noted(notice) => {
+            let kind = match notice {
+                Notice::Returned => "returned",
+                Notice::Refused => "refused",
+                Notice::Resent => "resent",
+            };
+            shared.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
+        }
+    })
+}
+
+impl Actor for BusActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
+            let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
+            actor.shared.metrics.bus_unconfirmed.with_label_values(&[&*actor.vhost]).set(unconfirmed);
+        });
+    }
+}
+
+impl Owner for BusActor {
+    type Input = BusInput;
+    const KIND: &'static str = "bus";
+}
+
+impl Handler<Mail<BusInput>> for BusActor {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<BusInput>, ctx: &mut Self::Context) {
+        mail.handle(|input| self.receive(input, ctx));
+    }
+}

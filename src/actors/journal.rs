@@ -1,0 +1,249 @@
+//! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the disk is free goes into
+//! one transaction; only after its commit do the effects leave.
+
+use super::outbox::{Answer, Outgoing};
+use super::shared::Shared;
+use super::supervisor::SupervisorInput;
+use super::{Mail, Owner, clock};
+use crate::engine::Timestamp;
+use crate::journal::{JobNumber, JournalError, Record, Remedy, Store};
+use actix::{Actor, AsyncContext, Context, Handler};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// Owns the journal's writing end.
+pub struct JournalActor {
+    store: Store,
+    shared: Arc<Shared>,
+    waiting: Vec<Waiting>,
+    flush: Flush,
+}
+
+/// What the journal can be told.
+pub enum JournalInput {
+    /// Commit a record, then let its effects leave.
+    Append(Append),
+    /// Rebuild a job for the supervisor, behind all that was appended before.
+    Reload(JobNumber),
+    /// Delete an ended top-level job.
+    Delete(JobNumber, oneshot::Sender<Answer>),
+    /// Answer when all that was appended before is committed.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// A record and what follows its commit.
+pub struct Append {
+    /// What to commit.
+    pub record: Record,
+    /// Whether somebody waits for the commit; a confirm may lag.
+    pub urgent: bool,
+    /// What leaves after it, in order.
+    pub release: Vec<Outgoing>,
+}
+
+struct Waiting {
+    append: Append,
+    since: Instant,
+}
+
+/// When the next commit is due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    NotDue,
+    /// After the lag, unless something urgent comes.
+    Lagging,
+    /// As soon as the mailbox is empty.
+    Due,
+    /// When there may be room on the disk again.
+    WaitingForRoom,
+}
+
+/// Top-level jobs deleted in one transaction by retention.
+const RETENTION_BATCH: u32 = 200;
+
+/// The exit code after an I/O error, for the supervisor of the process (EX_IOERR of sysexits).
+const EXIT_IO_ERROR: i32 = 74;
+
+impl JournalActor {
+    /// The actor around an opened store.
+    pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
+        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue }
+    }
+
+    fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
+        match input {
+            JournalInput::Append(append) => {
+                let urgent = append.urgent;
+                self.waiting.push(Waiting { append, since: clock::instant() });
+                self.schedule(urgent, ctx);
+            }
+            JournalInput::Reload(number) => {
+                if !self.commit(ctx) {
+                    // No room: asked again when there may be.
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(JournalInput::Reload(number), ctx));
+                    return;
+                }
+                match self.store.recover_one(number) {
+                    Ok(recovered) => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered.map(Box::new))),
+                    Err(error) => self.broken(&error),
+                }
+            }
+            JournalInput::Delete(number, answer) => {
+                self.commit(ctx);
+                let outcome = match self.store.delete(&[number]) {
+                    Ok(()) => Answer::Deleted,
+                    Err(error) => Answer::Failed(error.to_string()),
+                };
+                Outgoing::Answer(answer, outcome).release(&self.shared);
+            }
+            JournalInput::Barrier(answer) => {
+                if self.commit(ctx) {
+                    // The asker may have given up at its deadline.
+                    let _ = answer.send(());
+                }
+            }
+        }
+    }
+
+    fn schedule(&mut self, urgent: bool, ctx: &mut Context<Self>) {
+        match (self.flush, urgent) {
+            (Flush::NotDue | Flush::Lagging, true) => {
+                self.flush = Flush::Due;
+                // Handled behind the mail that waits already: that is the group of the group commit.
+                ctx.notify(Now);
+            }
+            (Flush::NotDue, false) => {
+                self.flush = Flush::Lagging;
+                ctx.run_later(self.shared.settings.journal.lag.0, |actor, ctx| {
+                    if actor.flush == Flush::Lagging {
+                        actor.commit(ctx);
+                    }
+                });
+            }
+            (Flush::Lagging, false) | (Flush::Due | Flush::WaitingForRoom, _) => {}
+        }
+    }
+
+    /// Commits what waits, then releases its effects; false while the disk is full.
+    fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
+        self.flush = Flush::NotDue;
+        if self.waiting.is_empty() {
+            return true;
+        }
+        let started = clock::instant();
+        if let Err(error) = self.store.append(self.waiting.iter().map(|waiting| &waiting.append.record)) {
+            match error.remedy() {
+                Remedy::WaitForRoom => self.wait_for_room(&error, ctx),
+                Remedy::Exit => self.broken(&error),
+            }
+            return false;
+        }
+        let metrics = &self.shared.metrics;
+        metrics.commit.observe(started.elapsed().as_secs_f64());
+        metrics.batch_records.observe(self.waiting.len() as f64);
+        if self.shared.health.journal_full.swap(false, Ordering::Relaxed) {
+            tracing::info!("there is room on the disk again: the journal goes on");
+        }
+        for waiting in std::mem::take(&mut self.waiting) {
+            metrics.journal_queue.observe(waiting.since.elapsed().as_secs_f64());
+            for outgoing in waiting.append.release {
+                outgoing.release(&self.shared);
+            }
+        }
+        true
+    }
+
+    fn wait_for_room(&mut self, error: &JournalError, ctx: &mut Context<Self>) {
+        self.flush = Flush::WaitingForRoom;
+        self.shared.metrics.journal_failures.with_label_values(&["full"]).inc();
+        if !self.shared.health.journal_full.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
+        }
+        ctx.run_later(self.shared.settings.journal.full_retry.0, |actor, ctx| {
+            actor.commit(ctx);
+        });
+    }
+
+    fn broken(&self, error: &JournalError) {
+        // Not in order: nothing may be written or acknowledged after this. The next start recovers.
+        tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
+        std::process::exit(EXIT_IO_ERROR);
+    }
+
+    fn delete_retained(&mut self, ctx: &mut Context<Self>) {
+        let retention = i64::try_from(self.shared.settings.journal.retention.0.as_nanos()).unwrap_or(i64::MAX);
+        let before = Timestamp(clock::now().0.saturating_sub(retention));
+        match self.store.delete_ended(before, RETENTION_BATCH) {
+            Ok(0) => {}
+            Ok(jobs) => {
+                tracing::debug!(jobs, "deleted ended jobs past their retention");
+                if jobs == RETENTION_BATCH as usize {
+                    ctx.notify(Retain);
+                }
+            }
+            Err(error) if error.remedy() == Remedy::WaitForRoom => tracing::warn!(%error, "retention has to wait"),
+            Err(error) => self.broken(&error),
+        }
+    }
+}
+
+struct Now;
+impl actix::Message for Now {
+    type Result = ();
+}
+
+struct Retain;
+impl actix::Message for Retain {
+    type Result = ();
+}
+
+impl Actor for JournalActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.notify(Retain);
+        ctx.run_interval(self.shared.settings.journal.retention_interval.0, |actor, ctx| actor.delete_retained(ctx));
+    }
+}
+
+impl Owner for JournalActor {
+    type Input = JournalInput;
+    const KIND: &'static str = "journal";
+}
+
+impl Handler<Mail<JournalInput>> for JournalActor {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<JournalInput>, ctx: &mut Self::Context) {
+        mail.handle(|input| self.receive(input, ctx));
+    }
+}
+
+impl Handler<Now> for JournalActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Now, ctx: &mut Self::Context) {
+        if self.flush == Flush::Due {
+            self.commit(ctx);
+        }
+    }
+}
+
+impl Handler<Retain> for JournalActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Retain, ctx: &mut Self::Context) {
+        self.delete_retained(ctx);
+    }
+}
+
+impl Drop for JournalActor {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A panic here left the store in an unknown state; nothing may be acknowledged after it.
+            std::process::exit(EXIT_IO_ERROR);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What leaves after a commit, in order: the only door through which effects go out.
+
+use super::job::JobInput;
+use super::router::RouterInput;
+use super::shared::Shared;
+use crate::bus::{Acknowledge, StepMessage};
+use crate::engine::{Input, JobId, Message, Origin, Parent};
+use crate::journal::JobNumber;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// One thing to do after the commit.
+pub enum Outgoing {
+    /// Take the delivery off its queue.
+    Ack(Acknowledge),
+    /// Publish a step message on the bus of a virtual host.
+    Dispatch(Arc<str>, StepMessage),
+    /// Start a child job.
+    StartChild(Box<NewChild>),
+    /// Tell a child job.
+    ToChild(JobId, Input),
+    /// Tell the parent.
+    ToParent(Parent, Input),
+    /// Tell a client.
+    Answer(oneshot::Sender<Answer>, Answer),
+    /// The job takes no more input: its id is free again, its actor ends.
+    Closed {
+        /// The job.
+        id: JobId,
+        /// Its number.
+        number: JobNumber,
+        /// Whether it is a top-level job.
+        is_root: bool,
+    },
+    /// Delete the job's rows.
+    Delete(JobNumber, oneshot::Sender<Answer>),
+    /// Something that waits for this commit, by being dropped after it.
+    Hold(Arc<Done>),
+}
+
+/// A child job to be started.
+pub struct NewChild {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Its message.
+    pub message: Message,
+    /// The parent's number.
+    pub parent: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+}
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The job exists from now on.
+    Created(JobId),
+    /// It existed already, with the same workflow and message.
+    Existing(JobId),
+    /// The id belongs to something else.
+    Conflict(String),
+    /// There are too many.
+    Overloaded(String),
+    /// It was running and is cancelled.
+    Cancelled,
+    /// It is deleted.
+    Deleted,
+    /// There is none.
+    Unknown,
+    /// Something broke; the text is for the log and the client.
+    Failed(String),
+}
+
+/// Answers when the last clone is dropped.
+pub struct Done(Option<oneshot::Sender<()>>);
+
+impl Done {
+    /// Answers `to`.
+    pub fn new(to: oneshot::Sender<()>) -> Arc<Done> {
+        Arc::new(Done(Some(to)))
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(to) = self.0.take() {
+            // Nobody waits any more: the bus has closed.
+            let _ = to.send(());
+        }
+    }
+}
+
+impl Outgoing {
+    /// Does it. Called by the journal actor after the commit, in order.
+    pub fn release(self, shared: &Shared) {
+        match self {
+            Outgoing::Ack(acknowledge) => acknowledge.ack(),
+            Outgoing::Dispatch(vhost, message) => match shared.bus(&vhost) {
+                Some(bus) => bus.post(super::bus::BusInput::Publish(message)),
+                None => tracing::error!(%vhost, job = %message.job, step = %message.step_name, "no bus for the virtual host"),
+            },
+            Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),
+            // Through the router, behind the child's start.
+            Outgoing::ToChild(id, input) => shared.wiring().router.post(RouterInput::ToJob(id, input)),
+            Outgoing::ToParent(parent, input) => {
+                if let Some(mailbox) = shared.routes.find(parent.job) {
+                    mailbox.post(JobInput::Take { input, ack: None });
+                }
+            }
+            Outgoing::Answer(to, answer) => {
+                // The client may have gone; the answer holds all the same.
+                let _ = to.send(answer);
+            }
+            Outgoing::Closed { id, number, is_root } => {
+                if let Some(mailbox) = shared.routes.remove(id, number, is_root) {
+                    mailbox.post(JobInput::Close);
+                }
+            }
+            Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),
+            Outgoing::Hold(done) => drop(done),
+        }
+    }
+}

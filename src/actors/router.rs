@@ -1,0 +1,269 @@
+//! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
+
+use super::job::{self, JobActor, JobInput, Spawn, Start};
+use super::outbox::{Answer, Done, NewChild};
+use super::shared::Shared;
+use super::{Mail, Mailbox, Owner, clock};
+use crate::bus::Delivery;
+use crate::engine::{Claims, CorrelationId, Definition, Input, JobId, Message, Origin, Reply, Timestamp};
+use crate::journal::JobNumber;
+use actix::{Actor, Context, Handler};
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::oneshot;
+
+/// Which jobs take input, and the ids that are promised to child jobs.
+#[derive(Default)]
+pub struct Routes {
+    table: DashMap<JobId, Route>,
+    roots: AtomicUsize,
+}
+
+enum Route {
+    /// A child job under this id is about to start.
+    Claimed,
+    Live(JobNumber, Mailbox<JobActor>),
+}
+
+impl Claims for Routes {
+    fn claim(&self, id: JobId) -> bool {
+        match self.table.entry(id) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(Route::Claimed);
+                true
+            }
+        }
+    }
+}
+
+impl Routes {
+    /// The mailbox of a job that takes input.
+    pub fn find(&self, id: JobId) -> Option<Mailbox<JobActor>> {
+        self.table.get(&id).and_then(|route| match route.value() {
+            Route::Claimed => None,
+            Route::Live(_, mailbox) => Some(mailbox.clone()),
+        })
+    }
+
+    /// Makes a job reachable, in the place of an actor that panicked or of a claim.
+    pub fn insert(&self, id: JobId, number: JobNumber, is_root: bool, mailbox: Mailbox<JobActor>) {
+        let before = self.table.insert(id, Route::Live(number, mailbox));
+        if is_root && !matches!(before, Some(Route::Live(..))) {
+            self.roots.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the id of the job with this number.
+    pub fn remove(&self, id: JobId, number: JobNumber, is_root: bool) -> Option<Mailbox<JobActor>> {
+        let (_, route) = self.table.remove_if(&id, |_, route| matches!(route, Route::Live(live, _) if *live == number))?;
+        match route {
+            Route::Claimed => None,
+            Route::Live(_, mailbox) => {
+                if is_root {
+                    self.roots.fetch_sub(1, Ordering::Relaxed);
+                }
+                Some(mailbox)
+            }
+        }
+    }
+
+    /// Top-level jobs that take input.
+    pub fn roots(&self) -> usize {
+        self.roots.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, id: JobId) -> bool {
+        self.table.contains_key(&id)
+    }
+
+    fn each_live(&self, mut visit: impl FnMut(&Mailbox<JobActor>)) {
+        for route in &self.table {
+            if let Route::Live(_, mailbox) = route.value() {
+                visit(mailbox);
+            }
+        }
+    }
+}
+
+/// The one router of a process.
+pub struct Router {
+    shared: Arc<Shared>,
+    logged: HashMap<&'static str, Timestamp>,
+}
+
+/// What the router can be told.
+pub enum RouterInput {
+    /// A message came in on a reply queue.
+    Delivered(Delivery),
+    /// A client asks for a job.
+    Create(NewJob),
+    /// A parent starts a child job.
+    StartChild(Box<NewChild>),
+    /// Something for a job, if it takes input.
+    ToJob(JobId, Input),
+    /// A client ends a job: cancels it if it runs, deletes it if it has ended.
+    End(JobId, oneshot::Sender<Answer>),
+    /// A queue was found missing in a virtual host.
+    QueueMissing {
+        /// The virtual host.
+        vhost: Arc<str>,
+        /// The queue.
+        queue: Arc<str>,
+        /// Answered once all its running steps are journaled as unconfirmed.
+        taken: oneshot::Sender<()>,
+    },
+}
+
+/// A top-level job that a client asks for.
+pub struct NewJob {
+    /// The id that the client chose.
+    pub id: Option<JobId>,
+    /// What to run.
+    pub definition: Arc<Definition>,
+    /// With what.
+    pub message: Message,
+    /// Answered after the commit.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// How often a kind of harmless reply is logged.
+const LOGGED_EVERY_NS: i64 = 60_000_000_000;
+
+impl Router {
+    /// The router.
+    pub fn new(shared: Arc<Shared>) -> Router {
+        Router { shared, logged: HashMap::new() }
+    }
+
+    fn receive(&mut self, input: RouterInput) {
+        match input {
+            RouterInput::Delivered(delivery) => self.deliver(delivery),
+            RouterInput::Create(job) => self.create(job),
+            RouterInput::StartChild(child) => self.start_child(*child),
+            RouterInput::ToJob(id, input) => {
+                if let Some(mailbox) = self.shared.routes.find(id) {
+                    mailbox.post(JobInput::Take { input, ack: None });
+                }
+            }
+            RouterInput::End(id, answer) => self.end(id, answer),
+            RouterInput::QueueMissing { vhost, queue, taken } => {
+                let done = Done::new(taken);
+                tracing::warn!(%vhost, %queue, "the queue is missing: its running steps are dispatched again");
+                self.shared.routes.each_live(|mailbox| {
+                    mailbox.post(JobInput::QueueMissing { vhost: vhost.clone(), queue: queue.clone(), done: done.clone() });
+                });
+            }
+        }
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        let Some(text) = &delivery.correlation_id else { return self.reject(delivery, "no_correlation_id") };
+        let Ok(CorrelationId { job, step }) = text.parse() else { return self.reject(delivery, "malformed_correlation_id") };
+        let Some(mailbox) = self.shared.routes.find(job) else { return self.reject(delivery, "unknown_job") };
+        let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
+            (Some(dead), _) => Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() },
+            (None, Some("error")) => Reply::Error(delivery.body.clone()),
+            // Shown by a later version; it must not complete the step.
+            (None, Some("progress")) => return self.reject(delivery, "progress"),
+            (None, _) => Reply::Result(delivery.body.clone()),
+        };
+        mailbox.post(JobInput::Take { input: Input::Reply { step, reply }, ack: Some(delivery.into_settlement()) });
+    }
+
+    fn reject(&mut self, delivery: Delivery, reason: &'static str) {
+        self.shared.metrics.rejected.with_label_values(&[reason]).inc();
+        let now = clock::now();
+        if self.logged.get(reason).is_none_or(|at| now.0 - at.0 >= LOGGED_EVERY_NS) {
+            self.logged.insert(reason, now);
+            let correlation_id: String = delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
+            tracing::warn!(reason, correlation_id, bytes = delivery.body.len(), "a reply that changes nothing (logged once a minute per reason)");
+        }
+        delivery.ack();
+    }
+
+    fn create(&mut self, job: NewJob) {
+        let limit = self.shared.settings.limits.jobs_running_max;
+        let known = job.id.is_some_and(|id| self.shared.routes.has(id));
+        if let Some(id) = job.id {
+            if let Some(mailbox) = self.shared.routes.find(id) {
+                return mailbox.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
+            }
+            let earlier = if known { Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start"))) } else { self.earlier(id, &job) };
+            if let Some(answer) = earlier {
+                return tell(job.answer, answer);
+            }
+        }
+        if self.shared.routes.roots() >= limit {
+            let reason = format!("{limit} jobs are running (setting limits.jobs_running_max)");
+            return tell(job.answer, Answer::Overloaded(reason));
+        }
+        let id = job.id.unwrap_or_else(clock::new_id);
+        let origin = Origin { id, definition: job.definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
+        let number = self.shared.take_number();
+        let start = Start::New { origin: Arc::new(origin), message: job.message, answer: Some(job.answer) };
+        job::spawn(&self.shared, Spawn { id, number, root: number, parent: None, start });
+    }
+
+    /// What a job that has ended says of a creation under its id.
+    fn earlier(&self, id: JobId, job: &NewJob) -> Option<Answer> {
+        match self.shared.reader.creation(id) {
+            Ok(None) => None,
+            Ok(Some(earlier)) if earlier.is_child => Some(Answer::Conflict(format!("the id {id} belongs to a child job"))),
+            Ok(Some(earlier)) if earlier.workflow != job.definition.full_name() => Some(Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", earlier.workflow))),
+            Ok(Some(earlier)) if earlier.message.as_ref() != Some(&job.message) => Some(Answer::Conflict(format!("the id {id} belongs to a job with another message"))),
+            Ok(Some(_)) => Some(Answer::Existing(id)),
+            Err(error) => Some(Answer::Failed(error.to_string())),
+        }
+    }
+
+    fn start_child(&mut self, child: NewChild) {
+        let mut origin = child.origin;
+        let id = origin.id;
+        // Recovery may ask for a child that lives already.
+        if self.shared.routes.find(id).is_some() {
+            return;
+        }
+        origin.created = clock::now();
+        let number = self.shared.take_number();
+        let start = Start::New { origin: Arc::new(origin), message: child.message, answer: None };
+        job::spawn(&self.shared, Spawn { id, number, root: child.root, parent: Some(child.parent), start });
+    }
+
+    fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {
+        if let Some(mailbox) = self.shared.routes.find(id) {
+            return mailbox.post(JobInput::End(answer));
+        }
+        match self.shared.reader.creation(id) {
+            Ok(None) => tell(answer, Answer::Unknown),
+            Ok(Some(found)) if found.is_child => tell(answer, Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))),
+            Ok(Some(found)) => self.shared.wiring().journal.post(super::journal::JournalInput::Delete(found.number, answer)),
+            Err(error) => tell(answer, Answer::Failed(error.to_string())),
+        }
+    }
+}
+
+fn tell(to: oneshot::Sender<Answer>, answer: Answer) {
+    // The client may have gone.
+    let _ = to.send(answer);
+}
+
+impl Actor for Router {
+    type Context = Context<Self>;
+}
+
+impl Owner for Router {
+    type Input = RouterInput;
+    const KIND: &'static str = "router";
+}
+
+impl Handler<Mail<RouterInput>> for Router {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<RouterInput>, _: &mut Self::Context) {
+        mail.handle(|input| self.receive(input));
+    }
+}

@@ -1,0 +1,148 @@
+//! What all actors look at: limits, metrics, health, the definitions, and the ways to the others.
+
+use super::bus::BusActor;
+use super::journal::JournalActor;
+use super::router::{Router, Routes};
+use super::supervisor::Supervisor;
+use super::{Kind, Mailbox};
+use crate::bus::BusState;
+use crate::engine::{Definition, Limits};
+use crate::journal::{JobNumber, Reader};
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
+use actix::ArbiterHandle;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokio::sync::mpsc;
+
+/// Shared by all actors and the API of a process.
+pub struct Shared {
+    /// The settings in force.
+    pub settings: Settings,
+    /// The limits that decisions look at.
+    pub limits: Limits,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// Who has which id.
+    pub routes: Routes,
+    /// The loaded definitions by full name.
+    pub definitions: BTreeMap<String, Arc<Definition>>,
+    /// Reads the journal.
+    pub reader: Reader,
+    /// What readiness says.
+    pub health: Health,
+    /// Creations asked for and not yet answered.
+    pub creations: AtomicUsize,
+    /// The metrics of job mailboxes.
+    pub job_kind: Arc<Kind>,
+    next_number: AtomicI64,
+    fatal: mpsc::UnboundedSender<String>,
+    wiring: OnceLock<Wiring>,
+}
+
+/// The ways to the actors, known once all are started.
+pub struct Wiring {
+    /// The one router.
+    pub router: Mailbox<Router>,
+    /// The one journal.
+    pub journal: Mailbox<JournalActor>,
+    /// The one supervisor.
+    pub supervisor: Mailbox<Supervisor>,
+    /// A bus for each virtual host.
+    pub buses: Vec<(String, Mailbox<BusActor>)>,
+    /// The arbiters over which jobs are spread.
+    pub arbiters: Vec<ArbiterHandle>,
+}
+
+impl Shared {
+    /// Before any actor is started; `fatal` receives the reason for an end of the process.
+    pub fn new(settings: Settings, definitions: BTreeMap<String, Arc<Definition>>, reader: Reader, next_number: JobNumber, fatal: mpsc::UnboundedSender<String>) -> Shared {
+        let limits = Limits {
+            step_message_bytes_max: settings.limits.step_message_bytes_max,
+            reply_bytes_max: settings.limits.reply_bytes_max,
+            depth_max: settings.limits.depth_max,
+            window: settings.fanout.window,
+        };
+        let metrics = Metrics::new();
+        let job_kind = Kind::new(&metrics, "job");
+        Shared {
+            settings,
+            limits,
+            routes: Routes::default(),
+            definitions,
+            reader,
+            health: Health::default(),
+            creations: AtomicUsize::new(0),
+            job_kind,
+            metrics,
+            next_number: AtomicI64::new(next_number),
+            fatal,
+            wiring: OnceLock::new(),
+        }
+    }
+
+    /// Makes the ways known; once.
+    pub fn wire(&self, wiring: Wiring) {
+        assert!(self.wiring.set(wiring).is_ok(), "wired twice");
+    }
+
+    /// The ways to the actors.
+    #[allow(clippy::expect_used, reason = "supervisor::start wires before it starts the first job, bus event or request")]
+    pub fn wiring(&self) -> &Wiring {
+        self.wiring.get().expect("wired")
+    }
+
+    /// The bus of a virtual host.
+    pub fn bus(&self, vhost: &str) -> Option<&Mailbox<BusActor>> {
+        self.wiring().buses.iter().find(|(name, _)| name == vhost).map(|(_, mailbox)| mailbox)
+    }
+
+    /// The next job's number.
+    pub fn take_number(&self) -> JobNumber {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends the process in order, for this reason.
+    pub fn fail(&self, reason: String) {
+        // Closed only when the end is under way already.
+        let _ = self.fatal.send(reason);
+    }
+}
+
+/// What stands in the way of work.
+#[derive(Default)]
+pub struct Health {
+    /// The journal waits for room on the disk.
+    pub journal_full: AtomicBool,
+    /// The daemon is about to stop.
+    pub stopping: AtomicBool,
+    buses: Mutex<BTreeMap<String, BusState>>,
+}
+
+impl Health {
+    /// Keeps the state of a virtual host's bus.
+    pub fn set_bus(&self, vhost: &str, state: BusState) {
+        self.buses.lock().unwrap_or_else(PoisonError::into_inner).insert(vhost.to_owned(), state);
+    }
+
+    /// Each check by name: whether it is good, and a sentence.
+    pub fn checks(&self) -> Vec<(String, bool, String)> {
+        let full = self.journal_full.load(Ordering::Relaxed);
+        let stopping = self.stopping.load(Ordering::Relaxed);
+        let mut checks = vec![
+            ("journal".to_owned(), !full, if full { "no room on the disk: nothing is accepted until there is" } else { "ok" }.to_owned()),
+            ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
+        ];
+        for (vhost, state) in self.buses.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
+            checks.push((name, *state == BusState::Connected, state.to_string()));
+        }
+        checks
+    }
+
+    /// Whether jobs can be accepted.
+    pub fn accepts(&self) -> bool {
+        !self.journal_full.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed)
+    }
+}

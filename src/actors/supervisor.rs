@@ -1,0 +1,303 @@
+//! The supervisor: starts everything in order, rebuilds a job actor that panicked, and stops everything in order.
+//!
+//! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor, buses → jobs. Order of
+//! stop: no new jobs → buses stop taking deliveries and wait for confirms → the journal commits what is left.
+
+use super::bus::{BusActor, BusInput, event_sink};
+use super::job::{self, JobInput, Spawn, Start};
+use super::journal::{JournalActor, JournalInput};
+use super::outbox::Answer;
+use super::router::{NewJob, Router, RouterInput};
+use super::shared::{Shared, Wiring};
+use super::{Kind, Mail, Mailbox, Owner};
+use crate::bus::amqp::{self, AmqpSettings};
+use crate::bus::embedded::{EmbeddedBus, Workers};
+use crate::bus::{Bus, BusState, EventSink};
+use crate::engine::{Definition, Effect, Input, JobId, Message};
+use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Store};
+use crate::settings::Settings;
+use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::{mpsc, oneshot};
+
+/// How often a job is rebuilt after a panic before it fails.
+const REBUILDS_MAX: u32 = 3;
+
+/// Rebuilds job actors that panicked.
+pub struct Supervisor {
+    shared: Arc<Shared>,
+    panicked: HashMap<JobNumber, (JobId, u32)>,
+}
+
+/// What the supervisor can be told.
+pub enum SupervisorInput {
+    /// A job actor has panicked and stopped.
+    Panicked {
+        /// The job.
+        id: JobId,
+        /// Its number.
+        number: JobNumber,
+    },
+    /// The journal has rebuilt it, if it was there.
+    Reloaded(JobNumber, Option<Box<Recovered>>),
+}
+
+impl Supervisor {
+    fn receive(&mut self, input: SupervisorInput) {
+        match input {
+            SupervisorInput::Panicked { id, number } => {
+                let (_, panics) = self.panicked.entry(number).or_insert((id, 0));
+                *panics += 1;
+                tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
+                self.shared.metrics.restarts.with_label_values(&["job"]).inc();
+                self.shared.wiring().journal.post(JournalInput::Reload(number));
+            }
+            SupervisorInput::Reloaded(number, recovered) => {
+                let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
+                let Some(recovered) = recovered else {
+                    tracing::error!(job = %id, "the journal does not know the job");
+                    return;
+                };
+                respawn(&self.shared, *recovered);
+                if panics > REBUILDS_MAX
+                    && let Some(mailbox) = self.shared.routes.find(id)
+                {
+                    let reason = format!("its actor panicked {panics} times; the log has the panics");
+                    mailbox.post(JobInput::Take { input: Input::Abandon(reason.into()), ack: None });
+                    self.panicked.remove(&number);
+                }
+            }
+        }
+    }
+}
+
+impl Actor for Supervisor {
+    type Context = Context<Self>;
+}
+
+impl Owner for Supervisor {
+    type Input = SupervisorInput;
+    const KIND: &'static str = "supervisor";
+}
+
+impl Handler<Mail<SupervisorInput>> for Supervisor {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<SupervisorInput>, _: &mut Self::Context) {
+        mail.handle(|input| self.receive(input));
+    }
+}
+
+fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
+    let Recovered { number, root, parent, job, effects } = recovered;
+    let id = job.id();
+    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
+}
+
+/// Why a daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The bus.
+    #[error("{0}")]
+    Bus(String),
+    /// Something in the definitions that only shows when all are together.
+    #[error("{0}")]
+    Definitions(String),
+}
+
+/// A running manager, in this process.
+pub struct Manager {
+    shared: Arc<Shared>,
+    fatal: mpsc::UnboundedReceiver<String>,
+    arbiters: Vec<Arbiter>,
+}
+
+/// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the embedded bus with `workers`.
+pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
+    let by_name: BTreeMap<String, Arc<Definition>> = definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect();
+    let journal = &settings.journal;
+    let options = Options { file: journal.file.clone(), cache_bytes: journal.cache_bytes, verify_bytes_max: journal.verify_bytes_max, pages_max: journal.pages_max };
+    let store = Store::open(&options)?;
+    let started = super::clock::instant();
+    let recovered = store.recover()?;
+    if !recovered.is_empty() {
+        tracing::info!(jobs = recovered.len(), elapsed_ms = started.elapsed().as_millis(), "recovered from the journal");
+    }
+    let next_number = store.next_number()?;
+    let (fatal_sender, fatal) = mpsc::unbounded_channel();
+    let reader = Reader::new(&settings.journal.file);
+    let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
+    let arbiters = wire(&shared, store, &recovered, workers)?;
+    for recovered in recovered {
+        job::observe_recovered(&shared, &recovered.job);
+        respawn_open(&shared, recovered);
+    }
+    Ok(Manager { shared, fatal, arbiters })
+}
+
+/// A recovered job starts at once; what it tells others must find them started, so it is told behind them.
+fn respawn_open(shared: &Arc<Shared>, mut recovered: Recovered) {
+    let (told, own): (Vec<Effect>, Vec<Effect>) = recovered.effects.drain(..).partition(|effect| matches!(effect, Effect::TellParent(..)));
+    recovered.effects = own;
+    respawn(shared, recovered);
+    for effect in told {
+        if let Effect::TellParent(parent, outcome) = effect {
+            let input = Input::ChildEnded { step: parent.step, index: parent.index, outcome };
+            // Parents were started before their children.
+            shared.wiring().router.post(RouterInput::ToJob(parent.job, input));
+        }
+    }
+}
+
+fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], workers: Workers) -> Result<Vec<Arbiter>, StartError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let job_arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
+    let (journal_arbiter, router_arbiter) = (Arbiter::new(), Arbiter::new());
+    let mut buses = Vec::new();
+    let mut bus_arbiters = Vec::new();
+    for (vhost, queues) in queues_by_vhost(shared, recovered) {
+        let arbiter = Arbiter::new();
+        let bus = bus_maker(shared, &vhost, queues, workers.clone())?;
+        let (owned, name) = (shared.clone(), vhost.clone());
+        let address = BusActor::start_in_arbiter(&arbiter.handle(), move |_| {
+            let sink = event_sink(&owned, &name);
+            BusActor::new(bus(sink), name, owned)
+        });
+        buses.push((vhost, Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))));
+        bus_arbiters.push(arbiter);
+    }
+    let owned = shared.clone();
+    let journal = JournalActor::start_in_arbiter(&journal_arbiter.handle(), move |_| JournalActor::new(store, owned));
+    let owned = shared.clone();
+    let router = Router::start_in_arbiter(&router_arbiter.handle(), move |_| Router::new(owned));
+    let owned = shared.clone();
+    let supervisor = Supervisor::start_in_arbiter(&router_arbiter.handle(), move |_| Supervisor { shared: owned, panicked: HashMap::new() });
+    let creations = shared.settings.limits.creations_waiting_max;
+    shared.wire(Wiring {
+        router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
+        journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
+        supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
+        buses,
+        arbiters: job_arbiters.iter().map(Arbiter::handle).collect::<Vec<ArbiterHandle>>(),
+    });
+    let mut arbiters = job_arbiters;
+    arbiters.extend([journal_arbiter, router_arbiter]);
+    arbiters.extend(bus_arbiters);
+    Ok(arbiters)
+}
+
+/// The virtual hosts in use and their queues: of the loaded definitions and of the jobs under way.
+fn queues_by_vhost(shared: &Shared, recovered: &[Recovered]) -> BTreeMap<String, Vec<Arc<str>>> {
+    let mut found: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
+    let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
+    for definition in shared.definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition())) {
+        if seen.insert(Arc::as_ptr(definition)) {
+            found.entry(definition.vhost.clone()).or_default().extend(definition.queues());
+        }
+    }
+    found.into_iter().map(|(vhost, queues)| (vhost, queues.into_iter().collect())).collect()
+}
+
+type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
+
+fn bus_maker(shared: &Arc<Shared>, vhost: &str, queues: Vec<Arc<str>>, workers: Workers) -> Result<BusMaker, StartError> {
+    let section = &shared.settings.amqp;
+    shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
+    if section.server.0.is_empty() {
+        return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, sink))));
+    }
+    let settings = AmqpSettings {
+        server: section.server.0.clone(),
+        vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
+        reply_queue: section.reply_queue.clone(),
+        reply_queue_type: section.reply_queue_type,
+        prefetch: section.prefetch,
+        unconfirmed_max: section.unconfirmed_max,
+        reconnect_min: section.reconnect_min.0,
+        reconnect_max: section.reconnect_max.0,
+        heartbeat: section.heartbeat.0,
+        queues,
+    };
+    let checked = amqp::Connector::new(settings).map_err(|error| StartError::Bus(error.to_string()))?;
+    Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
+}
+
+impl Manager {
+    /// What the API and in-process users share with the actors.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks for a job; answered after the commit.
+    pub async fn create(&self, workflow: &str, id: Option<JobId>, message: Message) -> Answer {
+        create(&self.shared, workflow, id, message).await
+    }
+
+    /// Waits for a reason to end that lies in the manager itself.
+    pub async fn failed(&mut self) -> String {
+        self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
+    }
+
+    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
+    pub async fn stop(self) {
+        self.shared.health.stopping.store(true, Ordering::Relaxed);
+        let grace = self.shared.settings.shutdown.grace.0;
+        if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
+            tracing::warn!(grace_ms = grace.as_millis(), "not all was finished within shutdown.grace: the next start takes it up");
+        }
+        let arbiters = self.arbiters;
+        for arbiter in &arbiters {
+            // False for one whose thread has ended already.
+            let _ = arbiter.stop();
+        }
+        // Joined, so that the journal is closed and its lock free when this returns.
+        let joined = actix_rt::task::spawn_blocking(move || arbiters.into_iter().for_each(|arbiter| drop(arbiter.join())));
+        if tokio::time::timeout(grace, joined).await.is_err() {
+            tracing::warn!("a thread did not end within shutdown.grace");
+        }
+    }
+
+    async fn stop_in_order(&self) {
+        let wiring = self.shared.wiring();
+        let mut closing = Vec::new();
+        for (_, bus) in &wiring.buses {
+            let (answer, answered) = oneshot::channel();
+            bus.post(BusInput::Close(answer));
+            closing.push(answered);
+        }
+        for answered in closing {
+            // An error means that the bus has ended already.
+            let _ = answered.await;
+        }
+        let (answer, answered) = oneshot::channel();
+        wiring.journal.post(JournalInput::Barrier(answer));
+        let _ = answered.await;
+    }
+}
+
+/// Asks for a job; answered after the commit.
+pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message: Message) -> Answer {
+    let Some(definition) = shared.definitions.get(workflow).cloned() else { return Answer::Unknown };
+    if !shared.health.accepts() {
+        let reasons: Vec<String> = shared.health.checks().into_iter().filter(|(_, good, _)| !good).map(|(name, _, text)| format!("{name}: {text}")).collect();
+        return Answer::Overloaded(reasons.join("; "));
+    }
+    let (answer, answered) = oneshot::channel();
+    let waiting = shared.creations.fetch_add(1, Ordering::Relaxed);
+    let limit = shared.settings.limits.creations_waiting_max;
+    let result = if waiting >= limit {
+        Answer::Overloaded(format!("{limit} creations are under way (setting limits.creations_waiting_max)"))
+    } else {
+        match shared.wiring().router.offer(RouterInput::Create(NewJob { id, definition, message, answer })) {
+            Err(_) => Answer::Overloaded("the router's mailbox is full".to_owned()),
+            Ok(()) => answered.await.unwrap_or_else(|_| Answer::Failed("the job's creation panicked; the log has the panic".to_owned())),
+        }
+    };
+    shared.creations.fetch_sub(1, Ordering::Relaxed);
+    result
+}

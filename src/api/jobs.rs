@@ -1,0 +1,536 @@
+//! Workflows and jobs: create, list, show, end.
+
+use super::problem::Problem;
+use crate::actors::outbox::Answer;
+use crate::actors::router::RouterInput;
+use crate::actors::shared::Shared;
+use crate::actors::{clock, supervisor};
+use crate::engine::{Definition, Job, JobId, JobState, Message, Step, StepRun, StepState, Timestamp};
+use crate::journal::JournalError;
+use crate::journal::read::{EndedCursor, Found, Reader};
+use actix_web::http::header;
+use actix_web::{HttpResponse, web};
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize, Serializer};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+
+/// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
+const INTERVAL_DEFAULT_MIN: u64 = 480;
+
+/// Ids read and sent at once while a list is streamed.
+const PAGE_ROWS: u32 = 1_000;
+
+/// The most that `?limit=` can ask for.
+const LIMIT_MAX: u32 = 10_000;
+
+#[derive(Serialize)]
+struct WorkflowRow<'a> {
+    vhost: &'a str,
+    name: &'a str,
+    job_count: i64,
+}
+
+/// `GET /api/workflows`
+pub async fn workflows(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
+    let counts = read(&shared, Reader::running_counts).await?;
+    let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
+    let rows: Vec<WorkflowRow<'_>> =
+        shared.definitions.iter().map(|(full, definition)| WorkflowRow { vhost: &definition.vhost, name: &definition.name, job_count: count(full) }).collect();
+    Ok(HttpResponse::Ok().json(rows))
+}
+
+/// Query of [`create`].
+#[derive(Deserialize)]
+pub struct CreateQuery {
+    id: Option<String>,
+    vhost: Option<String>,
+}
+
+/// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
+pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query<CreateQuery>, payload: web::Payload) -> Result<HttpResponse, Problem> {
+    let definition = definition(&shared, &path, query.0.vhost.as_deref())?;
+    let limit = shared.settings.http.body_bytes_max;
+    let body = match payload.to_bytes_limited(limit).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => return Err(Problem::malformed(format!("the body could not be read: {error}"))),
+        Err(_) => return Err(Problem::too_large(format!("the body is larger than {limit} bytes (setting http.body_bytes_max)"))),
+    };
+    let message = Message::parse(&body).map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
+    let id = chosen_id(query.0.id.as_deref(), &message)?;
+    match supervisor::create(&shared, &definition.full_name(), id, message).await {
+        Answer::Created(id) | Answer::Existing(id) => {
+            Ok(HttpResponse::Created().insert_header((header::LOCATION, format!("/api/job/{id}"))).json(serde_json::json!({ "id": id })))
+        }
+        Answer::Conflict(reason) => Err(Problem::conflict(reason)),
+        Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
+        Answer::Unknown => Err(Problem::not_found(format!("unknown workflow {}", definition.full_name()))),
+        Answer::Failed(reason) => Err(Problem::broken(reason)),
+        Answer::Cancelled | Answer::Deleted => Err(Problem::broken("a creation was answered as an end".to_owned())),
+    }
+}
+
+/// The id from the query or the body; both, if they agree.
+fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
+    let parse = |text: &str, place: &str| text.parse::<JobId>().map_err(|error| Problem::malformed(format!("\"id\" in the {place}: {error}")));
+    let in_query = query.map(|text| parse(text, "query")).transpose()?;
+    let in_body = match message.get("id") {
+        None => None,
+        Some(value) => match serde_json::from_str::<String>(value.text()) {
+            Ok(text) => Some(parse(&text, "body")?),
+            Err(_) => return Err(Problem::malformed(format!("\"id\" in the body is {}, expected a UUID as a string", value.kind()))),
+        },
+    };
+    match (in_query, in_body) {
+        (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!("different \"id\" values in query and body: {query} and {body}"))),
+        (query, body) => Ok(query.or(body)),
+    }
+}
+
+/// Query of [`of_workflow`].
+#[derive(Deserialize)]
+pub struct ListQuery {
+    vhost: Option<String>,
+    interval: Option<u64>,
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C]`
+pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query<ListQuery>) -> Result<HttpResponse, Problem> {
+    let query = query.0;
+    let workflow = definition(&shared, &path, query.vhost.as_deref())?.full_name();
+    let since = match query.interval.unwrap_or(INTERVAL_DEFAULT_MIN) {
+        0 => Timestamp(i64::MIN),
+        minutes => Timestamp(clock::now().0.saturating_sub(i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000))),
+    };
+    let cursor = query.cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
+    let Some(limit) = limit(query.limit)? else {
+        let running = Listing::Running { workflow: workflow.clone(), after: 0 };
+        let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
+        return Ok(streamed(&shared, vec![("running", running), ("completed", ended)], false));
+    };
+    let page = read(&shared, move |reader| {
+        let running = reader.running(&workflow, cursor.running, limit)?;
+        let ended = reader.ended(&workflow, since, cursor.ended, limit)?;
+        Ok((running, ended))
+    });
+    let (running, ended) = page.await?;
+    let more = running.len() == limit as usize || ended.len() == limit as usize;
+    let next = WorkflowCursor {
+        running: running.last().map_or(cursor.running, |(number, _)| *number),
+        ended: ended.last().map_or(cursor.ended, |(cursor, _)| *cursor),
+    };
+    let mut answer = serde_json::Map::new();
+    insert_ids(&mut answer, "running", running.into_iter().map(|(_, id)| id));
+    insert_ids(&mut answer, "completed", ended.into_iter().map(|(_, id)| id));
+    if more {
+        answer.insert("next".to_owned(), next.text().into());
+    }
+    Ok(HttpResponse::Ok().json(answer))
+}
+
+/// Where the next page of both lists begins.
+#[derive(Clone, Copy)]
+struct WorkflowCursor {
+    running: i64,
+    ended: EndedCursor,
+}
+
+impl WorkflowCursor {
+    const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
+
+    fn text(self) -> String {
+        format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
+    }
+
+    fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
+        let numbers: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong_cursor(text))?;
+        let [running, ended, number] = numbers[..] else { return Err(wrong_cursor(text)) };
+        Ok(WorkflowCursor { running, ended: EndedCursor { ended: Timestamp(ended), number } })
+    }
+}
+
+fn wrong_cursor(text: &str) -> Problem {
+    Problem::malformed(format!("cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"))
+}
+
+/// Query of [`running`].
+#[derive(Deserialize)]
+pub struct PageQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// `GET /api/jobs[?limit=N][&cursor=C]`: the running jobs, child jobs included.
+pub async fn running(shared: web::Data<Shared>, query: Query<PageQuery>) -> Result<HttpResponse, Problem> {
+    let after: i64 = query.0.cursor.as_deref().map_or(Ok(0), |text| text.parse().map_err(|_| wrong_cursor(text)))?;
+    let Some(limit) = limit(query.0.limit)? else {
+        return Ok(streamed(&shared, vec![("jobs", Listing::All { after: 0 })], true));
+    };
+    let page = read(&shared, move |reader| reader.all_running(after, limit)).await?;
+    let mut answer = serde_json::Map::new();
+    answer.insert("jobs".to_owned(), page.iter().map(|(_, id)| id.to_string()).collect());
+    if let (true, Some((number, _))) = (page.len() == limit as usize, page.last()) {
+        answer.insert("next".to_owned(), number.to_string().into());
+    }
+    Ok(HttpResponse::Ok().json(answer))
+}
+
+fn limit(asked: Option<u32>) -> Result<Option<u32>, Problem> {
+    match asked {
+        Some(limit) if limit == 0 || limit > LIMIT_MAX => Err(Problem::malformed(format!("limit is {limit}, expected 1 to {LIMIT_MAX}"))),
+        asked => Ok(asked),
+    }
+}
+
+fn insert_ids(answer: &mut serde_json::Map<String, serde_json::Value>, key: &str, ids: impl Iterator<Item = JobId>) {
+    let ids: Vec<serde_json::Value> = ids.map(|id| id.to_string().into()).collect();
+    if !ids.is_empty() {
+        answer.insert(key.to_owned(), ids.into());
+    }
+}
+
+/// A list under way, page by page.
+enum Listing {
+    All { after: i64 },
+    Running { workflow: String, after: i64 },
+    Ended { workflow: String, since: Timestamp, beyond: EndedCursor },
+}
+
+impl Listing {
+    /// The next page; the listing stands behind it.
+    fn page(&mut self, reader: &Reader) -> Result<Vec<JobId>, JournalError> {
+        match self {
+            Listing::All { after } => {
+                let page = reader.all_running(*after, PAGE_ROWS)?;
+                *after = page.last().map_or(*after, |(number, _)| *number);
+                Ok(page.into_iter().map(|(_, id)| id).collect())
+            }
+            Listing::Running { workflow, after } => {
+                let page = reader.running(workflow, *after, PAGE_ROWS)?;
+                *after = page.last().map_or(*after, |(number, _)| *number);
+                Ok(page.into_iter().map(|(_, id)| id).collect())
+            }
+            Listing::Ended { workflow, since, beyond } => {
+                let page = reader.ended(workflow, *since, *beyond, PAGE_ROWS)?;
+                *beyond = page.last().map_or(*beyond, |(cursor, _)| *cursor);
+                Ok(page.into_iter().map(|(_, id)| id).collect())
+            }
+        }
+    }
+}
+
+/// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty lists are left out
+/// unless `keep_empty`.
+fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, keep_empty: bool) -> HttpResponse {
+    let state = Streaming { reader: shared.reader.clone(), lists: lists.into_iter().rev().collect(), in_list: false, any_list: false, keep_empty, ended: false };
+    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(state))
+}
+
+struct Streaming {
+    reader: Reader,
+    lists: Vec<(&'static str, Listing)>,
+    in_list: bool,
+    any_list: bool,
+    keep_empty: bool,
+    ended: bool,
+}
+
+fn pieces(state: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    stream::unfold(state, |mut state| async move {
+        if state.ended {
+            return None;
+        }
+        let step = web::block(move || {
+            let piece = state.next_piece();
+            (state, piece)
+        });
+        match step.await {
+            Ok((state, Ok(piece))) => Some((Ok(piece), state)),
+            // The answer has begun: breaking the connection is the only way to say that it is not whole.
+            Ok((mut state, Err(error))) => {
+                state.ended = true;
+                Some((Err(Problem::from(error).into()), state))
+            }
+            Err(_) => None,
+        }
+    })
+}
+
+impl Streaming {
+    fn next_piece(&mut self) -> Result<Bytes, JournalError> {
+        let mut text = String::new();
+        if !self.any_list && !self.in_list {
+            text.push('{');
+        }
+        let Some((key, listing)) = self.lists.last_mut() else {
+            self.ended = true;
+            text.push('}');
+            return Ok(text.into());
+        };
+        let ids = listing.page(&self.reader)?;
+        let first_of_list = !self.in_list;
+        if first_of_list && (!ids.is_empty() || self.keep_empty) {
+            text.push_str(&format!("{}\"{key}\":[", if self.any_list { "," } else { "" }));
+            self.in_list = true;
+            self.any_list = true;
+        }
+        for (at, id) in ids.iter().enumerate() {
+            text.push_str(&format!("{}\"{id}\"", if first_of_list && at == 0 { "" } else { "," }));
+        }
+        if ids.len() < PAGE_ROWS as usize {
+            if self.in_list {
+                text.push(']');
+            }
+            self.in_list = false;
+            self.lists.pop();
+            if self.lists.is_empty() {
+                self.ended = true;
+                text.push('}');
+            }
+        }
+        Ok(text.into())
+    }
+}
+
+/// `GET /api/job/{id}`: also of child jobs, and of ended ones until their retention is over.
+pub async fn job(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
+    let id = job_id(&path)?;
+    let body = read(&shared, move |reader| Ok(reader.job(id)?.map(|found| serde_json::to_string(&JobView::of(&found))))).await?;
+    match body {
+        Some(Ok(body)) => Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body)),
+        Some(Err(error)) => Err(Problem::broken(error.to_string())),
+        None => Err(unknown_job(id)),
+    }
+}
+
+/// `DELETE /api/job/{id}`: cancels a running job, deletes an ended one.
+pub async fn end(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
+    let id = job_id(&path)?;
+    let (answer, answered) = oneshot::channel();
+    if shared.wiring().router.offer(RouterInput::End(id, answer)).is_err() {
+        return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
+    }
+    match answered.await {
+        Ok(Answer::Cancelled) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": JobState::Cancelled }))),
+        Ok(Answer::Deleted) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" }))),
+        Ok(Answer::Unknown) => Err(unknown_job(id)),
+        Ok(Answer::Conflict(reason)) => Err(Problem::conflict(reason)),
+        Ok(Answer::Overloaded(reason)) => Err(Problem::overloaded(reason)),
+        Ok(Answer::Failed(reason)) => Err(Problem::broken(reason)),
+        Ok(Answer::Created(_) | Answer::Existing(_)) => Err(Problem::broken("an end was answered as a creation".to_owned())),
+        // Its actor ended just now: asked again, the journal answers.
+        Err(_) => Err(Problem::overloaded(format!("job {id} is just ending: try again"))),
+    }
+}
+
+fn job_id(text: &str) -> Result<JobId, Problem> {
+    text.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
+}
+
+fn unknown_job(id: JobId) -> Problem {
+    Problem::not_found(format!("unknown job id {id}: there is none, or its retention is over"))
+}
+
+fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
+    let full = match vhost {
+        Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
+        _ => name.to_owned(),
+    };
+    shared.definitions.get(&full).cloned().ok_or_else(|| {
+        let known: Vec<&str> = shared.definitions.keys().map(String::as_str).collect();
+        let near = known.iter().map(|known| (strsim::jaro_winkler(known, &full), known)).max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.8);
+        let hint = near.map_or_else(String::new, |(_, known)| format!("; did you mean {known}?"));
+        Problem::not_found(format!("unknown workflow {full}{hint}"))
+    })
+}
+
+async fn read<T: Send + 'static>(shared: &web::Data<Shared>, query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static) -> Result<T, Problem> {
+    let reader = shared.reader.clone();
+    match web::block(move || query(&reader)).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(Problem::broken("the read was cancelled".to_owned())),
+    }
+}
+
+/// Query parameters whose errors are problem details.
+pub struct Query<T>(T);
+
+impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
+    type Error = Problem;
+    type Future = std::future::Ready<Result<Self, Problem>>;
+
+    fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
+        let parsed = web::Query::<T>::from_query(request.query_string());
+        std::future::ready(parsed.map(|query| Query(query.into_inner())).map_err(|error| Problem::malformed(format!("the query: {error}"))))
+    }
+}
+
+/// A job as the API shows it.
+#[derive(Serialize)]
+struct JobView<'a> {
+    uuid: JobId,
+    workflow: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
+    state: JobState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    created: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<ParentView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    running: Vec<StepEntry<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    completed: Vec<StepEntry<'a>>,
+    steps: Vec<StepView<'a>>,
+}
+
+#[derive(Serialize)]
+struct ParentView {
+    job: JobId,
+    root: JobId,
+    item: u32,
+}
+
+/// `E` of SPEC §8.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepEntry<'a> {
+    name: &'a str,
+    start_time: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elapsed: Option<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Message>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepView<'a> {
+    name: &'a str,
+    state: StepState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'a str>,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_time: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_time: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<ChildrenView>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ChildrenView {
+    items: u32,
+    started: u32,
+    ended: u32,
+    failed: u32,
+    without_item: u32,
+}
+
+struct Time(Timestamp);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let since = Duration::from_nanos(u64::try_from(self.0.0).unwrap_or_default());
+        serializer.collect_str(&humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + since))
+    }
+}
+
+impl<'a> JobView<'a> {
+    fn of(found: &'a Found) -> JobView<'a> {
+        let job = &found.job;
+        let origin = job.origin();
+        let created = origin.created;
+        let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
+        let mut completed = vec![StepEntry::done("__start__", created, first_start, Vec::new(), job.message().clone())];
+        let mut running = Vec::new();
+        for (at, (step, run)) in job.steps().enumerate() {
+            let tasks = children(job, at, run);
+            let started = run.started.unwrap_or(created);
+            match run.state {
+                StepState::Running => running.push(StepEntry {
+                    name: &step.name,
+                    start_time: Time(started),
+                    elapsed: None,
+                    tasks,
+                    message: run.fan_out.as_ref().map(|fan_out| fan_out.input().clone()),
+                }),
+                StepState::Completed => {
+                    let output = run.output.clone().unwrap_or_default();
+                    completed.push(StepEntry::done(&step.name, started, run.ended.unwrap_or(started), tasks, output));
+                }
+                StepState::Waiting | StepState::Failed => {}
+            }
+        }
+        if job.state() == JobState::Completed {
+            let ended = job.ended().unwrap_or(created);
+            completed.push(StepEntry::done("__end__", ended, ended, Vec::new(), job.result()));
+        }
+        JobView {
+            uuid: job.id(),
+            workflow: job.definition().full_name(),
+            task: origin.parent.is_some().then(|| job.graph().name.as_str()),
+            state: job.state(),
+            reason: job.reason().map(|reason| &**reason),
+            created: Time(created),
+            ended: job.ended().map(Time),
+            parent: origin.parent.map(|parent| ParentView { job: parent.job, root: origin.root, item: parent.index }),
+            running,
+            completed,
+            steps: job.steps().map(|(step, run)| StepView::of(step, run)).collect(),
+        }
+    }
+}
+
+fn children(job: &Job, at: usize, run: &StepRun) -> Vec<JobId> {
+    let Some(fan_out) = &run.fan_out else { return Vec::new() };
+    let step = crate::engine::StepIndex(u16::try_from(at).unwrap_or(u16::MAX));
+    (0..fan_out.started()).filter_map(|index| job.child_id(step, index)).collect()
+}
+
+impl<'a> StepEntry<'a> {
+    fn done(name: &'a str, started: Timestamp, ended: Timestamp, tasks: Vec<JobId>, message: Message) -> StepEntry<'a> {
+        // At least 1: clients know an entry without `elapsed` as one that still runs.
+        StepEntry { name, start_time: Time(started), elapsed: Some((ended.0 - started.0).max(1)), tasks, message: Some(message) }
+    }
+}
+
+impl<'a> StepView<'a> {
+    fn of(step: &'a Step, run: &'a StepRun) -> StepView<'a> {
+        StepView {
+            name: &step.name,
+            state: run.state,
+            queue: step.task.is_none().then_some(&*step.queue),
+            attempt: run.attempt,
+            start_time: run.started.map(Time),
+            end_time: run.ended.map(Time),
+            reason: run.failure.as_ref().map(|failure| &*failure.reason),
+            raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
+            warning: run.warning.as_deref(),
+            children: run.fan_out.as_ref().map(|fan_out| ChildrenView {
+                items: fan_out.items(),
+                started: fan_out.started(),
+                ended: fan_out.ended(),
+                failed: fan_out.failed(),
+                without_item: fan_out.without_item(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`] and [`observe`].
+
+pub mod jobs;
+pub mod observe;
+mod problem;
+
+use crate::actors::shared::Shared;
+use actix_web::body::MessageBody;
+use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
+use actix_web::http::header;
+use actix_web::middleware::{Next, from_fn};
+use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, web};
+pub use problem::Problem;
+use sha2::{Digest, Sha256};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Threads that answer requests; the work is in the actors and in SQLite's readers.
+const HTTP_WORKERS: usize = 2;
+
+/// A server that is bound and ready to run; also tells the address, which the system chose for port 0.
+pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
+    let listen = shared.settings.http.listen;
+    let server = HttpServer::new(move || {
+        App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(count)).wrap(from_fn(authorise)).configure(routes)
+    })
+    .workers(HTTP_WORKERS)
+    .disable_signals()
+    .shutdown_timeout(1)
+    .bind(listen)?;
+    let address = server.addrs().first().copied().unwrap_or(listen);
+    Ok((server.run(), address))
+}
+
+fn routes(config: &mut web::ServiceConfig) {
+    config
+        .service(resource("/livez").route(web::get().to(observe::live)))
+        .service(resource("/readyz").route(web::get().to(observe::ready)))
+        .service(resource("/metrics").route(web::get().to(observe::metrics)))
+        .service(resource("/api").route(web::get().to(to_api)))
+        .service(resource("/api/workflows").route(web::get().to(jobs::workflows)))
+        .service(resource("/api/workflows/{rest:.*}").route(web::get().to(jobs::workflows)))
+        .service(resource("/api/workflow/{name:.*}").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
+        .service(resource("/api/jobs").route(web::get().to(jobs::running)))
+        .service(resource("/api/job/{id:.*}").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
+        .default_service(web::to(nothing_here));
+}
+
+fn resource(path: &str) -> actix_web::Resource {
+    web::resource(path.to_owned()).default_service(web::to(wrong_method))
+}
+
+async fn to_api() -> HttpResponse {
+    HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
+}
+
+async fn nothing_here(request: HttpRequest) -> Problem {
+    Problem::not_found(format!("there is nothing at {}; the API is described in docs/http-api.md", request.path()))
+}
+
+async fn wrong_method(request: HttpRequest) -> Problem {
+    Problem::method_not_allowed(format!("{} is not possible on {}", request.method(), request.path()))
+}
+
+/// With a token configured every call but health needs it.
+async fn authorise(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let token = request.app_data::<web::Data<Shared>>().map(|shared| shared.settings.http.token.0.clone()).unwrap_or_default();
+    let open = matches!(request.path(), "/livez" | "/readyz");
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| text.strip_prefix("Bearer "));
+    // Digests are compared, so that the time taken tells nothing of the token.
+    let digest = |text: &str| Sha256::digest(text.as_bytes());
+    if token.is_empty() || open || given.is_some_and(|given| digest(given) == digest(&token)) {
+        return Ok(next.call(request).await?.map_into_left_body());
+    }
+    let detail = match given {
+        None => "this manager needs a token: send it as \"Authorization: Bearer <token>\"",
+        Some(_) => "the token is not the one in the setting http.token",
+    };
+    let problem: Error = Problem::unauthorized(detail.to_owned()).into();
+    let response = problem.error_response();
+    Ok(request.into_response(response).map_into_right_body())
+}
+
+async fn count(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let shared = request.app_data::<web::Data<Shared>>().cloned();
+    let response = next.call(request).await?;
+    if let Some(shared) = shared {
+        shared.metrics.requests.with_label_values(&[response.status().as_str()]).inc();
+    }
+    Ok(response)
+}

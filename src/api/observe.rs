@@ -1,0 +1,31 @@
+//! Health and metrics.
+
+use crate::actors::shared::Shared;
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, web};
+use std::fmt::Write;
+
+/// `GET /livez`: the process answers.
+pub async fn live() -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+}
+
+/// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for each check.
+pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
+    let checks = shared.health.checks();
+    let ready = checks.iter().all(|(_, good, _)| *good);
+    let verbose = request.query_string().split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
+    let mut text = String::new();
+    for (name, good, sentence) in checks.iter().filter(|(_, good, _)| verbose || !good) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "[{}] {name}: {sentence}", if *good { "+" } else { "-" });
+    }
+    text.push_str(if ready { "ready\n" } else { "not ready\n" });
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    HttpResponse::build(status).content_type("text/plain; charset=utf-8").insert_header((header::CACHE_CONTROL, "no-store")).body(text)
+}
+
+/// `GET /metrics`: the Prometheus exposition text.
+pub async fn metrics(shared: web::Data<Shared>) -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(shared.metrics.render())
+}

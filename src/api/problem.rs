@@ -1,0 +1,102 @@
+//! Errors of the API: problem details (RFC 9457).
+
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
+use std::fmt;
+
+/// An error as the client sees it.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    detail: String,
+}
+
+/// After how many seconds a client that was answered 503 may try again.
+const RETRY_AFTER_S: &str = "1";
+
+impl Problem {
+    /// 400: the request is malformed.
+    pub fn malformed(detail: String) -> Problem {
+        Problem { status: StatusCode::BAD_REQUEST, detail }
+    }
+
+    /// 401: no token, or not the right one.
+    pub fn unauthorized(detail: String) -> Problem {
+        Problem { status: StatusCode::UNAUTHORIZED, detail }
+    }
+
+    /// 404: there is none.
+    pub fn not_found(detail: String) -> Problem {
+        Problem { status: StatusCode::NOT_FOUND, detail }
+    }
+
+    /// 405: not with this method.
+    pub fn method_not_allowed(detail: String) -> Problem {
+        Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail }
+    }
+
+    /// 409: it contradicts what is there.
+    pub fn conflict(detail: String) -> Problem {
+        Problem { status: StatusCode::CONFLICT, detail }
+    }
+
+    /// 413: the body is too large.
+    pub fn too_large(detail: String) -> Problem {
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail }
+    }
+
+    /// 500: something broke here.
+    pub fn broken(detail: String) -> Problem {
+        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail }
+    }
+
+    /// 503: not now; with `Retry-After`.
+    pub fn overloaded(detail: String) -> Problem {
+        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status, self.detail)
+    }
+}
+
+impl ResponseError for Problem {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let body = serde_json::json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or_default(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        let mut response = HttpResponse::build(self.status);
+        response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
+        response.body(body.to_string())
+    }
+}
+
+impl Responder for Problem {
+    type Body = actix_web::body::BoxBody;
+
+    fn respond_to(self, _: &HttpRequest) -> HttpResponse {
+        self.error_response()
+    }
+}
+
+impl From<crate::journal::JournalError> for Problem {
+    fn from(error: crate::journal::JournalError) -> Self {
+        tracing::error!(%error, "a read of the journal failed");
+        Problem::broken(error.to_string())
+    }
+}

@@ -1,0 +1,216 @@
+//! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker, no durability of its
+//! own: it never confirms, so after a restart every running step is dispatched again from the journal.
+
+use super::{Bus, BusEvent, BusState, Delivery, EventSink, Settled, Settlement, StepMessage, Verdict};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// Why a worker could not do its work; anything that can be shown becomes one, so that `?` works in a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerError {
+    /// In one sentence, for the reader.
+    pub reason: String,
+}
+
+impl<T: std::fmt::Display> From<T> for WorkerError {
+    fn from(reason: T) -> Self {
+        WorkerError { reason: reason.to_string() }
+    }
+}
+
+/// A worker: takes a step message, gives the reply's body. An error is a failed attempt; a panic is a nack.
+pub type Worker = Arc<dyn Fn(&StepMessage) -> Result<Bytes, WorkerError> + Send + Sync>;
+
+/// Workers by queue, each with the number of threads it runs on.
+#[derive(Clone, Default)]
+pub struct Workers(HashMap<String, (Worker, usize)>);
+
+impl Workers {
+    /// No workers: step messages wait.
+    pub fn new() -> Workers {
+        Workers::default()
+    }
+
+    /// Adds a worker for `queue` on `threads` threads.
+    pub fn with<F>(mut self, queue: &str, threads: usize, work: F) -> Workers
+    where
+        F: Fn(&StepMessage) -> Result<Bytes, WorkerError> + Send + Sync + 'static,
+    {
+        self.0.insert(queue.to_owned(), (Arc::new(work), threads.max(1)));
+        self
+    }
+}
+
+/// The queues of this process.
+pub struct EmbeddedBus {
+    queues: HashMap<Arc<str>, Arc<Queue>>,
+    workers: Workers,
+    outside: Arc<Outside>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+/// What a worker's thread needs of the world.
+struct Outside {
+    sink: EventSink,
+    settle: mpsc::UnboundedSender<Settled>,
+    unsettled: Mutex<Unsettled>,
+}
+
+#[derive(Default)]
+struct Unsettled {
+    next_tag: u64,
+    replies: HashMap<u64, Reply>,
+}
+
+#[derive(Clone)]
+struct Reply {
+    correlation_id: String,
+    kind: Option<&'static str>,
+    dead: Option<super::DeadLetter>,
+    body: Bytes,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<StepMessage>,
+    closed: bool,
+}
+
+impl EmbeddedBus {
+    /// A bus with these workers; it reports to `sink` and must be made on an arbiter.
+    pub fn new(workers: Workers, sink: EventSink) -> EmbeddedBus {
+        let (settle, settled) = mpsc::unbounded_channel();
+        let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
+        actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
+        (outside.sink)(BusEvent::State(BusState::Connected));
+        EmbeddedBus { queues: HashMap::new(), workers, outside, threads: Vec::new() }
+    }
+
+    fn queue(&mut self, name: &Arc<str>) -> Arc<Queue> {
+        if let Some(queue) = self.queues.get(name) {
+            return queue.clone();
+        }
+        let queue = Arc::new(Queue::default());
+        self.queues.insert(name.clone(), queue.clone());
+        if let Some((work, threads)) = self.workers.0.get(&**name) {
+            for _ in 0..*threads {
+                let (queue, outside, work) = (queue.clone(), self.outside.clone(), work.clone());
+                self.threads.push(std::thread::spawn(move || {
+                    while let Some(message) = queue.next() {
+                        outside.deliver(answer(&message, &work));
+                    }
+                }));
+            }
+        }
+        queue
+    }
+}
+
+impl Bus for EmbeddedBus {
+    fn publish(&mut self, message: StepMessage) {
+        let queue = self.queue(&message.queue.clone());
+        let mut waiting = guard(&queue.waiting);
+        waiting.messages.push_back(message);
+        queue.changed.notify_one();
+    }
+
+    fn unconfirmed(&self) -> usize {
+        self.queues.values().map(|queue| guard(&queue.waiting).messages.len()).sum()
+    }
+
+    /// Lets the workers finish what they have in hand; what waits is dispatched again at the next start.
+    fn close(&mut self) -> LocalBoxFuture<'static, ()> {
+        for queue in self.queues.values() {
+            guard(&queue.waiting).closed = true;
+            queue.changed.notify_all();
+        }
+        let threads = std::mem::take(&mut self.threads);
+        Box::pin(async move {
+            // A thread that panicked outside a worker has nothing left to close.
+            let _ = actix_rt::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
+        })
+    }
+}
+
+impl Queue {
+    fn next(&self) -> Option<StepMessage> {
+        let mut waiting = guard(&self.waiting);
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            if let Some(message) = waiting.messages.pop_front() {
+                return Some(message);
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn answer(message: &StepMessage, work: &Worker) -> Reply {
+    let correlation_id = message.correlation_id();
+    match catch_unwind(AssertUnwindSafe(|| work(message))) {
+        Ok(Ok(body)) => Reply { correlation_id, kind: None, dead: None, body },
+        Ok(Err(error)) => {
+            let body = serde_json::json!({ "error": error.reason }).to_string();
+            Reply { correlation_id, kind: Some("error"), dead: None, body: body.into() }
+        }
+        Err(_) => {
+            let dead = super::DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
+            Reply { correlation_id, kind: None, dead: Some(dead), body: message.body.clone() }
+        }
+    }
+}
+
+impl Outside {
+    fn deliver(&self, reply: Reply) {
+        let tag = {
+            let mut unsettled = guard(&self.unsettled);
+            unsettled.next_tag += 1;
+            let tag = unsettled.next_tag;
+            unsettled.replies.insert(tag, reply.clone());
+            tag
+        };
+        self.send(tag, reply, false);
+    }
+
+    fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
+        let mut delivery = Delivery::new(Some(reply.correlation_id), reply.body, Settlement::new(tag, 0, self.settle.clone()));
+        delivery.kind = reply.kind.map(str::to_owned);
+        delivery.dead_letter = reply.dead;
+        delivery.redelivered = redelivered;
+        (self.sink)(BusEvent::Delivered(delivery));
+    }
+}
+
+/// Forgets what was taken, delivers again what was sent back.
+async fn settle_all(mut settled: mpsc::UnboundedReceiver<Settled>, outside: std::sync::Weak<Outside>) {
+    while let Some(verdict) = settled.recv().await {
+        let Some(outside) = outside.upgrade() else { return };
+        match verdict.verdict {
+            Verdict::Ack => {
+                guard(&outside.unsettled).replies.remove(&verdict.tag);
+            }
+            Verdict::Requeue => {
+                let reply = guard(&outside.unsettled).replies.get(&verdict.tag).cloned();
+                if let Some(reply) = reply {
+                    outside.send(verdict.tag, reply, true);
+                }
+            }
+        }
+    }
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,246 @@
+//! The bus: how step messages go out and replies come in. One trait, several transports: [`amqp`] speaks AMQP 0-9-1 to
+//! RabbitMQ, [`embedded`] keeps the queues in this process.
+//!
+//! A bus never decides anything. It takes step messages until it was told to close, keeps each until the broker has
+//! confirmed it, and reports what happens through one [`EventSink`].
+
+#[path = "amqp_stub.rs"]
+pub mod amqp;
+pub mod embedded;
+
+use crate::engine::{JobId, StepIndex};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// A step message on its way to a queue (SPEC §4).
+#[derive(Clone, Debug)]
+pub struct StepMessage {
+    /// The job or child job.
+    pub job: JobId,
+    /// The top-level job.
+    pub root: JobId,
+    /// The workflow's full name.
+    pub workflow: Arc<str>,
+    /// The step's position, given back with the confirm.
+    pub step: StepIndex,
+    /// The step's name.
+    pub step_name: Arc<str>,
+    /// Which dispatch of the step this is, from 1.
+    pub attempt: u32,
+    /// The queue it goes to.
+    pub queue: Arc<str>,
+    /// The AMQP message priority, 0–9.
+    pub priority: Option<u8>,
+    /// W3C trace context of the dispatch.
+    pub traceparent: String,
+    /// When it was dispatched, in seconds since 1970.
+    pub timestamp_s: u64,
+    /// The step's input.
+    pub body: Bytes,
+}
+
+impl StepMessage {
+    /// `<job UUID>:<step>`
+    pub fn correlation_id(&self) -> String {
+        format!("{}:{}", self.job, self.step_name)
+    }
+
+    /// `<job UUID>:<step>:<attempt>`
+    pub fn message_id(&self) -> String {
+        format!("{}:{}:{}", self.job, self.step_name, self.attempt)
+    }
+}
+
+/// A message that came in on the reply queue: a worker's reply, or a step message that the broker dead-lettered.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The property `correlation_id`, unparsed.
+    pub correlation_id: Option<String>,
+    /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
+    pub kind: Option<String>,
+    /// Set when the broker dead-lettered a step message (header `x-death`).
+    pub dead_letter: Option<DeadLetter>,
+    /// Whether the broker delivered it before.
+    pub redelivered: bool,
+    /// The body.
+    pub body: Bytes,
+    settlement: Settlement,
+}
+
+/// Why the broker dead-lettered a step message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The queue it was in.
+    pub queue: String,
+    /// The broker's word: `rejected`, `expired`, `maxlen`, `delivery_limit`.
+    pub reason: String,
+}
+
+/// What becomes of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is taken: the broker may forget it.
+    Ack,
+    /// It goes back to its queue.
+    Requeue,
+}
+
+/// A verdict on the delivery `tag` of the connection `epoch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The delivery tag, unique within its epoch.
+    pub tag: u64,
+    /// Counts the connections of a consumer; verdicts for earlier ones are void.
+    pub epoch: u64,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the message back to its
+/// queue.
+#[derive(Debug)]
+pub struct Settlement {
+    tag: u64,
+    epoch: u64,
+    to: Option<mpsc::UnboundedSender<Settled>>,
+}
+
+impl Settlement {
+    /// The settlement of delivery `tag`; verdicts go to `to`.
+    pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
+        Settlement { tag, epoch, to: Some(to) }
+    }
+
+    /// Of a delivery that nobody waits for: the embedded bus.
+    pub fn none() -> Settlement {
+        Settlement { tag: 0, epoch: 0, to: None }
+    }
+
+    fn settle(&mut self, verdict: Verdict) {
+        if let Some(to) = self.to.take() {
+            // A closed channel means that the connection is gone: the broker redelivers by itself.
+            let _ = to.send(Settled { tag: self.tag, epoch: self.epoch, verdict });
+        }
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.settle(Verdict::Requeue);
+    }
+}
+
+impl Delivery {
+    /// A delivery; `settlement` leads back to the bus.
+    pub fn new(correlation_id: Option<String>, body: Bytes, settlement: Settlement) -> Delivery {
+        Delivery { correlation_id, kind: None, dead_letter: None, redelivered: false, body, settlement }
+    }
+
+    /// Takes the message off its queue. Only after the commit of what followed from it: a crash between must redeliver.
+    pub fn ack(mut self) {
+        self.settlement.settle(Verdict::Ack);
+    }
+
+    /// Parts the settlement from the content, which is consumed.
+    pub fn into_settlement(self) -> Acknowledge {
+        Acknowledge(self.settlement)
+    }
+}
+
+/// The right to acknowledge one delivery; dropped, it sends the message back.
+#[derive(Debug)]
+pub struct Acknowledge(Settlement);
+
+impl Acknowledge {
+    /// See [`Delivery::ack`].
+    pub fn ack(mut self) {
+        self.0.settle(Verdict::Ack);
+    }
+}
+
+/// Whether a bus can do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusState {
+    /// Not yet connected, or between two connections; with the last error.
+    Disconnected {
+        /// Why, in one line; empty before the first try.
+        reason: String,
+    },
+    /// Both connections are open.
+    Connected,
+    /// The broker blocks publishers (an alarm); acks go on.
+    Blocked {
+        /// The broker's words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for BusState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BusState::Disconnected { reason } if reason.is_empty() => f.write_str("not connected yet"),
+            BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
+            BusState::Connected => f.write_str("connected"),
+            BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
+        }
+    }
+}
+
+/// What a bus reports.
+#[derive(Debug)]
+pub enum BusEvent {
+    /// A message came in.
+    Delivered(Delivery),
+    /// The broker has taken responsibility for a step message.
+    Confirmed {
+        /// The job or child job.
+        job: JobId,
+        /// The step.
+        step: StepIndex,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// The state changed.
+    State(BusState),
+    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once `taken` is answered (or
+    /// dropped): by then all its running steps are journaled as unconfirmed (SPEC §4).
+    QueueMissing {
+        /// The queue.
+        queue: Arc<str>,
+        /// Answered after the commit.
+        taken: oneshot::Sender<()>,
+    },
+    /// The bus cannot work at all, whatever is tried again: another process consumes the reply queue. The daemon ends.
+    Refused(String),
+    /// Something of one message that only a log can tell: a returned message, a negative confirm.
+    Noted(Notice),
+}
+
+/// Counted events of single messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// The broker returned a message as unroutable; it is sent again.
+    Returned,
+    /// The broker refused a message (nack of a publish); it is sent again.
+    Refused,
+    /// A message was sent again after a connection was lost.
+    Resent,
+}
+
+/// Where a bus reports; it may be called from any thread and never blocks.
+pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
+
+/// A message transport. Implementations run on the arbiter of their `BusActor`.
+pub trait Bus {
+    /// Takes a message for publishing; keeps it until it is confirmed, over any number of connections. Never blocks.
+    fn publish(&mut self, message: StepMessage);
+
+    /// How many messages were taken and are not confirmed yet.
+    fn unconfirmed(&self) -> usize;
+
+    /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped, closes the connections.
+    fn close(&mut self) -> LocalBoxFuture<'static, ()>;
+}

@@ -1,0 +1,75 @@
+//! The HTTP client of the command line.
+
+use super::ClientArguments;
+use std::time::Duration;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// Why a client command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The manager cannot be reached: exit code 3.
+    #[error("cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? Give its address with --server or WORKFLOW_MANAGER_URL")]
+    Unreachable {
+        /// The address.
+        server: String,
+        /// Why.
+        error: String,
+    },
+    /// The manager refused: exit code 1.
+    #[error("{0}")]
+    Refused(String),
+    /// The arguments do not make sense: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Standard output is closed or full.
+    #[error("cannot write: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// A manager's API.
+pub(super) struct Client {
+    agent: Agent,
+    server: String,
+    token: String,
+}
+
+/// How long a call may take; answers come after a commit.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The largest answer that is read: a job with its steps' outputs.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+
+impl Client {
+    pub(super) fn new(arguments: &ClientArguments) -> Client {
+        let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(CALL_TIMEOUT)).build();
+        Client { agent: config.into(), server: arguments.server.trim_end_matches('/').to_owned(), token: arguments.token.clone() }
+    }
+
+    pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
+        let mut request = self.agent.get(format!("{}{path}", self.server));
+        if !self.token.is_empty() {
+            request = request.header("Authorization", format!("Bearer {}", self.token));
+        }
+        self.answer(request.call())
+    }
+
+    pub(super) fn post(&self, path: &str, body: &str) -> Result<String, ClientError> {
+        let mut request = self.agent.post(format!("{}{path}", self.server)).header("Content-Type", "application/json");
+        if !self.token.is_empty() {
+            request = request.header("Authorization", format!("Bearer {}", self.token));
+        }
+        self.answer(request.send(body))
+    }
+
+    fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
+        let unreachable = |error: ureq::Error| ClientError::Unreachable { server: self.server.clone(), error: error.to_string() };
+        let mut response = result.map_err(unreachable)?;
+        let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(unreachable)?;
+        if response.status().is_success() {
+            return Ok(text);
+        }
+        let detail = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
+        Err(ClientError::Refused(format!("{}: {}", response.status(), detail.unwrap_or(text))))
+    }
+}

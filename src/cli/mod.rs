@@ -1,0 +1,137 @@
+//! The command line (SPEC §10). The client commands speak to the HTTP API only.
+
+pub mod check;
+mod client;
+mod show;
+
+use crate::settings::Overrides;
+use clap::{Args, Parser, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub use client::ClientError;
+
+/// Coordinates jobs over independent workers through a message bus.
+#[derive(Parser, Debug)]
+#[command(name = "workflow-manager", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot reach the manager.")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the manager until SIGTERM or SIGINT
+    Serve(ServeArguments),
+    /// Validate workflow files: print the graph, queues and singulars, or every error
+    Check {
+        /// Workflow files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Create a job, follow it, print its result
+    Run(RunArguments),
+    /// List jobs by workflow: running, and ended within the interval
+    Jobs {
+        /// Only this workflow: NAME or VHOST/NAME
+        workflow: Option<String>,
+        /// How far back ended jobs are listed, in minutes; 0: without limit
+        #[arg(long, default_value_t = 480)]
+        interval: u64,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Show a job and its steps
+    Job {
+        /// The job's id
+        id: String,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+pub struct ServeArguments {
+    /// Workflow files [setting workflows]
+    #[arg(long, num_args = 1..)]
+    pub workflows: Vec<PathBuf>,
+    /// The broker, amqp://user:password@host:port/vhost; without one the embedded bus is used [setting amqp.server, AMQP_SERVER]
+    #[arg(long, value_name = "URL")]
+    pub amqp_server: Option<String>,
+    /// The journal [setting journal.file]
+    #[arg(long, value_name = "FILE")]
+    pub db: Option<PathBuf>,
+    /// Where the API listens [setting http.listen]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// A settings file, YAML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Listen beyond loopback without a token
+    #[arg(long)]
+    pub insecure: bool,
+    /// Print the effective settings, secrets masked, and end
+    #[arg(long)]
+    pub print_settings: bool,
+}
+
+impl ServeArguments {
+    /// What the flags override.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            workflows: self.workflows.clone(),
+            amqp_server: self.amqp_server.clone(),
+            journal_file: self.db.clone(),
+            listen: self.listen.clone(),
+            insecure: self.insecure,
+        }
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// The workflow: NAME or VHOST/NAME
+    pub workflow: String,
+    /// The job's message: a JSON object, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}")]
+    pub message: String,
+    /// The job's id, a UUID; the same id with the same message starts nothing twice
+    #[arg(long, value_name = "UUID")]
+    pub id: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// How to reach the manager.
+#[derive(Args, Debug)]
+pub struct ClientArguments {
+    /// The manager's address
+    #[arg(long, value_name = "URL", env = "WORKFLOW_MANAGER_URL", default_value = "http://127.0.0.1:8088")]
+    pub server: String,
+    /// The manager's token
+    #[arg(long, env = "WORKFLOW_MANAGER_TOKEN", hide_env_values = true, default_value = "")]
+    pub token: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs a client command.
+pub fn client(command: Command, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    match command {
+        Command::Run(arguments) => show::run(&arguments, out),
+        Command::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
+        Command::Job { id, client } => show::job(&id, &client, out),
+        Command::Serve(_) | Command::Check { .. } => Ok(ExitCode::FAILURE),
+    }
+}

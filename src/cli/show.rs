@@ -1,0 +1,222 @@
+//! The client commands: create and follow a job, list jobs, show one.
+
+use super::client::{Client, ClientError};
+use super::{ClientArguments, RunArguments};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::io::{Read, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What a job's answer says, as far as the command line shows it.
+#[derive(Deserialize)]
+struct JobAnswer {
+    uuid: String,
+    workflow: String,
+    state: String,
+    reason: Option<String>,
+    created: String,
+    ended: Option<String>,
+    steps: Vec<StepAnswer>,
+    #[serde(default)]
+    completed: Vec<EntryAnswer>,
+}
+
+#[derive(Deserialize)]
+struct EntryAnswer {
+    name: String,
+    #[serde(default)]
+    elapsed: u64,
+    #[serde(default)]
+    message: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StepAnswer {
+    name: String,
+    state: String,
+    attempt: u32,
+    queue: Option<String>,
+    reason: Option<String>,
+    warning: Option<String>,
+    children: Option<ChildrenAnswer>,
+}
+
+#[derive(Deserialize)]
+struct ChildrenAnswer {
+    items: u32,
+    started: u32,
+    ended: u32,
+    failed: u32,
+}
+
+#[derive(Deserialize)]
+struct WorkflowAnswer {
+    vhost: String,
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ListAnswer {
+    running: Vec<String>,
+    completed: Vec<String>,
+    next: Option<String>,
+}
+
+/// The pauses between two looks at a job that is followed, from the first to the longest.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+const LOOK_LONGEST: Duration = Duration::from_millis(500);
+
+/// Jobs listed for one workflow.
+const LISTED_MAX: u32 = 1_000;
+
+/// `run`: exit code 0 when the job completes, 1 when it does not.
+pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&arguments.client);
+    let message = message(&arguments.message)?;
+    let query = arguments.id.as_ref().map_or_else(String::new, |id| format!("?id={id}"));
+    let created = client.post(&format!("/api/workflow/{}{query}", arguments.workflow), &message)?;
+    let id = parse::<serde_json::Value>(&created)?.get("id").and_then(|id| id.as_str().map(str::to_owned)).unwrap_or_default();
+    let job = follow(&client, &id)?;
+    let result = job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
+    if arguments.client.json {
+        let reason = serde_json::json!(job.reason);
+        writeln!(out, "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}", job.state)?;
+    } else if job.state == "completed" {
+        writeln!(out, "{result}")?;
+    }
+    if job.state == "completed" {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(ClientError::Refused(format!("job {id} is {}: {}", job.state, job.reason.unwrap_or_default())))
+}
+
+fn message(argument: &str) -> Result<String, ClientError> {
+    let cannot = |what: &str, error: std::io::Error| ClientError::Usage(format!("--message: cannot read {what}: {error}"));
+    if argument == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(|error| cannot("standard input", error))?;
+        return Ok(text);
+    }
+    match argument.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file).map_err(|error| cannot(file, error)),
+        None => Ok(argument.to_owned()),
+    }
+}
+
+fn follow(client: &Client, id: &str) -> Result<JobAnswer, ClientError> {
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut pause = LOOK_FIRST;
+    loop {
+        let job: JobAnswer = parse(&client.get(&format!("/api/job/{id}"))?)?;
+        let (done, all, running) = progress(&job);
+        bar.set_length(all);
+        bar.set_position(done);
+        bar.set_message(running);
+        if job.state != "running" && job.state != "paused" {
+            bar.finish_and_clear();
+            return Ok(job);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LOOK_LONGEST);
+    }
+}
+
+/// Steps and child jobs done, all of them, and the names of those that run.
+fn progress(job: &JobAnswer) -> (u64, u64, String) {
+    let mut done = 0;
+    let mut all = 0;
+    for step in &job.steps {
+        let (ended, items) = step.children.as_ref().map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
+        done += ended + u64::from(step.state == "completed");
+        all += items + 1;
+    }
+    let running: Vec<&str> = job.steps.iter().filter(|step| step.state == "running").map(|step| step.name.as_str()).collect();
+    (done, all, running.join(", "))
+}
+
+/// `jobs`
+pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let client = Client::new(arguments);
+    let names = match workflow {
+        Some(name) => vec![name.to_owned()],
+        None => {
+            let all: Vec<WorkflowAnswer> = parse(&client.get("/api/workflows")?)?;
+            all.into_iter().map(|row| if row.vhost.is_empty() { row.name } else { format!("{}/{}", row.vhost, row.name) }).collect()
+        }
+    };
+    let mut table = table(&["JOB", "WORKFLOW", "STATE"]);
+    let mut rows = Vec::new();
+    let mut cut = false;
+    for name in names {
+        let list: ListAnswer = parse(&client.get(&format!("/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}"))?)?;
+        cut |= list.next.is_some();
+        let running = list.running.into_iter().map(|id| (id, "running"));
+        rows.extend(running.chain(list.completed.into_iter().map(|id| (id, "ended"))).map(|(id, state)| (id, name.clone(), state)));
+    }
+    if arguments.json {
+        let list: Vec<serde_json::Value> = rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id, "workflow": workflow, "state": state })).collect();
+        writeln!(out, "{}", serde_json::Value::from(list))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (id, workflow, state) in &rows {
+        table.add_row([id.as_str(), workflow.as_str(), state]);
+    }
+    if rows.is_empty() {
+        writeln!(out, "no jobs are running, none ended in the last {interval} minutes")?;
+    } else {
+        writeln!(out, "{table}")?;
+    }
+    if cut {
+        writeln!(out, "… only the first {LISTED_MAX} of each list are shown; the API pages through all (docs/http-api.md)")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `job ID`
+pub(super) fn job(id: &str, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let body = Client::new(arguments).get(&format!("/api/job/{id}"))?;
+    if arguments.json {
+        writeln!(out, "{body}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let job: JobAnswer = parse(&body)?;
+    writeln!(out, "job       {}\nworkflow  {}\nstate     {}\ncreated   {}", job.uuid, job.workflow, job.state, job.created)?;
+    if let Some(ended) = &job.ended {
+        writeln!(out, "ended     {ended}")?;
+    }
+    if let Some(reason) = &job.reason {
+        writeln!(out, "reason    {reason}")?;
+    }
+    let mut table = table(&["STEP", "STATE", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
+    for step in &job.steps {
+        let elapsed = job.completed.iter().find(|entry| entry.name == step.name).map_or_else(String::new, |entry| {
+            humantime::format_duration(Duration::from_micros(entry.elapsed / 1_000)).to_string()
+        });
+        let place = match (&step.children, &step.queue) {
+            (Some(children), _) => format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed),
+            (None, Some(queue)) => queue.clone(),
+            (None, None) => String::new(),
+        };
+        let note = step.reason.clone().or(step.warning.clone()).unwrap_or_default();
+        table.add_row([step.name.clone(), step.state.clone(), step.attempt.to_string(), elapsed, place, note]);
+    }
+    writeln!(out, "\n{table}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header.to_vec());
+    table
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
+    serde_json::from_str(text).map_err(|error| ClientError::Refused(format!("the manager's answer is not what this client knows ({error}): are both of the same version?")))
+}

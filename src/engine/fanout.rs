@@ -1,0 +1,236 @@
+//! A fan-out step under way: which items were started, what the ended ones left, and the gathering of their results
+//! (SPEC §3.3–§3.5). Work per child's end is O(keys of its result), whatever the number of its siblings.
+
+use super::definition::FanOutKeys;
+use super::entry::{Context, Entry};
+use super::id::{JobId, StepIndex};
+use super::json::{Elements, Json, JsonKind, Message, uuid_of};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The items of a fan-out step and what has become of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FanOut {
+    keys: FanOutKeys,
+    input: Message,
+    elements: Option<Elements>,
+    slots: Vec<Slot>,
+    items: u32,
+    next: u32,
+    ended: u32,
+    failed: u32,
+    without_item: u32,
+    own_ids: HashMap<u32, JobId>,
+    others: HashMap<Arc<str>, (Place, Json)>,
+    list_place: Option<Place>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Slot {
+    NotStarted,
+    UnderWay,
+    Completed(Option<Json>),
+    Failed,
+}
+
+/// Where a key of the output comes from: the child's index, then the key's place in that child's result.
+type Place = (u32, u16);
+
+/// What the input has under the list's key.
+pub(super) enum List {
+    Items(Elements),
+    Missing,
+    Wrong(JsonKind),
+}
+
+impl List {
+    pub(super) fn in_input(input: &Message, keys: &FanOutKeys) -> List {
+        match input.get(&keys.list_key) {
+            None => List::Missing,
+            Some(value) if value.kind() == JsonKind::Null => List::Missing,
+            Some(value) => match Elements::of(value) {
+                Ok(elements) => List::Items(elements),
+                Err(kind) => List::Wrong(kind),
+            },
+        }
+    }
+}
+
+impl FanOut {
+    pub(super) fn new(keys: FanOutKeys, input: Message) -> FanOut {
+        let elements = match List::in_input(&input, &keys) {
+            List::Items(elements) => Some(elements),
+            List::Missing | List::Wrong(_) => None,
+        };
+        let count = elements.as_ref().map_or(0, Elements::len);
+        FanOut {
+            keys,
+            input,
+            elements,
+            slots: vec![Slot::NotStarted; count as usize],
+            items: count,
+            next: 0,
+            ended: 0,
+            failed: 0,
+            without_item: 0,
+            own_ids: HashMap::new(),
+            others: HashMap::new(),
+            list_place: None,
+        }
+    }
+
+    /// The number of items.
+    pub fn items(&self) -> u32 {
+        self.items
+    }
+
+    /// How many child jobs were started.
+    pub fn started(&self) -> u32 {
+        self.next
+    }
+
+    /// How many child jobs have ended.
+    pub fn ended(&self) -> u32 {
+        self.ended
+    }
+
+    /// How many child jobs have failed.
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// How many results came without the singular key; each left `null` at its place.
+    pub fn without_item(&self) -> u32 {
+        self.without_item
+    }
+
+    /// The id of the child job at `index`, as recorded when it was started.
+    pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
+        self.own_ids.get(&index).copied().unwrap_or_else(|| job.derived(step, index, 0))
+    }
+
+    /// The message of the child job at `index` (SPEC §3.3).
+    pub fn child_message(&self, index: u32) -> Message {
+        let element = match &self.elements {
+            Some(elements) => elements.get(index),
+            // A step that is over has let its elements go: they follow from the input again.
+            None => match List::in_input(&self.input, &self.keys) {
+                List::Items(elements) if index < elements.len() => elements.get(index),
+                List::Items(_) | List::Missing | List::Wrong(_) => return self.input.clone(),
+            },
+        };
+        self.input.with_replaced(&self.keys.list_key, &self.keys.item_key, element)
+    }
+
+    /// The step's input.
+    pub fn input(&self) -> &Message {
+        &self.input
+    }
+
+    /// The child jobs that were started and have not ended.
+    pub fn under_way(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.next).filter(|index| self.is_under_way(*index))
+    }
+
+    pub(super) fn is_under_way(&self, index: u32) -> bool {
+        matches!(self.slots.get(index as usize), Some(Slot::UnderWay))
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.ended == self.items()
+    }
+
+    /// Decides which items to start now: as many as the window has room for, each under an id that no job under way has.
+    pub(super) fn start_next(&self, job: JobId, step: StepIndex, name: &str, ctx: &Context<'_>) -> Option<Entry> {
+        let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
+        let under_way = self.next - self.ended;
+        let count = window.saturating_sub(under_way).min(self.items() - self.next);
+        if count == 0 {
+            return None;
+        }
+        let mut own_ids = Vec::new();
+        for index in self.next..self.next + count {
+            let brought = self.elements.as_ref().and_then(|elements| uuid_of(&elements.get(index)));
+            let id = match brought {
+                Some(id) if ctx.claims.claim(id) => id,
+                Some(_) | None => claim_derived(job, name, index, ctx),
+            };
+            if id != job.derived(name, index, 0) {
+                own_ids.push((index, id));
+            }
+        }
+        Some(Entry::ChildrenStarted { step, from: self.next, count, own_ids })
+    }
+
+    /// Decides what a child's result adds: its item, and the other keys for which it comes before all that have ended.
+    pub(super) fn gather(&self, step: StepIndex, index: u32, result: &Message) -> Entry {
+        let mut item = None;
+        let mut others = Vec::new();
+        for (place, (key, value)) in result.iter().enumerate() {
+            let place = u16::try_from(place).unwrap_or(u16::MAX);
+            if *key == self.keys.item_key {
+                item = Some((place, value.clone()));
+            } else if *key != self.keys.list_key && self.others.get(key).is_none_or(|((first, _), _)| index < *first) {
+                others.push((place, key.clone(), value.clone()));
+            }
+        }
+        Entry::ChildCompleted { step, index, item, others }
+    }
+
+    pub(super) fn on_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
+        for index in from..from + count {
+            self.slots[index as usize] = Slot::UnderWay;
+        }
+        self.next = from + count;
+        self.own_ids.extend(own_ids.iter().copied());
+    }
+
+    pub(super) fn on_completed(&mut self, index: u32, item: Option<&(u16, Json)>, others: &[(u16, Arc<str>, Json)]) {
+        if let Some((place, _)) = item {
+            let place = (index, *place);
+            self.list_place = Some(self.list_place.map_or(place, |earlier| earlier.min(place)));
+        }
+        self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
+        self.ended += 1;
+        self.without_item += u32::from(item.is_none());
+        for (place, key, value) in others {
+            self.others.insert(key.clone(), ((index, *place), value.clone()));
+        }
+    }
+
+    pub(super) fn on_failed(&mut self, index: u32) {
+        self.slots[index as usize] = Slot::Failed;
+        self.ended += 1;
+        self.failed += 1;
+    }
+
+    /// The gathered output (SPEC §3.4): keys in the order of the first child that has them.
+    pub(super) fn output(&self) -> Message {
+        if self.items == 0 {
+            return self.input.clone();
+        }
+        let items = self.slots.iter().map(|slot| match slot {
+            Slot::Completed(item) => item.as_ref(),
+            Slot::NotStarted | Slot::UnderWay | Slot::Failed => None,
+        });
+        let list = (self.list_place.unwrap_or((u32::MAX, 0)), self.keys.list_key.clone(), Json::array(items));
+        let mut keyed: Vec<(Place, Arc<str>, Json)> = self.others.iter().map(|(key, (place, value))| (*place, key.clone(), value.clone())).collect();
+        keyed.push(list);
+        keyed.sort_by_key(|(place, _, _)| *place);
+        keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
+    }
+
+    /// Frees what only a running fan-out needs; the children's ids stay.
+    pub(super) fn release(&mut self) {
+        self.elements = None;
+        self.others = HashMap::new();
+        self.slots = Vec::new();
+    }
+}
+
+/// Salts tried before a child takes an id that is in use; a clash with even one is contrived.
+const SALTS_MAX: u32 = 16;
+
+fn claim_derived(job: JobId, step: &str, index: u32, ctx: &Context<'_>) -> JobId {
+    (0..SALTS_MAX).map(|salt| job.derived(step, index, salt)).find(|id| ctx.claims.claim(*id)).unwrap_or_else(|| job.derived(step, index, SALTS_MAX))
+}

@@ -1,0 +1,142 @@
+//! Identities: jobs, steps within a job, and the correlation id that travels with each message.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use uuid::Uuid;
+
+/// The identity of a job or child job: a UUID, chosen by the client, by the item, or by the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub Uuid);
+
+/// Namespace under which the ids of child jobs are derived (a constant, chosen once).
+const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1e2_70a4);
+
+impl JobId {
+    /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC §3.8).
+    /// `salt` is 0 unless that id is taken by a job that has not ended.
+    pub fn derived(self, step: &str, index: u32, salt: u32) -> JobId {
+        let mut name = Vec::with_capacity(16 + step.len() + 9);
+        name.extend_from_slice(self.0.as_bytes());
+        name.extend_from_slice(&index.to_be_bytes());
+        name.extend_from_slice(&salt.to_be_bytes());
+        name.extend_from_slice(step.as_bytes());
+        JobId(Uuid::new_v5(&CHILD_NAMESPACE, &name))
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// Text that is not a job id.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid uuid {0:?}: expected 32 hexadecimal digits as 8-4-4-4-12")]
+pub struct InvalidJobId(pub String);
+
+impl FromStr for JobId {
+    type Err = InvalidJobId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // Only the hyphenated form: other spellings of one UUID would be two correlation ids.
+        let parsed = if text.len() == 36 { Uuid::try_parse(text).ok() } else { None };
+        parsed.map(JobId).ok_or_else(|| InvalidJobId(shortened(text)))
+    }
+}
+
+/// The position of a step in its graph, in the order of declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StepIndex(pub u16);
+
+impl StepIndex {
+    /// The index as a subscript.
+    pub fn at(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// `<job or child-job UUID>:<step name>`: what a worker echoes (SPEC §4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CorrelationId {
+    /// The job or child job.
+    pub job: JobId,
+    /// The step's name.
+    pub step: String,
+}
+
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.job, self.step)
+    }
+}
+
+/// Text that is not a correlation id.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed correlation id {0:?}: expected <job UUID>:<step name>")]
+pub struct MalformedCorrelationId(pub String);
+
+impl FromStr for CorrelationId {
+    type Err = MalformedCorrelationId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || MalformedCorrelationId(shortened(text));
+        let (job, step) = text.split_once(':').ok_or_else(malformed)?;
+        if !is_name(step) {
+            return Err(malformed());
+        }
+        Ok(CorrelationId { job: job.parse().map_err(|_| malformed())?, step: step.to_owned() })
+    }
+}
+
+/// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*` (SPEC §2).
+pub fn is_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// How much of a stranger's text an error repeats, in characters.
+const SHOWN_CHARACTERS_MAX: usize = 100;
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+    #[test]
+    fn a_correlation_id_survives_its_text() {
+        let text = format!("{ID}:book-split");
+        let parsed: CorrelationId = text.parse().expect("well formed");
+        assert_eq!(parsed.to_string(), text);
+        assert_eq!(parsed.step, "book-split");
+    }
+
+    #[test]
+    fn malformed_correlation_ids_are_refused() {
+        for text in ["", ":", ID, &format!("{ID}:"), &format!("{ID}:a b"), "x:step", &format!("{ID}:a:b"), &format!("{}:a", ID.replace('-', ""))] {
+            assert!(text.parse::<CorrelationId>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn derived_ids_differ_by_step_index_and_salt_and_stay_the_same() {
+        let job: JobId = ID.parse().expect("a uuid");
+        let first = job.derived("each", 0, 0);
+        assert_eq!(first, job.derived("each", 0, 0));
+        for other in [job.derived("each", 1, 0), job.derived("other", 0, 0), job.derived("each", 0, 1)] {
+            assert_ne!(first, other);
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Lossless JSON (SPEC §3.7): a message is an ordered map from key to raw JSON text. Values are checked, never
+//! interpreted: every digit, every escape and the order of keys stay as they came.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::value::RawValue;
+use std::fmt;
+use std::sync::Arc;
+
+/// The deepest nesting that a message may have, its own braces included (SPEC §3.7).
+pub const NESTING_MAX: usize = 127;
+
+/// The text of one valid JSON value; clones share it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Json(Arc<str>);
+
+/// The kinds of JSON value, for errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JsonKind {
+    /// `null`
+    Null,
+    /// `true`, `false`
+    Boolean,
+    /// A number.
+    Number,
+    /// A string.
+    String,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+impl fmt::Display for JsonKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            JsonKind::Null => "null",
+            JsonKind::Boolean => "a boolean",
+            JsonKind::Number => "a number",
+            JsonKind::String => "a string",
+            JsonKind::Array => "an array",
+            JsonKind::Object => "an object",
+        })
+    }
+}
+
+impl Json {
+    /// The value `null`.
+    pub fn null() -> Json {
+        Json(Arc::from("null"))
+    }
+
+    /// A JSON string holding `text`.
+    pub fn string(text: &str) -> Json {
+        Json(serde_json::Value::from(text).to_string().into())
+    }
+
+    /// The JSON text, as it came.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// What kind of value this is.
+    pub fn kind(&self) -> JsonKind {
+        match self.0.as_bytes().first() {
+            Some(b'{') => JsonKind::Object,
+            Some(b'[') => JsonKind::Array,
+            Some(b'"') => JsonKind::String,
+            Some(b't' | b'f') => JsonKind::Boolean,
+            Some(b'n') | None => JsonKind::Null,
+            Some(_) => JsonKind::Number,
+        }
+    }
+
+    /// Builds the JSON array of `items`; `None` becomes `null`.
+    pub fn array<'a>(items: impl Iterator<Item = Option<&'a Json>>) -> Json {
+        let mut text = String::from("[");
+        for (at, item) in items.enumerate() {
+            if at > 0 {
+                text.push(',');
+            }
+            text.push_str(item.map_or("null", Json::text));
+        }
+        text.push(']');
+        Json(text.into())
+    }
+
+    fn of(raw: &RawValue) -> Json {
+        Json(Arc::from(raw.get()))
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw: Box<RawValue> = Deserialize::deserialize(deserializer)?;
+        Ok(Json::of(&raw))
+    }
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAMessage {
+    /// The bytes are no JSON text.
+    #[error("not JSON: {0}")]
+    Syntax(String),
+    /// The JSON value is no object.
+    #[error("expected a JSON object, found {0}")]
+    NotAnObject(JsonKind),
+    /// The value nests deeper than [`NESTING_MAX`].
+    #[error("nested deeper than {NESTING_MAX} levels")]
+    TooDeep,
+}
+
+/// A JSON object: an ordered map from key to raw value. Clones share everything.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Message(Arc<Vec<(Arc<str>, Json)>>);
+
+impl Message {
+    /// Parses a body (SPEC §3.2): nothing, or `null`, is the empty object; of equal keys the last counts, at the
+    /// place of the first.
+    pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
+        let text = std::str::from_utf8(body).map_err(|e| NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to())))?;
+        let trimmed = text.trim_matches([' ', '\t', '\n', '\r']);
+        if trimmed.is_empty() || trimmed == "null" {
+            return Ok(Message::default());
+        }
+        if too_deep(trimmed) {
+            return Err(NotAMessage::TooDeep);
+        }
+        match serde_json::from_str::<Message>(trimmed) {
+            Ok(message) => Ok(message),
+            Err(object_error) => match serde_json::from_str::<&RawValue>(trimmed) {
+                Ok(raw) if !trimmed.starts_with('{') => Err(NotAMessage::NotAnObject(Json::of(raw).kind())),
+                _ => Err(NotAMessage::Syntax(object_error.to_string())),
+            },
+        }
+    }
+
+    /// The value under `key`.
+    pub fn get(&self, key: &str) -> Option<&Json> {
+        self.0.iter().find(|(k, _)| &**k == key).map(|(_, value)| value)
+    }
+
+    /// The keys and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Json)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The number of keys.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The JSON text.
+    pub fn to_text(&self) -> String {
+        let mut text = String::with_capacity(self.encoded_len());
+        text.push('{');
+        for (at, (key, value)) in self.0.iter().enumerate() {
+            if at > 0 {
+                text.push(',');
+            }
+            text.push_str(&quoted(key));
+            text.push(':');
+            text.push_str(value.text());
+        }
+        text.push('}');
+        text
+    }
+
+    /// The length of [`Message::to_text`] in bytes.
+    pub fn encoded_len(&self) -> usize {
+        let pairs: usize = self.0.iter().map(|(key, value)| quoted_len(key) + 1 + value.text().len()).sum();
+        pairs + self.0.len().saturating_sub(1) + 2
+    }
+
+    /// The merge of `parts` (SPEC §3.1): a key that several have takes the value of the first that has it.
+    pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
+        let mut parts = parts.into_iter();
+        let Some(first) = parts.next() else { return Message::default() };
+        let mut merged = first.clone();
+        for part in parts {
+            if part.is_empty() {
+                continue;
+            }
+            if merged.is_empty() {
+                merged = part.clone();
+                continue;
+            }
+            merged = MessageBuilder::from(merged).with_missing(part).build();
+        }
+        merged
+    }
+
+    /// The message with `key` replaced, in its place, by `value` under `new_key`; any other entry under `new_key`
+    /// goes (SPEC §3.3).
+    pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
+        let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
+        for (k, v) in self.0.iter() {
+            if &**k == key {
+                entries.push((Arc::from(new_key), value.clone()));
+            } else if &**k != new_key {
+                entries.push((k.clone(), v.clone()));
+            }
+        }
+        Message(Arc::new(entries))
+    }
+}
+
+impl FromIterator<(Arc<str>, Json)> for Message {
+    /// Builds a message of pairs whose keys are distinct.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Json)>>(pairs: I) -> Self {
+        Message(Arc::new(pairs.into_iter().collect()))
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_text())
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in self.0.iter() {
+            map.serialize_entry(&**key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Message;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Message, A::Error> {
+                let mut builder = MessageBuilder::default();
+                while let Some((key, raw)) = map.next_entry::<String, Box<RawValue>>()? {
+                    builder.set(key.into(), Json(Arc::from(Box::<str>::from(raw))));
+                }
+                Ok(builder.build())
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+/// From how many keys on a builder looks keys up in a table instead of one by one.
+const TABLE_FROM_KEYS: usize = 16;
+
+/// Collects entries under distinct keys; with many keys by a table, so that a message of n keys costs O(n).
+#[derive(Default)]
+struct MessageBuilder {
+    entries: Vec<(Arc<str>, Json)>,
+    table: Option<std::collections::HashMap<Arc<str>, usize>>,
+}
+
+impl MessageBuilder {
+    fn set(&mut self, key: Arc<str>, value: Json) {
+        match self.place(&key) {
+            Some(at) => self.entries[at].1 = value,
+            None => self.push(key, value),
+        }
+    }
+
+    fn with_missing(mut self, part: &Message) -> Self {
+        for (key, value) in part.iter() {
+            if self.place(key).is_none() {
+                self.push(key.clone(), value.clone());
+            }
+        }
+        self
+    }
+
+    fn place(&self, key: &str) -> Option<usize> {
+        match &self.table {
+            Some(table) => table.get(key).copied(),
+            None => self.entries.iter().position(|(k, _)| &**k == key),
+        }
+    }
+
+    fn push(&mut self, key: Arc<str>, value: Json) {
+        if let Some(table) = &mut self.table {
+            table.insert(key.clone(), self.entries.len());
+        }
+        self.entries.push((key, value));
+        if self.table.is_none() && self.entries.len() > TABLE_FROM_KEYS {
+            self.table = Some(self.entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
+        }
+    }
+
+    fn build(self) -> Message {
+        Message(Arc::new(self.entries))
+    }
+}
+
+impl From<Message> for MessageBuilder {
+    fn from(message: Message) -> Self {
+        let entries = Arc::unwrap_or_clone(message.0);
+        let table = (entries.len() > TABLE_FROM_KEYS).then(|| entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
+        MessageBuilder { entries, table }
+    }
+}
+
+/// The elements of a JSON array, by their places in its text: an element costs eight bytes until it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elements {
+    list: Json,
+    places: Vec<(u32, u32)>,
+}
+
+impl Elements {
+    /// The elements of `list`; an error names what it is instead of an array.
+    pub fn of(list: &Json) -> Result<Elements, JsonKind> {
+        let kind = list.kind();
+        if kind != JsonKind::Array {
+            return Err(kind);
+        }
+        let raws: Vec<&RawValue> = serde_json::from_str(list.text()).map_err(|_| kind)?;
+        let base = list.text().as_ptr() as usize;
+        let offset = |address: usize| u32::try_from(address - base).unwrap_or(u32::MAX);
+        let places = raws
+            .iter()
+            .map(|raw| {
+                let start = raw.get().as_ptr() as usize;
+                (offset(start), offset(start + raw.get().len()))
+            })
+            .collect();
+        Ok(Elements { list: list.clone(), places })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The element at `index`; panics beyond the end.
+    pub fn get(&self, index: u32) -> Json {
+        let (start, end) = self.places[index as usize];
+        Json(Arc::from(&self.list.text()[start as usize..end as usize]))
+    }
+}
+
+/// The UUID that an item brings (SPEC §3.8): a string that is one, or an object whose `id` is one.
+pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
+    #[derive(serde::Deserialize)]
+    struct WithId<'a> {
+        #[serde(borrow)]
+        id: std::borrow::Cow<'a, str>,
+    }
+    match item.kind() {
+        JsonKind::String => serde_json::from_str::<std::borrow::Cow<'_, str>>(item.text()).ok()?.parse().ok(),
+        JsonKind::Object => serde_json::from_str::<WithId<'_>>(item.text()).ok()?.id.parse().ok(),
+        JsonKind::Null | JsonKind::Boolean | JsonKind::Number | JsonKind::Array => None,
+    }
+}
+
+fn quoted(key: &str) -> String {
+    serde_json::Value::from(key).to_string()
+}
+
+fn quoted_len(key: &str) -> usize {
+    let plain = key.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\');
+    if plain { key.len() + 2 } else { quoted(key).len() }
+}
+
+/// Whether brackets outside strings nest deeper than [`NESTING_MAX`]; on text that is no JSON the answer may be
+/// anything.
+fn too_deep(text: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > NESTING_MAX {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        Message::parse(text.as_bytes()).expect(text)
+    }
+
+    #[test]
+    fn values_pass_byte_for_byte() {
+        let text = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"b":{"y": 1, "x":"\ud83d\u00e9"}}"#;
+        assert_eq!(message(text).to_text(), text);
+        assert_eq!(message(text).encoded_len(), text.len());
+    }
+
+    #[test]
+    fn a_message_survives_the_journal() {
+        let text = r#"{"k":1e400,"l":[{"b":1,"a":2}],"é\n":"\u0000"}"#;
+        let stored = serde_json::to_string(&message(text)).expect("serialises");
+        let back: Message = serde_json::from_str(&stored).expect("parses");
+        assert_eq!(back, message(text));
+    }
+
+    #[test]
+    fn nothing_and_null_are_the_empty_object() {
+        for body in ["", " \n", "null", " null "] {
+            assert_eq!(message(body), Message::default());
+        }
+        assert_eq!(Message::default().to_text(), "{}");
+    }
+
+    #[test]
+    fn what_is_no_object_is_named() {
+        let error = |body: &str| Message::parse(body.as_bytes()).expect_err(body);
+        assert_eq!(error("[1]"), NotAMessage::NotAnObject(JsonKind::Array));
+        assert_eq!(error("\"x\""), NotAMessage::NotAnObject(JsonKind::String));
+        assert_eq!(error("7"), NotAMessage::NotAnObject(JsonKind::Number));
+        assert!(matches!(error("{\"k\": nope"), NotAMessage::Syntax(_)));
+        assert!(matches!(error("{} {}"), NotAMessage::Syntax(_)));
+        assert!(matches!(Message::parse(b"{\"k\":\"\xff\"}"), Err(NotAMessage::Syntax(_))));
+    }
+
+    #[test]
+    fn nesting_is_bounded_exactly() {
+        let nested = |levels: usize| format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
+        assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(NotAMessage::TooDeep));
+        assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(NotAMessage::TooDeep));
+        let brackets_in_a_string = format!("{{\"k\":\"\\\"{}\"}}", "[".repeat(500));
+        assert!(Message::parse(brackets_in_a_string.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn of_equal_keys_the_last_counts_in_small_and_large_messages() {
+        assert_eq!(message(r#"{"k":1,"l":0,"k":2}"#).to_text(), r#"{"k":2,"l":0}"#);
+        let many: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
+        let merged = message(&format!("{{{}}}", many.join(",")));
+        assert_eq!(merged.len(), 20);
+        assert_eq!(merged.get("k3").map(Json::text), Some("23"));
+    }
+
+    #[test]
+    fn merging_takes_the_first_and_is_shallow() {
+        let merged = Message::merge([&message(r#"{"a":{"x":1}}"#), &message("{}"), &message(r#"{"a":{"y":1},"b":null}"#), &message(r#"{"b":5}"#)]);
+        assert_eq!(merged.to_text(), r#"{"a":{"x":1},"b":null}"#);
+    }
+
+    #[test]
+    fn replacing_keeps_the_place_and_wins() {
+        let input = message(r#"{"item":"old","t":1,"items":[7],"u":2}"#);
+        assert_eq!(input.with_replaced("items", "item", Json::string("x")).to_text(), r#"{"t":1,"item":"x","u":2}"#);
+    }
+
+    #[test]
+    fn elements_are_slices_of_the_text() {
+        let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
+        let elements = Elements::of(input.get("l").expect("there")).expect("an array");
+        let texts: Vec<String> = (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
+        assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
+        assert_eq!(Elements::of(&Json::string("abc")), Err(JsonKind::String));
+    }
+
+    #[test]
+    fn an_item_may_bring_its_uuid() {
+        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+        assert!(uuid_of(&Json::string(id)).is_some());
+        assert!(uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there")).is_some());
+        assert!(uuid_of(&Json::string("no")).is_none());
+        assert!(uuid_of(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
+    }
+}

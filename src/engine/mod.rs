@@ -1,0 +1,25 @@
+//! The engine decides, everything else does. Plain data and functions: no clock, no chance, no I/O, no logs, no async.
+//!
+//! ```text
+//! Job::create(origin, message, ctx)  -> (Job, Decision)     a new job and what follows at once
+//! job.take(input, ctx)               -> Decision            decide, evolve, and on until nothing more follows
+//! Job::recover(origin, message, entries) -> Job             the fold of `evolve` over the journal
+//! job.open_effects()                 -> effects             what may have been lost with the process
+//! ```
+//!
+//! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the outcome of a decision, so
+//! replaying never decides again; a [`Decision`]'s effects may leave only after its entries are committed.
+
+pub mod definition;
+pub mod entry;
+pub mod fanout;
+pub mod id;
+pub mod job;
+pub mod json;
+
+pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Step};
+pub use entry::{ChildOutcome, Claims, Context, Decision, Effect, Entry, Failure, Input, Limits, Origin, Parent, Rejected, Reply, Timestamp};
+pub use fanout::FanOut;
+pub use id::{CorrelationId, JobId, StepIndex};
+pub use job::{Job, JobState, StepRun, StepState};
+pub use json::{Json, Message};

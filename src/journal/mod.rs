@@ -1,0 +1,374 @@
+//! The journal: the durable, ordered record from which all state can be rebuilt, in one SQLite file (SPEC §5).
+//!
+//! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a checksum. Table `jobs`
+//! holds what never changes about a job, and what lists and filters need. A job's *number* orders creation and ties rows
+//! together; its UUID may come back once the job that had it has ended.
+
+pub mod read;
+pub mod recover;
+mod schema;
+
+use crate::engine::{Definition, Entry, JobId, JobState, Origin, Timestamp};
+use rusqlite::{Connection, OptionalExtension, params};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use read::Reader;
+pub use recover::Recovered;
+
+/// A job's number in this journal: rising in the order of creation, a parent's below its children's.
+pub type JobNumber = i64;
+
+/// What goes into the journal together for one job.
+#[derive(Debug)]
+pub struct Record {
+    /// The job.
+    pub job: JobNumber,
+    /// Set with the first record of a job.
+    pub created: Option<Created>,
+    /// What was decided.
+    pub entries: Vec<Entry>,
+    /// The new state, if it changed, and when.
+    pub state: Option<(JobState, Timestamp)>,
+    /// Whether the job takes no more input.
+    pub closed: bool,
+}
+
+/// The parts of a new job's row that its entries do not hold.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// Where the job comes from.
+    pub origin: Arc<Origin>,
+    /// The top-level job's number.
+    pub root: JobNumber,
+    /// The parent's number.
+    pub parent: Option<JobNumber>,
+}
+
+/// What goes wrong with a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another process has the file.
+    #[error("the journal {file} is in use by another process (lock {file}.lock): stop that one, or give this one a journal of its own with --db")]
+    InUse {
+        /// The journal's file.
+        file: String,
+    },
+    /// The lock file cannot be used.
+    #[error("cannot lock the journal with {file}.lock: {error}")]
+    Lock {
+        /// The journal's file.
+        file: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A row's checksum, or its content, is wrong.
+    #[error("the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty")]
+    Damaged {
+        /// The journal's file.
+        file: String,
+        /// The table.
+        table: &'static str,
+        /// The row's key.
+        row: i64,
+        /// What is wrong.
+        what: String,
+    },
+    /// SQLite finds the file itself damaged.
+    #[error("the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty")]
+    Malformed {
+        /// The journal's file.
+        file: String,
+        /// SQLite's findings.
+        what: String,
+    },
+    /// Written by a later version.
+    #[error("the journal {file} has schema version {found}, this program knows {known}: it was written by a newer version, run that one")]
+    Newer {
+        /// The journal's file.
+        file: String,
+        /// Its version.
+        found: i64,
+        /// The newest known.
+        known: i64,
+    },
+    /// A SQLite database of something else.
+    #[error("{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own")]
+    Foreign {
+        /// The file.
+        file: String,
+        /// The application id found.
+        found: i64,
+    },
+    /// Anything else from SQLite.
+    #[error("journal {file}: {error}")]
+    Sqlite {
+        /// The journal's file.
+        file: String,
+        /// SQLite's error.
+        error: rusqlite::Error,
+    },
+}
+
+/// What to do about a commit that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// No room: the transaction is rolled back; try again when there is room.
+    WaitForRoom,
+    /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the process, recover at
+    /// the next start.
+    Exit,
+}
+
+impl JournalError {
+    /// What to do about it.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            JournalError::Sqlite { error, .. } if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => Remedy::WaitForRoom,
+            _ => Remedy::Exit,
+        }
+    }
+}
+
+/// How to open a journal.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file.
+    pub file: PathBuf,
+    /// SQLite's page cache, in bytes.
+    pub cache_bytes: u64,
+    /// Up to this file size every row is verified at start, in bytes.
+    pub verify_bytes_max: u64,
+    /// The most pages the file may have; 0: no limit.
+    pub pages_max: u32,
+}
+
+/// The writing end of the journal. One per file over all processes: it holds a lock.
+pub struct Store {
+    connection: Connection,
+    file: Arc<str>,
+    definitions: HashMap<[u8; 32], i64>,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens or creates the journal: takes the lock, verifies, migrates.
+    pub fn open(options: &Options) -> Result<Store, JournalError> {
+        let file: Arc<str> = options.file.to_string_lossy().into();
+        let lock = lock(&options.file, &file)?;
+        let connection = schema::open(options, &file)?;
+        Ok(Store { connection, file, definitions: HashMap::new(), _lock: lock })
+    }
+
+    /// The journal's file.
+    pub fn file(&self) -> &Arc<str> {
+        &self.file
+    }
+
+    /// The number after the highest in use.
+    pub fn next_number(&self) -> Result<JobNumber, JournalError> {
+        self.connection.query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0)).map_err(|error| self.error(error))
+    }
+
+    /// Commits records, in order, in one transaction: all or nothing.
+    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Result<(), JournalError> {
+        let result = self.append_in_transaction(records);
+        result.map_err(|error| {
+            // The transaction is gone, and with it the definitions that it may have added.
+            self.definitions.clear();
+            self.error(error)
+        })
+    }
+
+    /// Deletes up to `limit` top-level jobs, with their children, that ended before `before`; tells how many.
+    pub fn delete_ended(&mut self, before: Timestamp, limit: u32) -> Result<usize, JournalError> {
+        let roots = self.ended_roots(before, limit).map_err(|error| self.error(error))?;
+        self.delete(&roots)?;
+        Ok(roots.len())
+    }
+
+    /// Deletes top-level jobs by number, with their children.
+    pub fn delete(&mut self, roots: &[JobNumber]) -> Result<(), JournalError> {
+        self.delete_in_transaction(roots).map_err(|error| self.error(error))
+    }
+
+    fn append_in_transaction<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        {
+            let mut insert_job = transaction.prepare_cached(
+                "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, open, checksum)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'running', 1, ?12)",
+            )?;
+            let mut insert_entry = transaction.prepare_cached("INSERT INTO entries(job, body, checksum) VALUES (?1, ?2, ?3)")?;
+            let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
+            let mut close_job = transaction.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?;
+            for record in records {
+                if let Some(created) = &record.created {
+                    let definition = definition_number(&transaction, &mut self.definitions, &created.origin.definition)?;
+                    let row = JobRow::new(record.job, created, definition);
+                    insert_job.execute(params![
+                        row.number,
+                        row.id.0.as_bytes(),
+                        created.origin.definition.full_name(),
+                        row.definition,
+                        row.graph,
+                        row.root,
+                        row.parent,
+                        row.step,
+                        row.item,
+                        row.depth,
+                        row.created.0,
+                        row.checksum()
+                    ])?;
+                }
+                if !record.entries.is_empty() {
+                    let body = encode(&record.entries)?;
+                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?;
+                }
+                if let Some((state, at)) = record.state {
+                    update_job.execute(params![record.job, state.word(), at.0, i64::from(!record.closed)])?;
+                } else if record.closed {
+                    close_job.execute(params![record.job])?;
+                }
+            }
+        }
+        fail_point("journal::commit")?;
+        transaction.commit()
+    }
+
+    fn ended_roots(&self, before: Timestamp, limit: u32) -> rusqlite::Result<Vec<JobNumber>> {
+        let mut statement = self.connection.prepare_cached("SELECT number FROM jobs WHERE parent IS NULL AND ended < ?1 ORDER BY ended LIMIT ?2")?;
+        statement.query_map(params![before.0, limit], |row| row.get(0))?.collect()
+    }
+
+    fn delete_in_transaction(&mut self, roots: &[JobNumber]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for root in roots {
+            transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;
+            transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
+        }
+        transaction.commit()
+    }
+
+    fn error(&self, error: rusqlite::Error) -> JournalError {
+        JournalError::Sqlite { file: self.file.to_string(), error }
+    }
+}
+
+/// The checked columns of a row of `jobs`.
+struct JobRow {
+    number: JobNumber,
+    id: JobId,
+    definition: i64,
+    graph: u16,
+    root: JobNumber,
+    parent: Option<JobNumber>,
+    step: Option<u16>,
+    item: Option<u32>,
+    depth: u16,
+    created: Timestamp,
+}
+
+impl JobRow {
+    fn new(number: JobNumber, created: &Created, definition: i64) -> JobRow {
+        let origin = &created.origin;
+        JobRow {
+            number,
+            id: origin.id,
+            definition,
+            graph: origin.graph,
+            root: created.root,
+            parent: created.parent,
+            step: origin.parent.map(|parent| parent.step.0),
+            item: origin.parent.map(|parent| parent.index),
+            depth: origin.depth,
+            created: origin.created,
+        }
+    }
+
+    fn checksum(&self) -> u32 {
+        let mut hash = crc32fast::Hasher::new();
+        hash.update(self.id.0.as_bytes());
+        let numbers = [
+            self.number,
+            self.definition,
+            i64::from(self.graph),
+            self.root,
+            self.parent.unwrap_or(-1),
+            self.step.map_or(-1, i64::from),
+            self.item.map_or(-1, i64::from),
+            i64::from(self.depth),
+            self.created.0,
+        ];
+        numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
+        hash.finalize()
+    }
+}
+
+/// The checksum of a row of `entries`, which ties the body to its job.
+fn checksum(job: JobNumber, body: &str) -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(&job.to_le_bytes());
+    hash.update(body.as_bytes());
+    hash.finalize()
+}
+
+fn encode(entries: &[Entry]) -> rusqlite::Result<String> {
+    serde_json::to_string(entries).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+/// The content hash that names a definition.
+fn content_hash(body: &str) -> [u8; 32] {
+    Sha256::digest(body.as_bytes()).into()
+}
+
+fn definition_number(connection: &Connection, known: &mut HashMap<[u8; 32], i64>, definition: &Definition) -> rusqlite::Result<i64> {
+    let body = serde_json::to_string(definition).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let hash = content_hash(&body);
+    if let Some(number) = known.get(&hash) {
+        return Ok(*number);
+    }
+    let found = connection.query_row("SELECT number FROM definitions WHERE hash = ?1", [&hash[..]], |row| row.get(0)).optional()?;
+    let number = match found {
+        Some(number) => number,
+        None => {
+            connection.execute("INSERT INTO definitions(hash, body) VALUES (?1, ?2)", params![&hash[..], body])?;
+            connection.last_insert_rowid()
+        }
+    };
+    known.insert(hash, number);
+    Ok(number)
+}
+
+fn lock(path: &Path, file: &str) -> Result<File, JournalError> {
+    let failed = |error| JournalError::Lock { file: file.to_owned(), error };
+    let lock_path = PathBuf::from(format!("{}.lock", path.display()));
+    let lock = File::options().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(JournalError::InUse { file: file.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// Lets tests make a commit fail: `full` as with a full disk, `io` as with a broken one.
+#[cfg(feature = "failpoints")]
+fn fail_point(name: &'static str) -> rusqlite::Result<()> {
+    fn failed(code: std::ffi::c_int) -> rusqlite::Result<()> {
+        Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
+    }
+    fail::fail_point!(name, |kind: Option<String>| match kind.as_deref() {
+        Some("full") => failed(rusqlite::ffi::SQLITE_FULL),
+        _ => failed(rusqlite::ffi::SQLITE_IOERR),
+    });
+    Ok(())
+}
+
+#[cfg(not(feature = "failpoints"))]
+#[allow(clippy::unnecessary_wraps, reason = "the twin with failpoints fails")]
+fn fail_point(_name: &'static str) -> rusqlite::Result<()> {
+    Ok(())
+}

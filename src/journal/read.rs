@@ -1,0 +1,178 @@
+//! Read-only queries: what the API shows. Readers see what is committed and never hold up the writer (WAL).
+
+use super::recover::Rebuild;
+use super::schema::{checked_body, damaged_or_failed};
+use super::{JobNumber, JournalError};
+use crate::engine::{Entry, Job, JobId, Message, Timestamp};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A pool of read-only connections; clones share it.
+#[derive(Clone)]
+pub struct Reader {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    file: String,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// Connections kept open while nobody reads.
+const IDLE_MAX: usize = 8;
+
+/// A job with its rows' keys.
+pub struct Found {
+    /// Its number.
+    pub number: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+    /// The job.
+    pub job: Job,
+}
+
+/// How a job was created.
+pub struct Creation {
+    /// Its number.
+    pub number: JobNumber,
+    /// The workflow's full name.
+    pub workflow: String,
+    /// Whether it is a child job.
+    pub is_child: bool,
+    /// A top-level job's message.
+    pub message: Option<Message>,
+}
+
+/// Where a page of ended jobs goes on: below this time and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedCursor {
+    /// When the last one on the page before ended.
+    pub ended: Timestamp,
+    /// Its number.
+    pub number: JobNumber,
+}
+
+impl EndedCursor {
+    /// Before the newest.
+    pub const NEWEST: EndedCursor = EndedCursor { ended: Timestamp(i64::MAX), number: i64::MAX };
+}
+
+impl Reader {
+    /// A reader of the journal at `path`, which a [`super::Store`] has opened.
+    pub fn new(path: &Path) -> Reader {
+        let shared = Shared { path: path.to_owned(), file: path.to_string_lossy().into_owned(), idle: Mutex::new(Vec::new()) };
+        Reader { shared: Arc::new(shared) }
+    }
+
+    /// The newest job or child job with this id, rebuilt from its entries.
+    pub fn job(&self, id: JobId) -> Result<Option<Found>, JournalError> {
+        self.with(|connection| {
+            let row = connection
+                .prepare_cached("SELECT number, root FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
+                .and_then(|mut statement| statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+                .map_err(|error| self.failed(error))?;
+            let Some((number, root)) = row else { return Ok(None) };
+            let mut rebuild = Rebuild::new(connection, &self.shared.file);
+            Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job }))
+        })
+    }
+
+    /// How the newest job with this id was created: its number, workflow and message; no message for a child job.
+    pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
+        let sql = "SELECT e.job, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job
+                   WHERE j.id = ?1 ORDER BY j.number DESC, e.seq LIMIT 1";
+        self.with(|connection| {
+            let failed = |error| self.failed(error);
+            let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = statement.query([id.0.as_bytes()]).map_err(failed)?;
+            let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+            let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
+            let message = entries.into_iter().find_map(|entry| if let Entry::JobCreated { message } = entry { message } else { None });
+            let (number, workflow, parent): (_, _, Option<JobNumber>) = (row.get(0).map_err(failed)?, row.get(4).map_err(failed)?, row.get(5).map_err(failed)?);
+            Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
+        })
+    }
+
+    /// Running top-level jobs of a workflow, oldest first, beyond `after`.
+    pub fn running(&self, workflow: &str, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+        let sql = "SELECT number, id FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
+        self.ids(sql, params![workflow, after, limit])
+    }
+
+    /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
+    pub fn all_running(&self, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+        self.ids("SELECT number, id FROM jobs WHERE open = 1 AND state = 'running' AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
+    }
+
+    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the cursor.
+    pub fn ended(&self, workflow: &str, since: Timestamp, beyond: EndedCursor, limit: u32) -> Result<Vec<(EndedCursor, JobId)>, JournalError> {
+        let sql = "SELECT ended, number, id FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+                   AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map(params![workflow, since.0, beyond.ended.0, beyond.number, limit], |row| {
+                    Ok((EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? }, id_of(row.get(2)?)))
+                })?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+
+    /// The number of running top-level jobs by workflow.
+    pub fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<(String, i64)>> {
+                let mut statement = connection.prepare_cached("SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow")?;
+                let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+
+    fn ids(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<(JobNumber, JobId)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map(values, |row| Ok((row.get(0)?, id_of(row.get(1)?))))?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T, JournalError>) -> Result<T, JournalError> {
+        let pooled = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match pooled {
+            Some(connection) => connection,
+            None => self.connect().map_err(|error| self.failed(error))?,
+        };
+        // One snapshot for all that the closure reads.
+        let result = connection.execute_batch("BEGIN").map_err(|error| self.failed(error)).and_then(|()| read(&connection));
+        if connection.execute_batch("ROLLBACK").is_ok() {
+            let mut idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < IDLE_MAX {
+                idle.push(connection);
+            }
+        }
+        result
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        Ok(connection)
+    }
+
+    fn failed(&self, error: rusqlite::Error) -> JournalError {
+        damaged_or_failed(&self.shared.file, error)
+    }
+}
+
+fn id_of(bytes: [u8; 16]) -> JobId {
+    JobId(uuid::Uuid::from_bytes(bytes))
+}

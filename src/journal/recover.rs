@@ -1,0 +1,219 @@
+//! Rebuilding jobs from their rows: all that are open, at start; one, for a reader or after a panic.
+
+use super::schema::{JOB_ROWS, checked_body, damaged_or_failed, job_row};
+use super::{JobNumber, JobRow, JournalError, Store};
+use crate::engine::{Definition, Effect, Entry, Job, JobState, Message, Origin, Parent, StepIndex};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// A job as the journal knows it.
+pub struct Recovered {
+    /// Its number.
+    pub number: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+    /// The parent's number.
+    pub parent: Option<JobNumber>,
+    /// The job.
+    pub job: Job,
+    /// What a stop of the process may have lost, ready to go out.
+    pub effects: Vec<Effect>,
+}
+
+impl Store {
+    /// All jobs that take input, parents before their children, with what is to be done for them.
+    pub fn recover(&self) -> Result<Vec<Recovered>, JournalError> {
+        let mut rebuild = Rebuild::new(&self.connection, &self.file);
+        let rows = rebuild.rows(&format!("{JOB_ROWS} WHERE open = 1 ORDER BY number"), [])?;
+        for row in rows {
+            let number = row.number;
+            rebuild.load_row(row)?;
+            rebuild.wanted.push(number);
+        }
+        rebuild.finish()
+    }
+
+    /// One job, with what is to be done for it, as at a start.
+    pub fn recover_one(&self, number: JobNumber) -> Result<Option<Recovered>, JournalError> {
+        let mut rebuild = Rebuild::new(&self.connection, &self.file);
+        if rebuild.load(number)?.is_none() {
+            return Ok(None);
+        }
+        rebuild.wanted.push(number);
+        for row in rebuild.rows(&format!("{JOB_ROWS} WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND open = 1"), [number])? {
+            rebuild.live_children.insert(place(&row));
+        }
+        Ok(rebuild.finish()?.pop())
+    }
+}
+
+/// A child's place: its parent's number, step and item.
+type Place = (JobNumber, u16, u32);
+
+fn place(row: &JobRow) -> Place {
+    (row.parent.unwrap_or_default(), row.step.unwrap_or_default(), row.item.unwrap_or_default())
+}
+
+/// Jobs under reconstruction; ancestors that are closed are loaded as their children need them.
+pub(super) struct Rebuild<'a> {
+    connection: &'a Connection,
+    file: &'a str,
+    definitions: HashMap<i64, Arc<Definition>>,
+    jobs: HashMap<JobNumber, (JobRow, Job)>,
+    wanted: Vec<JobNumber>,
+    live_children: HashSet<Place>,
+}
+
+impl<'a> Rebuild<'a> {
+    pub(super) fn new(connection: &'a Connection, file: &'a str) -> Rebuild<'a> {
+        Rebuild { connection, file, definitions: HashMap::new(), jobs: HashMap::new(), wanted: Vec::new(), live_children: HashSet::new() }
+    }
+
+    /// Loads the job with this number, if there is one.
+    pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
+        if !self.jobs.contains_key(&number) {
+            let Some(row) = self.rows(&format!("{JOB_ROWS} WHERE number = ?1"), [number])?.pop() else { return Ok(None) };
+            self.load_row(row)?;
+        }
+        Ok(self.jobs.get(&number).map(|(_, job)| job))
+    }
+
+    fn rows(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<JobRow>, JournalError> {
+        let mut statement = self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
+        let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
+            found.push(job_row(row, self.file)?);
+        }
+        Ok(found)
+    }
+
+    fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
+        let number = row.number;
+        let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "jobs", row: number, what };
+        let definition = self.definition(row.definition)?;
+        if usize::from(row.graph) >= definition.graphs.len() {
+            return Err(damaged(format!("graph {} is not in its definition", row.graph)));
+        }
+        let (parent, root, message) = match (row.parent, row.step, row.item) {
+            (Some(parent_number), Some(step), Some(index)) => {
+                let step = StepIndex(step);
+                let message = self.child_message(parent_number, step, index)?.ok_or_else(|| self.orphan(number))?;
+                let (_, parent) = self.jobs.get(&parent_number).ok_or_else(|| self.orphan(number))?;
+                (Some(Parent { job: parent.id(), step, index }), parent.origin().root, Some(message))
+            }
+            _ => (None, row.id, None),
+        };
+        let origin = Origin { id: row.id, definition, graph: row.graph, parent, root, depth: row.depth, created: row.created };
+        let job = Job::recover(origin, message, self.entries(number)?);
+        job.check();
+        if row.parent.is_some() {
+            self.live_children.insert(place(&row));
+        }
+        self.jobs.insert(number, (row, job));
+        Ok(())
+    }
+
+    fn orphan(&self, number: JobNumber) -> JournalError {
+        JournalError::Damaged { file: self.file.to_owned(), table: "jobs", row: number, what: "its parent's step is not there".to_owned() }
+    }
+
+    /// A child's message, which follows from its parent's input as soon as the fan-out step has started.
+    fn child_message(&mut self, parent: JobNumber, step: StepIndex, index: u32) -> Result<Option<Message>, JournalError> {
+        let in_range = |job: &Job| job.steps().nth(step.at()).and_then(|(_, run)| run.fan_out.as_ref()).is_some_and(|fan_out| index < fan_out.items());
+        let Some(job) = self.load(parent)? else { return Ok(None) };
+        if !in_range(job) {
+            return Ok(None);
+        }
+        Ok(job.child_message(step, index))
+    }
+
+    fn entries(&self, number: JobNumber) -> Result<Vec<Entry>, JournalError> {
+        let failed = |error| self.failed(error);
+        let mut statement = self.connection.prepare_cached("SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq").map_err(failed)?;
+        let mut rows = statement.query([number]).map_err(failed)?;
+        let mut entries = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let body = checked_body(row, self.file)?;
+            let decoded: Vec<Entry> = serde_json::from_str(&body).map_err(|error| JournalError::Damaged {
+                file: self.file.to_owned(),
+                table: "entries",
+                row: row.get(3).unwrap_or_default(),
+                what: format!("not an entry of this version: {error}"),
+            })?;
+            entries.extend(decoded);
+        }
+        Ok(entries)
+    }
+
+    fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
+        if let Some(known) = self.definitions.get(&number) {
+            return Ok(known.clone());
+        }
+        let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "definitions", row: number, what };
+        let body: Option<String> =
+            self.connection.query_row("SELECT body FROM definitions WHERE number = ?1", [number], |row| row.get(0)).optional().map_err(|error| self.failed(error))?;
+        let body = body.ok_or_else(|| damaged("it is missing".to_owned()))?;
+        let definition: Arc<Definition> = serde_json::from_str(&body).map(Arc::new).map_err(|error| damaged(error.to_string()))?;
+        self.definitions.insert(number, definition.clone());
+        Ok(definition)
+    }
+
+    fn finish(mut self) -> Result<Vec<Recovered>, JournalError> {
+        let mut effects = HashMap::new();
+        for number in self.wanted.clone() {
+            effects.insert(number, self.open_effects(number)?);
+        }
+        let mut recovered = Vec::with_capacity(self.wanted.len());
+        for number in std::mem::take(&mut self.wanted) {
+            if let Some((row, job)) = self.jobs.remove(&number) {
+                recovered.push(Recovered { number, root: row.root, parent: row.parent, job, effects: effects.remove(&number).unwrap_or_default() });
+            }
+        }
+        Ok(recovered)
+    }
+
+    /// A job's open effects, less the starts of children that live; a child that ended unheard tells its parent again.
+    fn open_effects(&mut self, number: JobNumber) -> Result<Vec<Effect>, JournalError> {
+        let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
+        let (root, all) = (row.root, job.open_effects());
+        let mut effects = Vec::with_capacity(all.len());
+        for effect in all {
+            let place = match &effect {
+                Effect::StartChild { origin, .. } => origin.parent.map(|parent| (number, parent.step.0, parent.index)),
+                Effect::Dispatch { .. } | Effect::HaltChild(..) | Effect::CancelChild(..) | Effect::TellParent(..) => None,
+            };
+            let Some(place) = place else {
+                effects.push(effect);
+                continue;
+            };
+            if self.live_children.contains(&place) {
+                continue;
+            }
+            match self.ended_child(root, place)? {
+                Some(told) => effects.extend(told),
+                None => effects.push(effect),
+            }
+        }
+        Ok(effects)
+    }
+
+    fn ended_child(&mut self, root: JobNumber, (parent, step, item): Place) -> Result<Option<Vec<Effect>>, JournalError> {
+        let number: Option<JobNumber> = self
+            .connection
+            .prepare_cached("SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4")
+            .and_then(|mut statement| statement.query_row(params![root, parent, step, item], |row| row.get(0)).optional())
+            .map_err(|error| self.failed(error))?;
+        let Some(number) = number else { return Ok(None) };
+        let Some(child) = self.load(number)? else { return Ok(None) };
+        if child.state() == JobState::Running {
+            return Ok(Some(Vec::new()));
+        }
+        Ok(Some(child.open_effects().into_iter().filter(|effect| matches!(effect, Effect::TellParent(..))).collect()))
+    }
+
+    fn failed(&self, error: rusqlite::Error) -> JournalError {
+        damaged_or_failed(self.file, error)
+    }
+}

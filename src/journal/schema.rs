@@ -1,0 +1,188 @@
+//! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
+
+use super::{JobRow, JournalError, Options, checksum, content_hash};
+use crate::engine::{JobId, Timestamp};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Row};
+
+/// Marks a SQLite file as a journal of this program ("WfMg").
+const APPLICATION_ID: i64 = 0x5766_4d67;
+
+/// One script for each schema version, from an empty file on; only ever added to.
+const MIGRATIONS: &[&str] = &["
+CREATE TABLE definitions(
+  number INTEGER PRIMARY KEY,
+  hash BLOB NOT NULL UNIQUE,
+  body TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE jobs(
+  number INTEGER PRIMARY KEY,
+  id BLOB NOT NULL,
+  workflow TEXT NOT NULL,
+  definition INTEGER NOT NULL REFERENCES definitions(number),
+  graph INTEGER NOT NULL,
+  root INTEGER NOT NULL,
+  parent INTEGER,
+  step INTEGER,
+  item INTEGER,
+  depth INTEGER NOT NULL,
+  created INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  ended INTEGER,
+  open INTEGER NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+CREATE INDEX jobs_by_id ON jobs(id);
+CREATE INDEX jobs_by_place ON jobs(root, parent, step, item);
+CREATE INDEX jobs_open ON jobs(number) WHERE open = 1;
+CREATE INDEX jobs_running ON jobs(workflow, number) WHERE parent IS NULL AND ended IS NULL;
+CREATE INDEX jobs_ended ON jobs(workflow, ended) WHERE parent IS NULL AND ended IS NOT NULL;
+CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;
+
+CREATE TABLE entries(
+  seq INTEGER PRIMARY KEY,
+  job INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+CREATE INDEX entries_by_job ON entries(job);
+"];
+
+/// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.
+const BUSY_TIMEOUT_MS: u64 = 5_000;
+
+/// Opens the file, verifies it and brings it to the newest schema.
+pub(super) fn open(options: &Options, file: &str) -> Result<Connection, JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    let connection = Connection::open(&options.file).map_err(failed)?;
+    // A journal that is refused keeps its bytes: closing must not write the WAL back into the file.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    connection.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
+    let version = version(&connection, file)?;
+    if version > 0 {
+        verify(&connection, options, file)?;
+    }
+    configure(&connection, options).map_err(failed)?;
+    migrate(&connection, version).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(failed)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let kibibytes = i64::try_from(options.cache_bytes / 1024).unwrap_or(i64::MAX);
+    connection.pragma_update(None, "cache_size", -kibibytes)?;
+    if options.pages_max > 0 {
+        connection.pragma_update(None, "max_page_count", options.pages_max)?;
+    }
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(())
+}
+
+fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map_err(|error| damaged_or_failed(file, error));
+    let (found, application, pages) = (pragma("user_version")?, pragma("application_id")?, pragma("page_count")?);
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if pages > 0 && application != APPLICATION_ID {
+        return Err(JournalError::Foreign { file: file.to_owned(), found: application });
+    }
+    if found > known {
+        return Err(JournalError::Newer { file: file.to_owned(), found, known });
+    }
+    Ok(found)
+}
+
+fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
+    for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or_default()) {
+        connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
+            at + 1
+        ))?;
+    }
+    Ok(())
+}
+
+/// Checks the file's structure and every row's checksum, for files up to the size in the settings; larger ones are
+/// checked where they are read.
+fn verify(connection: &Connection, options: &Options, file: &str) -> Result<(), JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    let bytes = std::fs::metadata(&options.file).map_or(0, |metadata| metadata.len());
+    if bytes > options.verify_bytes_max {
+        return Ok(());
+    }
+    // Rows first: their errors name the place.
+    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| check_definition(row, file))?;
+    each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
+    each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| checked_body(row, file).map(|_| ()))?;
+    let findings: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+    if findings != "ok" {
+        return Err(JournalError::Malformed { file: file.to_owned(), what: findings });
+    }
+    Ok(())
+}
+
+fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMut(&Row<'_>) -> Result<(), JournalError>) -> Result<(), JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    let mut statement = connection.prepare(sql).map_err(failed)?;
+    let mut rows = statement.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        check(row)?;
+    }
+    Ok(())
+}
+
+/// The checked columns of `jobs`, in the order that [`job_row`] reads.
+pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, depth, created, checksum, state FROM jobs";
+
+/// Reads a row of [`JOB_ROWS`] and compares its checksum.
+pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
+    let number: i64 = row.get(0).unwrap_or_default();
+    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "jobs", row: number, what };
+    let read = || -> rusqlite::Result<(JobRow, u32)> {
+        let id: [u8; 16] = row.get(1)?;
+        let job = JobRow {
+            number,
+            id: JobId(uuid::Uuid::from_bytes(id)),
+            definition: row.get(2)?,
+            graph: row.get(3)?,
+            root: row.get(4)?,
+            parent: row.get(5)?,
+            step: row.get(6)?,
+            item: row.get(7)?,
+            depth: row.get(8)?,
+            created: Timestamp(row.get(9)?),
+        };
+        Ok((job, row.get(10)?))
+    };
+    let (job, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    if job.checksum() == stored { Ok(job) } else { Err(damaged("the checksum does not match".to_owned())) }
+}
+
+/// Reads `job, body, checksum, seq` of `entries` and compares the checksum.
+pub(super) fn checked_body(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
+    let seq: i64 = row.get(3).unwrap_or_default();
+    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "entries", row: seq, what };
+    let read = || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
+    let (job, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    if checksum(job, &body) == stored { Ok(body) } else { Err(damaged("the checksum does not match".to_owned())) }
+}
+
+fn check_definition(row: &Row<'_>, file: &str) -> Result<(), JournalError> {
+    let number: i64 = row.get(0).unwrap_or_default();
+    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "definitions", row: number, what };
+    let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
+    let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
+    if content_hash(&body) == hash { Ok(()) } else { Err(damaged("the content does not match its hash".to_owned())) }
+}
+
+/// Tells damage of the file from other errors of SQLite.
+pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalError {
+    let file = file.to_owned();
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => JournalError::Malformed { file, what: error.to_string() },
+        Some(rusqlite::ErrorCode::NotADatabase) => JournalError::Malformed { file, what: "it is no SQLite database".to_owned() },
+        _ => JournalError::Sqlite { file, error },
+    }
+}

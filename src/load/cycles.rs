@@ -1,0 +1,162 @@
+//! The cycles of a graph that should have none.
+
+/// How many edges are followed in looking for more than one cycle in one tangle; the number of cycles can be exponential.
+const EDGES_FOLLOWED_MAX: usize = 100_000;
+
+/// The distinct cycles of a graph, at most `limit`: each once, from its first node on, in order. `next[n]` are the nodes
+/// that `n` leads to. Where there are cycles, at least one of each tangle (strongly connected component) is found as
+/// long as `limit` allows.
+pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
+    let component = components(next);
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    let mut budget: Vec<usize> = vec![EDGES_FOLLOWED_MAX; next.len()];
+    let mut begun = vec![false; next.len()];
+    for start in 0..next.len() {
+        let tangle = component[start];
+        let inside = |node: usize| component[node] == tangle && node >= start;
+        if !next[start].iter().any(|node| inside(*node)) {
+            continue;
+        }
+        // The first node of a tangle lies on a cycle for sure; the shortest one is found in linear time.
+        if !std::mem::replace(&mut begun[tangle], true) {
+            found.extend(shortest(next, start, &inside));
+        }
+        enumerate(next, start, &inside, limit, &mut budget[tangle], &mut found);
+        if found.len() >= limit {
+            break;
+        }
+    }
+    found.truncate(limit);
+    found.sort();
+    found
+}
+
+/// The shortest cycle through `start` by nodes that are `inside`.
+fn shortest(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool) -> Option<Vec<usize>> {
+    let mut came_from: Vec<Option<usize>> = vec![None; next.len()];
+    let mut queue = std::collections::VecDeque::from([start]);
+    while let Some(node) = queue.pop_front() {
+        for to in next[node].iter().copied().filter(|to| inside(*to)) {
+            if to == start {
+                let mut cycle: Vec<usize> = std::iter::successors(Some(node), |at| came_from[*at]).collect();
+                cycle.reverse();
+                return Some(cycle);
+            }
+            if came_from[to].is_none() {
+                came_from[to] = Some(node);
+                queue.push_back(to);
+            }
+        }
+    }
+    None
+}
+
+/// All cycles whose first node is `start`, depth first, as long as `budget` lasts.
+fn enumerate(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool, limit: usize, budget: &mut usize, found: &mut Vec<Vec<usize>>) {
+    let mut path = vec![start];
+    let mut edges = vec![0];
+    let mut on_path = vec![false; next.len()];
+    while let (Some(node), Some(edge)) = (path.last().copied(), edges.last_mut()) {
+        if *budget == 0 || found.len() >= limit {
+            return;
+        }
+        let Some(to) = next[node].get(*edge).copied() else {
+            path.pop();
+            edges.pop();
+            on_path[node] = false;
+            continue;
+        };
+        *edge += 1;
+        *budget -= 1;
+        if to == start {
+            if !found.contains(&path) {
+                found.push(path.clone());
+            }
+        } else if inside(to) && !on_path[to] {
+            on_path[to] = true;
+            path.push(to);
+            edges.push(0);
+        }
+    }
+}
+
+/// The strongly connected component of each node, called by one of its nodes (Tarjan's algorithm, without recursion).
+fn components(next: &[Vec<usize>]) -> Vec<usize> {
+    const NEW: usize = usize::MAX;
+    let mut number = vec![NEW; next.len()];
+    let mut low = vec![0; next.len()];
+    let mut component = vec![NEW; next.len()];
+    let mut count = 0;
+    let mut stack = Vec::new();
+    for root in 0..next.len() {
+        if number[root] != NEW {
+            continue;
+        }
+        let mut calls = vec![(root, 0)];
+        while let Some((node, edge)) = calls.last_mut() {
+            let node = *node;
+            if *edge == 0 {
+                number[node] = count;
+                low[node] = count;
+                count += 1;
+                stack.push(node);
+            }
+            if let Some(to) = next[node].get(*edge).copied() {
+                *edge += 1;
+                if number[to] == NEW {
+                    calls.push((to, 0));
+                } else if component[to] == NEW {
+                    low[node] = low[node].min(number[to]);
+                }
+                continue;
+            }
+            calls.pop();
+            if let Some((parent, _)) = calls.last() {
+                low[*parent] = low[*parent].min(low[node]);
+            }
+            if low[node] == number[node] {
+                while let Some(member) = stack.pop() {
+                    component[member] = node;
+                    if member == node {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    component
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cycle_is_found_once() {
+        let cases: [(&[&[usize]], &[&[usize]]); 7] = [
+            (&[&[], &[0], &[0, 1]], &[]),
+            (&[&[1], &[0]], &[&[0, 1]]),
+            (&[&[1], &[2], &[0], &[2]], &[&[0, 1, 2]]),
+            (&[&[1, 2], &[0], &[0]], &[&[0, 1], &[0, 2]]),
+            (&[&[1], &[2, 0], &[0, 1]], &[&[0, 1], &[0, 1, 2], &[1, 2]]),
+            (&[&[1], &[0], &[3], &[4], &[2]], &[&[0, 1], &[2, 3, 4]]),
+            (&[&[1], &[2], &[1], &[]], &[&[1, 2]]),
+        ];
+        for (next, expected) in cases {
+            let next: Vec<Vec<usize>> = next.iter().map(|to| to.to_vec()).collect();
+            assert_eq!(cycles(&next, 10), expected, "{next:?}");
+        }
+    }
+
+    #[test]
+    fn a_tangle_with_countless_cycles_is_bounded() {
+        let complete: Vec<Vec<usize>> = (0..300).map(|own| (0..300).filter(|to| *to != own).collect()).collect();
+        assert_eq!(cycles(&complete, 10).len(), 10);
+    }
+
+    #[test]
+    fn one_long_cycle_is_found_whole() {
+        let ring: Vec<Vec<usize>> = (0..1_000).map(|own| vec![(own + 1) % 1_000]).collect();
+        assert_eq!(cycles(&ring, 10), [(0..1_000).collect::<Vec<usize>>()]);
+    }
+}

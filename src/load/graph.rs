@@ -1,0 +1,235 @@
+//! From the drafts of one workflow to its graphs: names become positions, and what they mean to each other is checked.
+
+use super::cycles::cycles;
+use super::read::{GraphDraft, StepDraft, Word, WorkflowDraft};
+use super::report::Report;
+use super::words::quoted;
+use super::yaml::Position;
+use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// How many cycles of one graph are reported. The next ones are found when these are mended.
+const CYCLES_SHOWN_MAX: usize = 10;
+
+/// The columns that the status relation of a workflow has besides its steps (SPEC §7).
+const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
+
+/// The tasks of each workflow of the file, by name: for whoever names a task of another workflow.
+pub(super) type TaskOwners = BTreeMap<String, String>;
+
+/// Which workflow has which task; of several the first.
+pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
+    let mut owners = TaskOwners::new();
+    for workflow in workflows {
+        let Some(owner) = &workflow.name else { continue };
+        for name in workflow.tasks.iter().filter_map(|task| task.name.as_ref()) {
+            owners.entry(name.text.clone()).or_insert_with(|| owner.text.clone());
+        }
+    }
+    owners
+}
+
+/// The graphs of a workflow, its own first. Of use only when nothing was reported.
+pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, report: &mut Report) -> Vec<Graph> {
+    report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
+    let tasks = Tasks::of(workflow, owners, report);
+    check_columns(&workflow.graph, report);
+    let mut graphs = Vec::with_capacity(1 + workflow.tasks.len());
+    for (draft, is_task) in std::iter::once((&workflow.graph, false)).chain(workflow.tasks.iter().map(|task| (task, true))) {
+        report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
+        graphs.push(graph(draft, &tasks, report));
+        report.task = None;
+    }
+    warn_of_unused(&workflow.tasks, &graphs, report);
+    report.leave();
+    graphs
+}
+
+fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
+    let names = step_names(draft, report);
+    let mut steps = Vec::with_capacity(draft.steps.len());
+    for (at, step) in draft.steps.iter().enumerate() {
+        let Some(name) = &step.name else { continue };
+        report.step = Some(name.text.clone());
+        let depends = dependencies(step, at, &names, report);
+        let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
+        warn_of_idle_keys(step, name, report);
+        let name: Arc<str> = name.text.as_str().into();
+        let queue = step.queue.as_ref().map_or_else(|| name.clone(), |queue| queue.text.as_str().into());
+        steps.push(Step { name, queue, depends, task, priority: step.priority.map(|(priority, _)| priority) });
+        report.step = None;
+    }
+    report_cycles(draft, &names, report);
+    if steps.len() < draft.steps.len() || !report.errors.is_empty() {
+        // Positions do not hold: something was reported, and the graph will not be used.
+        steps.clear();
+    }
+    Graph::new(draft.name.as_ref().map_or_else(String::new, |name| name.text.clone()), draft.fan_out.clone(), steps)
+}
+
+/// The position of each step.
+fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str, usize> {
+    let mut names: HashMap<&str, (usize, Position)> = HashMap::with_capacity(draft.steps.len());
+    for (at, name) in draft.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.name.as_ref()?))) {
+        match names.get(name.text.as_str()) {
+            Some((_, first)) => {
+                report.step = Some(name.text.clone());
+                report.error(name.at, format!("a step {} is declared already, at {first}; the steps of one graph differ in their names", quoted(&name.text)));
+                report.step = None;
+            }
+            None => {
+                names.insert(&name.text, (at, name.at));
+            }
+        }
+    }
+    names.into_iter().map(|(name, (at, _))| (name, at)).collect()
+}
+
+/// A step's `depends` in its order; `__start__` alone is the same as none.
+fn dependencies(step: &StepDraft, own: usize, names: &HashMap<&str, usize>, report: &mut Report) -> Vec<Dependency> {
+    let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
+    let mut seen: HashMap<&str, Position> = HashMap::with_capacity(step.depends.len());
+    for word in &step.depends {
+        if let Some(first) = seen.get(word.text.as_str()) {
+            report.warn(word.at, format!("{} is listed twice, the first time at {first}; the first one counts", quoted(&word.text)));
+            continue;
+        }
+        seen.insert(&word.text, word.at);
+        match word.text.as_str() {
+            "__start__" => found.push(Dependency::Start),
+            "__end__" => report.error(word.at, "depends on \"__end__\", but the end comes after every step"),
+            name => match names.get(name) {
+                Some(at) if *at == own => report.error(word.at, "depends on itself; remove it from its `depends`"),
+                Some(at) => found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at)))),
+                None => {
+                    let guess = report.guess(name, sorted(names.keys().copied()));
+                    report.error(word.at, format!("depends on {}, which is not a step here{guess}", quoted(name)));
+                }
+            },
+        }
+    }
+    if found == [Dependency::Start] { Vec::new() } else { found }
+}
+
+fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut Report) {
+    let on: Vec<Vec<usize>> = draft
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(own, step)| step.depends.iter().filter_map(|word| names.get(word.text.as_str()).copied()).filter(|at| *at != own).collect())
+        .collect();
+    let name = |at: usize| draft.steps[at].name.as_ref().map_or("", |name| name.text.as_str());
+    for cycle in cycles(&on, CYCLES_SHOWN_MAX) {
+        let (first, second) = (cycle[0], cycle[1]);
+        let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second)) else { continue };
+        let shown: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
+        report.step = Some(name(first).to_owned());
+        report.error(word.at, format!("depends on itself by a cycle: {} (each depends on the next); remove one of these dependencies", shown.join(" → ")));
+        report.step = None;
+    }
+}
+
+fn warn_of_idle_keys(step: &StepDraft, name: &Word, report: &mut Report) {
+    if step.task.is_some() {
+        let places = [("queue", step.queue.as_ref().map(|queue| queue.at)), ("priority", step.priority.map(|(_, at)| at))];
+        for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
+            report.warn(at, format!("{} has no effect: a step with a task sends no message of its own", quoted(key)));
+        }
+    } else if let Some((_, at)) = step.priority {
+        let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
+        report.warn(
+            at,
+            format!("\"priority\" works only on a queue that honours it: declare {} as a quorum queue, or with `x-max-priority`, before the workflow starts", quoted(queue)),
+        );
+    }
+}
+
+/// Names that the status relation could not tell apart: SQLite ignores case (SPEC §7).
+fn check_columns(draft: &GraphDraft, report: &mut Report) {
+    let mut columns: HashMap<String, &Word> = HashMap::with_capacity(draft.steps.len());
+    for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {
+        let column = name.text.to_ascii_lowercase();
+        report.step = Some(name.text.clone());
+        if STATUS_COLUMNS.contains(&column.as_str()) {
+            report.error(name.at, format!("the name {} is taken: the table of statuses has a column of its own of that name", quoted(&name.text)));
+        }
+        match columns.get(&column) {
+            Some(first) if first.text != name.text => report.error(
+                name.at,
+                format!("differs from {}, at {}, in upper and lower case alone; the table of statuses cannot tell them apart", quoted(&first.text), first.at),
+            ),
+            // The same name twice is reported with the steps.
+            Some(_) => (),
+            None => {
+                columns.insert(column, name);
+            }
+        }
+        report.step = None;
+    }
+}
+
+/// The tasks of a workflow, to be found by their names.
+struct Tasks<'d> {
+    names: HashMap<&'d str, GraphIndex>,
+    owners: &'d TaskOwners,
+}
+
+impl<'d> Tasks<'d> {
+    fn of(workflow: &'d WorkflowDraft, owners: &'d TaskOwners, report: &mut Report) -> Tasks<'d> {
+        let mut names: HashMap<&str, GraphIndex> = HashMap::with_capacity(workflow.tasks.len());
+        let mut places: HashMap<&str, Position> = HashMap::with_capacity(workflow.tasks.len());
+        for (at, task) in workflow.tasks.iter().enumerate() {
+            let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else { continue };
+            if let Some(first) = places.get(name.text.as_str()) {
+                report.error(name.at, format!("a task {} is declared already, at {first}; the tasks of one workflow differ in their names", quoted(&name.text)));
+                continue;
+            }
+            names.insert(&name.text, index);
+            places.insert(&name.text, name.at);
+        }
+        Tasks { names, owners }
+    }
+
+    fn find(&self, task: &Word, report: &mut Report) -> Option<GraphIndex> {
+        if let Some(index) = self.names.get(task.text.as_str()) {
+            return Some(*index);
+        }
+        let guess = report.guess(&task.text, sorted(self.names.keys().copied()));
+        let hint = match self.owners.get(&task.text) {
+            Some(owner) => format!("; the workflow {} has one, but a task belongs to its workflow: declare it here too", quoted(owner)),
+            None if self.names.is_empty() => "; it has no `tasks`".to_owned(),
+            None => guess,
+        };
+        report.error(task.at, format!("names the task {}, which this workflow does not have{hint}", quoted(&task.text)));
+        None
+    }
+}
+
+/// Warns of tasks that no step leads to, be it by way of other tasks.
+fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
+    if !report.errors.is_empty() {
+        return;
+    }
+    let mut used = vec![false; graphs.len()];
+    let mut next = vec![0];
+    while let Some(at) = next.pop() {
+        if !std::mem::replace(&mut used[at], true) {
+            next.extend(graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from));
+        }
+    }
+    for (task, used) in tasks.iter().zip(&used[1..]) {
+        if !used {
+            report.task = task.name.as_ref().map(|name| name.text.clone());
+            report.warn(task.name.as_ref().map_or(task.at, |name| name.at), "no step of the workflow leads to this task; it never runs");
+            report.task = None;
+        }
+    }
+}
+
+/// In an order that does not vary from run to run: of two equally near guesses the first is made.
+fn sorted<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut words: Vec<&str> = words.collect();
+    words.sort_unstable();
+    words
+}

@@ -1,0 +1,200 @@
+//! Workflow files: YAML to validated definitions, with all problems at once (SPEC §2). The only user of the YAML crate.
+//!
+//! ```text
+//! yaml      text → a tree in which each key and value knows its place
+//! read      tree → drafts: each key and value on its own is right (`schema`: the known keys; `singular`: item keys)
+//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`)
+//! here      files → definitions, one for each virtual host; what concerns several workflows or files
+//! ```
+//!
+//! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are limited, so that any file is
+//! loaded or refused in bounded time and memory.
+
+mod cycles;
+mod graph;
+mod read;
+mod report;
+mod schema;
+mod singular;
+mod words;
+mod yaml;
+
+pub use read::{NAME_BYTES_MAX, PRIORITY_MAX, STEPS_MAX, TASKS_MAX, TEXT_BYTES_MAX, VHOSTS_MAX};
+pub use report::Problem;
+pub use singular::singular;
+pub use yaml::{NESTING_MAX, VALUES_MAX};
+
+use crate::engine::{Definition, Graph};
+use read::WorkflowDraft;
+use report::Report;
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use words::quoted;
+use yaml::{Mistake, Position};
+
+/// The largest workflow file, in bytes.
+pub const FILE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most steps of all definitions together: those of the tasks counted, and each once for each virtual host.
+pub const STEPS_IN_ALL_MAX: usize = 100_000;
+
+/// What valid files hold.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// In the order of the files and of their workflows; one for each virtual host.
+    pub definitions: Vec<Arc<Definition>>,
+    /// What is allowed but most likely not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Everything that is wrong with the files, in their order.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoadErrors(pub Vec<Problem>);
+
+impl std::error::Error for LoadErrors {}
+
+impl fmt::Display for LoadErrors {
+    /// One problem a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if at == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Loads workflow files. Their workflows share one space of names (for each virtual host).
+///
+/// # Errors
+///
+/// All problems of all files; nothing is loaded if there is one.
+pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
+    let mut loading = Loading::default();
+    for path in paths {
+        let mut report = Report::new(&path.display().to_string());
+        match read_file(path) {
+            Ok(text) => loading.add(&text, report),
+            Err(refusal) => {
+                report.mistakes(vec![refusal]);
+                loading.reports.push(report);
+            }
+        }
+    }
+    loading.finish()
+}
+
+/// Loads the text of a workflow file; `file` names it in problems.
+///
+/// # Errors
+///
+/// All its problems.
+pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
+    let mut loading = Loading::default();
+    let mut report = Report::new(file);
+    if text.len() > FILE_BYTES_MAX {
+        report.mistakes(vec![too_large()]);
+        loading.reports.push(report);
+    } else {
+        loading.add(text, report);
+    }
+    loading.finish()
+}
+
+/// The files read so far.
+#[derive(Default)]
+struct Loading {
+    reports: Vec<Report>,
+    definitions: Vec<Arc<Definition>>,
+    steps: usize,
+    /// The first workflow of each full name, its file and its place.
+    declared: HashMap<String, (String, Position)>,
+    /// The first spelling of each workflow's name, by the name in lower case.
+    spellings: HashMap<String, String>,
+}
+
+impl Loading {
+    fn add(&mut self, text: &str, mut report: Report) {
+        let (root, mistakes) = yaml::parse(text);
+        if let Some(root) = root {
+            let drafts = read::workflows(&root, &mut report);
+            report.mistakes(mistakes);
+            let owners = graph::task_owners(&drafts);
+            for draft in &drafts {
+                let graphs = graph::graphs(draft, &owners, &mut report);
+                self.declare(draft, graphs, &mut report);
+            }
+        } else {
+            report.mistakes(mistakes);
+        }
+        report.sort();
+        self.reports.push(report);
+    }
+
+    /// Adds a workflow's definitions, unless something was reported of this file.
+    fn declare(&mut self, draft: &WorkflowDraft, graphs: Vec<Graph>, report: &mut Report) {
+        let Some(name) = &draft.name else { return };
+        report.workflow = Some(name.text.clone());
+        let spelling = self.spellings.entry(name.text.to_ascii_lowercase()).or_insert_with(|| name.text.clone());
+        if *spelling != name.text {
+            report.error(name.at, format!("differs from the workflow {} in upper and lower case alone; their tables of statuses could not be told apart", quoted(spelling)));
+        }
+        let vhosts = if draft.vhosts.is_empty() { vec![String::new()] } else { draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect() };
+        self.steps = self.steps.saturating_add(graphs.iter().map(|graph| graph.steps.len()).sum::<usize>().saturating_mul(vhosts.len()));
+        if self.steps > STEPS_IN_ALL_MAX {
+            report.error(draft.at, format!("all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, each counted once for each virtual host"));
+        }
+        for vhost in vhosts {
+            let definition = Definition { name: name.text.clone(), vhost, graphs: Vec::new() };
+            if let Some((file, first)) = self.declared.get(&definition.full_name()) {
+                let message = format!("a workflow {} is declared already, at {file}:{first}", quoted(&definition.full_name()));
+                report.error(name.at, message);
+                continue;
+            }
+            self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
+            if report.errors.is_empty() {
+                self.definitions.push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
+            }
+        }
+        report.leave();
+    }
+
+    fn finish(self) -> Result<Loaded, LoadErrors> {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        for report in self.reports {
+            errors.extend(report.errors);
+            warnings.extend(report.warnings);
+        }
+        if errors.is_empty() { Ok(Loaded { definitions: self.definitions, warnings }) } else { Err(LoadErrors(errors)) }
+    }
+}
+
+/// A file's text, or why it is refused.
+fn read_file(path: &Path) -> Result<String, Mistake> {
+    let cannot = |error: io::Error| Mistake::new(Position::NOWHERE, format!("cannot read the file: {error}"));
+    let file = File::open(path).map_err(cannot)?;
+    if file.metadata().map_err(cannot)?.is_dir() {
+        return Err(Mistake::new(Position::NOWHERE, "this is a directory; name the workflow files in it"));
+    }
+    // The size that a file claims to have is no limit: it may be a pipe, or grow.
+    let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(too_large());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let at = Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 };
+        Mistake::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
+    })
+}
+
+fn too_large() -> Mistake {
+    let kib = FILE_BYTES_MAX / 1024;
+    Mistake::new(Position::NOWHERE, format!("the file is larger than {kib} KiB; a workflow file of that size is a mistake, or wants to be split"))
+}

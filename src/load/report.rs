@@ -1,0 +1,149 @@
+//! What is wrong with a file, collected: one mistake does not hide the next.
+
+use super::words::{did_you_mean, quoted};
+use super::yaml::{Mistake, Position};
+use serde::Serialize;
+use std::fmt;
+
+/// One mistake, or one warning, and its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file, as it was named to us.
+    pub file: String,
+    /// Counted from 1; 0 where the file could not be read at all.
+    pub line: usize,
+    /// In characters, counted from 1; 0 where the file could not be read at all.
+    pub column: usize,
+    /// The workflow that it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
+    /// The task of that workflow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The step of that task or workflow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// What is wrong, what was expected, what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    /// `file:line:column: workflow "w", task "t", step "s": message`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        let mut separator = ": ";
+        for (noun, name) in [("workflow", &self.workflow), ("task", &self.task), ("step", &self.step)] {
+            if let Some(name) = name {
+                write!(f, "{separator}{noun} {}", quoted(name))?;
+                separator = ", ";
+            }
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// How many misspelt words of one file are guessed at: guessing compares with every candidate, and time is bounded.
+const GUESSES_MAX: usize = 100;
+
+/// The problems of one file, and where the reading of it stands.
+pub(super) struct Report {
+    pub(super) file: String,
+    pub(super) workflow: Option<String>,
+    pub(super) task: Option<String>,
+    pub(super) step: Option<String>,
+    pub(super) errors: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
+    guesses: usize,
+    scopes: Vec<Scope>,
+}
+
+/// What of the file belongs to a workflow, task or step.
+struct Scope {
+    at: Position,
+    end: Position,
+    workflow: Option<String>,
+    task: Option<String>,
+    step: Option<String>,
+}
+
+impl Report {
+    pub(super) fn new(file: &str) -> Report {
+        Report { file: file.to_owned(), workflow: None, task: None, step: None, errors: Vec::new(), warnings: Vec::new(), guesses: 0, scopes: Vec::new() }
+    }
+
+    pub(super) fn error(&mut self, at: Position, message: impl Into<String>) {
+        let problem = self.problem(at, message.into());
+        self.errors.push(problem);
+    }
+
+    pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {
+        let problem = self.problem(at, message.into());
+        self.warnings.push(problem);
+    }
+
+    /// Notes that the workflow, task and step just entered reach from `at` to `end`.
+    pub(super) fn entered(&mut self, at: Position, end: Position) {
+        self.scopes.push(Scope { at, end, workflow: self.workflow.clone(), task: self.task.clone(), step: self.step.clone() });
+    }
+
+    /// Adds what was found before it was known what is where in the file.
+    pub(super) fn mistakes(&mut self, mistakes: Vec<Mistake>) {
+        // Stable: of two that begin at one place the inner one was entered later.
+        self.scopes.sort_by_key(|scope| scope.at);
+        for mistake in mistakes {
+            let begun = self.scopes.partition_point(|scope| scope.at <= mistake.at);
+            if let Some(scope) = self.scopes[..begun].iter().rev().find(|scope| mistake.at < scope.end) {
+                (self.workflow, self.task, self.step) = (scope.workflow.clone(), scope.task.clone(), scope.step.clone());
+            }
+            self.error(mistake.at, mistake.message);
+            self.leave();
+        }
+    }
+
+    /// `; did you mean "x"?`, or nothing.
+    pub(super) fn guess<'a>(&mut self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+        let guess = if self.may_guess() { did_you_mean(word, candidates) } else { String::new() };
+        self.guessed();
+        guess
+    }
+
+    /// Whether there were few enough guesses for one more.
+    pub(super) fn may_guess(&self) -> bool {
+        self.guesses < GUESSES_MAX
+    }
+
+    /// Counts a guess.
+    pub(super) fn guessed(&mut self) {
+        self.guesses += 1;
+    }
+
+    /// Leaves the workflow, task or step that was last entered.
+    pub(super) fn leave(&mut self) {
+        self.workflow = None;
+        self.task = None;
+        self.step = None;
+    }
+
+    /// In the order of the file, each once (an alias brings the same mistake to several places).
+    pub(super) fn sort(&mut self) {
+        for problems in [&mut self.errors, &mut self.warnings] {
+            problems.sort_by_key(|problem| (problem.line, problem.column));
+            problems.dedup();
+        }
+    }
+
+    fn problem(&self, at: Position, message: String) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            line: at.line,
+            column: at.column,
+            workflow: self.workflow.clone(),
+            task: self.task.clone(),
+            step: self.step.clone(),
+            message,
+        }
+    }
+}

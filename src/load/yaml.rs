@@ -1,0 +1,489 @@
+//! A YAML text (or JSON, which is YAML) as a tree in which every key and value knows its place.
+//!
+//! It is built from the parser's events, not by deserialising: so a scalar keeps its text and whether it was quoted
+//! (`name: yes` is not a name), a key that is given twice is known with both places, and one mistake does not hide the
+//! next. Aliases share their node, so that a YAML bomb takes no memory; what it would unfold to is counted and limited.
+
+use super::words::quoted;
+use serde_yaml::granit_parser::{self, ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// How deep lists and mappings may nest. A workflow file needs seven levels.
+pub const NESTING_MAX: usize = 32;
+
+/// How many keys and values a file may have, those that aliases repeat included.
+pub const VALUES_MAX: usize = 100_000;
+
+/// A place in a text; lines and columns count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+/// A value and its place. Behind an alias or a merge key (`<<`) that is the place where it was written.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) at: Position,
+    /// Just behind it.
+    pub(super) end: Position,
+    pub(super) value: Value,
+    /// Keys and values in it, itself included, all aliases unfolded.
+    size: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    Map(Vec<Entry>),
+    List(Vec<Rc<Node>>),
+    Scalar(Scalar, String),
+    /// Was reported already; say no more about it.
+    Broken,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) value: Rc<Node>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Key {
+    pub(super) at: Position,
+    pub(super) text: String,
+}
+
+/// What YAML readers take a scalar for; the text is kept beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Text,
+    /// Also `yes`, `no`, `on`, `off`, which older YAML reads as booleans.
+    Boolean,
+    Number,
+    Null,
+}
+
+/// A mistake in the YAML itself.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    pub(super) at: Position,
+    pub(super) message: String,
+}
+
+/// Reads a text. The tree is missing where nothing can be said about the contents: an error of syntax, a passed limit,
+/// an empty file.
+pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
+    let mut builder = Builder::default();
+    let mut options = granit_parser::options! {
+        emit_unresolved_aliases: true,
+        flow_nesting_limit: NESTING_MAX,
+        block_nesting_limit: NESTING_MAX,
+    };
+    options.set_emit_comments(false);
+    for event in Parser::new_from_str_with_options(text, options) {
+        let taken = match event {
+            Ok((event, span)) => {
+                let place = Place {
+                    at: span.start.into(),
+                    end: span.end.into(),
+                    tag: span.tag_start.unwrap_or(span.start).into(),
+                    empty: span.start.index() == span.end.index(),
+                };
+                builder.take(event, place)
+            }
+            Err(error) => Err(explained(&error)),
+        };
+        if let Err(fatal) = taken {
+            builder.mistakes.push(fatal);
+            return (None, builder.mistakes);
+        }
+    }
+    if builder.root.is_none() && builder.mistakes.is_empty() {
+        builder.mistakes.push(Mistake::new(Position::START, "the file is empty; expected a list of workflows: `workflows: [ .. ]`"));
+    }
+    (builder.root, builder.mistakes)
+}
+
+#[derive(Default)]
+struct Builder {
+    root: Option<Rc<Node>>,
+    documents: usize,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+    mistakes: Vec<Mistake>,
+}
+
+/// The place of an event.
+#[derive(Clone, Copy)]
+struct Place {
+    at: Position,
+    end: Position,
+    tag: Position,
+    /// Nothing is written there.
+    empty: bool,
+}
+
+/// A list or mapping whose end is still to come.
+struct Open {
+    at: Position,
+    anchor: usize,
+    size: usize,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Rc<Node>>),
+    Map { entries: Vec<Entry>, seen: HashMap<String, Position>, merged: Vec<Rc<Node>>, key: PendingKey },
+}
+
+enum PendingKey {
+    /// The next node is a key.
+    None,
+    /// The next node is the value of this key.
+    Key(Key),
+    /// The next node is a mapping, or a list of them, whose entries are to be merged.
+    Merge,
+    /// The next node belongs to a key that was reported.
+    Broken,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Mistake> {
+        let Place { at, end, tag: tag_at, empty } = place;
+        match event {
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => Ok(()),
+            Event::DocumentStart(..) => self.start_document(at),
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain;
+                // For a value that is left out the parser gives `~`.
+                let text = if plain && empty { Cow::Borrowed("") } else { text };
+                let value = self.scalar(text, style, tag.as_deref(), tag_at);
+                self.attach(Node { at, end, value, size: 1 }.into(), anchor, at, plain)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.check_tag(tag, "seq", tag_at);
+                self.open(at, anchor, Content::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.check_tag(tag, "map", tag_at);
+                let content = Content::Map { entries: Vec::new(), seen: HashMap::new(), merged: Vec::new(), key: PendingKey::None };
+                self.open(at, anchor, content)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(end),
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) => self.attach(node, 0, at, false),
+                // Its list or mapping is still open: it would contain itself.
+                None => self.broken(at, "this alias stands within the value that it names; a value cannot contain itself"),
+            },
+            Event::UnresolvedAlias(name) => {
+                self.broken(at, format!("no anchor `&{}` stands before this alias", super::words::shortened(&name)))
+            }
+            // Comments, when some other crate switches them on.
+            _ => Ok(()),
+        }
+    }
+
+    fn start_document(&mut self, at: Position) -> Result<(), Mistake> {
+        self.documents += 1;
+        if self.documents > 1 {
+            return Err(Mistake::new(at, "a second document (`---`) starts here; a file holds one: put all workflows into one list"));
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, tag_at: Position) -> Value {
+        let forced = match tag {
+            None => None,
+            Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.original() == "!" => Some(Scalar::Text),
+            Some(tag) => {
+                self.mistakes.push(unwanted_tag(tag, tag_at));
+                return Value::Broken;
+            }
+        };
+        let kind = forced.unwrap_or_else(|| if style == ScalarStyle::Plain { kind_of_plain(&text) } else { Scalar::Text });
+        Value::Scalar(kind, text.into_owned())
+    }
+
+    fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, fitting: &str, at: Position) {
+        if let Some(tag) = tag
+            && !tag.is_yaml_core_schema_tag(fitting)
+            && tag.original() != "!"
+        {
+            self.mistakes.push(unwanted_tag(&tag, at));
+        }
+    }
+
+    fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), Mistake> {
+        if self.open.len() >= NESTING_MAX {
+            return Err(too_deep(at));
+        }
+        self.open.push(Open { at, anchor, size: 1, content });
+        Ok(())
+    }
+
+    fn close(&mut self, end: Position) -> Result<(), Mistake> {
+        let Some(open) = self.open.pop() else { return Ok(()) };
+        let value = match open.content {
+            Content::List(items) => Value::List(items),
+            Content::Map { mut entries, mut seen, merged, .. } => {
+                // What stands in the mapping itself wins over what is merged into it, the first merged over the next.
+                for entry in merged.iter().flat_map(|source| entries_of(source)) {
+                    if !seen.contains_key(&entry.key.text) {
+                        seen.insert(entry.key.text.clone(), entry.key.at);
+                        entries.push(entry.clone());
+                    }
+                }
+                Value::Map(entries)
+            }
+        };
+        self.attach(Node { at: open.at, end, value, size: open.size }.into(), open.anchor, open.at, false)
+    }
+
+    fn broken(&mut self, at: Position, message: impl Into<String>) -> Result<(), Mistake> {
+        self.mistakes.push(Mistake::new(at, message));
+        self.attach(Node { at, end: at, value: Value::Broken, size: 1 }.into(), 0, at, false)
+    }
+
+    /// Puts a finished node where it belongs. `at` is where it is used, which for an alias is not where it was written.
+    fn attach(&mut self, node: Rc<Node>, anchor: usize, at: Position, plain: bool) -> Result<(), Mistake> {
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        parent.size = parent.size.saturating_add(node.size);
+        if parent.size > VALUES_MAX {
+            return Err(Mistake::new(
+                at,
+                format!("the file has more than {VALUES_MAX} keys and values up to here, those that aliases repeat included; split it"),
+            ));
+        }
+        match &mut parent.content {
+            Content::List(items) => items.push(node),
+            Content::Map { entries, seen, merged, key } => match std::mem::replace(key, PendingKey::None) {
+                PendingKey::None => *key = pending_key(&node, at, plain, seen, &mut self.mistakes),
+                PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
+                PendingKey::Merge => {
+                    let sources = merge_sources(&node, at, &mut self.mistakes);
+                    // What a merge brings counts once more: it is there twice, under the anchor and here.
+                    merged.extend(sources);
+                }
+                PendingKey::Broken => (),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn pending_key(node: &Node, at: Position, plain: bool, seen: &mut HashMap<String, Position>, mistakes: &mut Vec<Mistake>) -> PendingKey {
+    let text = match &node.value {
+        Value::Scalar(Scalar::Null, text) if text.is_empty() => {
+            mistakes.push(Mistake::new(at, "a key is missing before this colon"));
+            return PendingKey::Broken;
+        }
+        Value::Scalar(_, text) => text.clone(),
+        Value::Map(_) | Value::List(_) => {
+            mistakes.push(Mistake::new(at, "a key must be a word, found a list or a mapping; is a quote or a line break missing?"));
+            return PendingKey::Broken;
+        }
+        Value::Broken => return PendingKey::Broken,
+    };
+    if let Some(first) = seen.get(&text) {
+        mistakes.push(Mistake::new(at, format!("the key {} is given twice in this mapping; the first is at {first}", quoted(&text))));
+        return PendingKey::Broken;
+    }
+    seen.insert(text.clone(), at);
+    if plain && text == "<<" { PendingKey::Merge } else { PendingKey::Key(Key { at, text }) }
+}
+
+fn merge_sources(node: &Rc<Node>, at: Position, mistakes: &mut Vec<Mistake>) -> Vec<Rc<Node>> {
+    let (sources, all_maps) = match &node.value {
+        Value::Map(_) => (vec![node.clone()], true),
+        Value::List(items) => (items.clone(), items.iter().all(|item| matches!(item.value, Value::Map(_) | Value::Broken))),
+        Value::Broken => (Vec::new(), true),
+        Value::Scalar(..) => (Vec::new(), false),
+    };
+    if !all_maps {
+        mistakes.push(Mistake::new(at, "the merge key `<<` takes the alias of a mapping, or a list of such aliases"));
+    }
+    sources
+}
+
+fn entries_of(node: &Node) -> &[Entry] {
+    match &node.value {
+        Value::Map(entries) => entries,
+        Value::List(_) | Value::Scalar(..) | Value::Broken => &[],
+    }
+}
+
+/// What a scalar without quotes is taken for (YAML 1.2's core schema, and the words that YAML 1.1 took for booleans).
+fn kind_of_plain(text: &str) -> Scalar {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => return Scalar::Number,
+        _ => (),
+    }
+    if ["true", "false", "yes", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Scalar::Boolean;
+    }
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let number = match digits.as_bytes() {
+        [b'0', b'x' | b'o', rest @ ..] => !rest.is_empty() && rest.iter().all(u8::is_ascii_hexdigit),
+        [b'0'..=b'9' | b'.', ..] => digits.parse::<f64>().is_ok(),
+        _ => false,
+    };
+    if number { Scalar::Number } else { Scalar::Text }
+}
+
+fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
+    Mistake::new(at, format!("the tag {} has no meaning here; remove it (quotes make a text)", quoted(&tag.original())))
+}
+
+fn too_deep(at: Position) -> Mistake {
+    Mistake::new(at, format!("lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"))
+}
+
+/// The parser's errors in words that say what to do, where there is something to say.
+fn explained(error: &ScanError) -> Mistake {
+    let at = Position::from(*error.marker());
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::RecursionLimitExceeded) {
+        return too_deep(at);
+    }
+    let hint = if matches!(kind, ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed | ErrorKind::TabInPlainScalar) {
+        "; indent with spaces"
+    } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
+        "; check the indentation and whether the line above lacks its `:`; a text that contains `: ` wants quotes"
+    } else if matches!(
+        kind,
+        ErrorKind::ExpectedBlockMappingKey | ErrorKind::ExpectedBlockSequenceEntry | ErrorKind::InvalidIndentation | ErrorKind::BlockSequenceEntryNotAllowed
+    ) {
+        "; check the indentation of this line against the lines above"
+    } else if matches!(kind, ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey) {
+        "; a line within a mapping reads `key: value`"
+    } else if matches!(kind, ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar) {
+        "; put a text with special characters into quotes"
+    } else if matches!(kind, ErrorKind::UnclosedFlowCollection { .. } | ErrorKind::UnexpectedEofFlowSequence | ErrorKind::UnexpectedEofFlowMapping) {
+        "; close it with `]` or `}`"
+    } else if matches!(
+        kind,
+        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent | ErrorKind::DocumentIndicatorInQuotedScalar | ErrorKind::UnexpectedEof
+    ) {
+        "; is a closing quote missing in a line above?"
+    } else {
+        ""
+    };
+    Mistake::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
+}
+
+impl Mistake {
+    pub(super) fn new(at: Position, message: impl Into<String>) -> Mistake {
+        Mistake { at, message: message.into() }
+    }
+}
+
+impl Position {
+    pub(super) const START: Position = Position { line: 1, column: 1 };
+
+    /// Of what is wrong with a file as a whole.
+    pub(super) const NOWHERE: Position = Position { line: 0, column: 0 };
+}
+
+impl From<Marker> for Position {
+    fn from(marker: Marker) -> Position {
+        Position { line: marker.line().max(1), column: marker.col() + 1 }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree in a notation of its own: `key@line:column=value`.
+    fn shown(node: &Node) -> String {
+        match &node.value {
+            Value::Map(entries) => {
+                let entries: Vec<String> = entries.iter().map(|entry| format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))).collect();
+                format!("{{{}}}", entries.join(" "))
+            }
+            Value::List(items) => format!("[{}]", items.iter().map(|item| shown(item)).collect::<Vec<String>>().join(" ")),
+            Value::Scalar(kind, text) => format!("{kind:?}({text})@{}", node.at),
+            Value::Broken => "broken".to_owned(),
+        }
+    }
+
+    fn tree(text: &str) -> String {
+        let (root, mistakes) = parse(text);
+        assert!(mistakes.is_empty(), "{mistakes:?}");
+        shown(&root.expect("a tree"))
+    }
+
+    fn first_mistake(text: &str) -> String {
+        let (_, mistakes) = parse(text);
+        let first = mistakes.first().expect("a mistake");
+        format!("{} {}", first.at, first.message)
+    }
+
+    #[test]
+    fn places_are_exact_in_every_notation() {
+        assert_eq!(tree("a: 1\nb:\n  - x\n  - 'y'\n"), "{a@1:1=Number(1)@1:4 b@2:1=[Text(x)@3:5 Text(y)@4:5]}");
+        assert_eq!(tree("\u{feff}ä: { b: [ c, \"1\" ] }\r\nd:\r\n"), "{ä@1:1={b@1:6=[Text(c)@1:11 Text(1)@1:14]} d@2:1=Null()@2:2}");
+        assert_eq!(tree("{\n\t\"a\": [1.50, null]\n}"), "{a@2:2=[Number(1.50)@2:8 Null(null)@2:14]}");
+    }
+
+    #[test]
+    fn a_scalar_without_quotes_is_what_readers_take_it_for() {
+        for (text, kind) in [
+            ("yes", Scalar::Boolean),
+            ("Off", Scalar::Boolean),
+            ("TRUE", Scalar::Boolean),
+            ("y", Scalar::Text),
+            ("1", Scalar::Number),
+            ("-0.5e3", Scalar::Number),
+            ("0xff", Scalar::Number),
+            (".inf", Scalar::Number),
+            ("1.2.3", Scalar::Text),
+            ("1a", Scalar::Text),
+            ("infinity", Scalar::Text),
+            ("-", Scalar::Text),
+            ("~", Scalar::Null),
+            ("nullable", Scalar::Text),
+        ] {
+            assert_eq!(kind_of_plain(text), kind, "{text}");
+        }
+        assert_eq!(tree("[ 'yes', !!str 5, ! on ]"), "[Text(yes)@1:3 Text(5)@1:16 Text(on)@1:21]");
+    }
+
+    #[test]
+    fn aliases_and_merges_keep_the_place_of_what_they_name() {
+        assert_eq!(tree("x: &a [ b ]\ny: *a\n"), "{x@1:1=[Text(b)@1:9] y@2:1=[Text(b)@1:9]}");
+        assert_eq!(
+            tree("x: &a { k: 1, l: 2 }\ny: &b { l: 3, m: 4 }\nz: { k: 5, <<: [ *a, *b ] }\n"),
+            "{x@1:1={k@1:9=Number(1)@1:12 l@1:15=Number(2)@1:18} y@2:1={l@2:9=Number(3)@2:12 m@2:15=Number(4)@2:18} \
+             z@3:1={k@3:6=Number(5)@3:9 l@1:15=Number(2)@1:18 m@2:15=Number(4)@2:18}}"
+        );
+        assert_eq!(tree("{ \"<<\": 1 }"), "{<<@1:3=Number(1)@1:9}");
+        assert_eq!(first_mistake("a: 1\n<<: 5\n"), "2:5 the merge key `<<` takes the alias of a mapping, or a list of such aliases");
+        assert_eq!(first_mistake("a: *b"), "1:4 no anchor `&b` stands before this alias");
+        assert_eq!(first_mistake("a: &b [ *b ]"), "1:9 this alias stands within the value that it names; a value cannot contain itself");
+    }
+
+    #[test]
+    fn one_mistake_does_not_hide_the_next() {
+        let (root, mistakes) = parse("a: !x 1\na: 2\nb: *c\n? [ d ]\n: e\n");
+        assert_eq!(shown(&root.expect("a tree")), "{a@1:1=broken b@3:1=broken}");
+        let places: Vec<String> = mistakes.iter().map(|mistake| mistake.at.to_string()).collect();
+        assert_eq!(places, ["1:4", "2:1", "3:4", "4:3"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Arguments → settings → supervisor → exit code.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+use workflow_manager::actors::supervisor;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
+use workflow_manager::settings::Settings;
+use workflow_manager::{api, load, telemetry};
+
+/// The exit code when the manager cannot be reached.
+const EXIT_UNREACHABLE: u8 = 3;
+/// The exit code of wrong usage, as clap has it.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match Arguments::parse().command {
+        Command::Serve(arguments) => match serve(&arguments, &mut out) {
+            Ok(code) => code,
+            Err(error) => failed(&format!("{error:#}"), ExitCode::FAILURE),
+        },
+        Command::Check { files, json } => match cli::check::check(&files, json, &mut out) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+        },
+        command @ (Command::Run(_) | Command::Jobs { .. } | Command::Job { .. }) => match cli::client(command, &mut out) {
+            Ok(code) => code,
+            Err(error) => {
+                let code = match error {
+                    ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
+                    ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
+                    ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
+                };
+                failed(&error.to_string(), code)
+            }
+        },
+    }
+}
+
+fn failed(error: &str, code: ExitCode) -> ExitCode {
+    // With standard error closed the exit code has to do.
+    let _ = writeln!(std::io::stderr(), "workflow-manager: {error}");
+    code
+}
+
+fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
+    let settings = Settings::load(arguments.config.as_deref(), &arguments.overrides())?;
+    if arguments.print_settings {
+        writeln!(out, "{}", serde_json::to_string_pretty(&settings)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::set_up_logs(&settings.log)?;
+    let loaded = load::load_files(&settings.workflows)?;
+    for warning in &loaded.warnings {
+        tracing::warn!(%warning, "workflow file");
+    }
+    if loaded.definitions.is_empty() {
+        tracing::warn!("no workflow is loaded: name files with --workflows; only jobs from the journal go on");
+    }
+    #[cfg(feature = "failpoints")]
+    let _failpoints = fail::FailScenario::setup();
+    actix_rt::System::new().block_on(run(settings, loaded.definitions))
+}
+
+async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manager::engine::Definition>>) -> Result<ExitCode> {
+    let listen = settings.http.listen;
+    let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { format!("{:?}", settings.amqp.server) };
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
+    let (server, address) = api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
+    let server_handle = server.handle();
+    tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "ready");
+    let code = tokio::select! {
+        result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
+        _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }
+        _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
+        reason = manager.failed() => { tracing::error!(reason, "the manager cannot go on: stopping"); ExitCode::FAILURE }
+    };
+    server_handle.stop(true).await;
+    manager.stop().await;
+    tracing::info!("stopped");
+    Ok(code)
+}

@@ -1,0 +1,297 @@
+//! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown keys are errors;
+//! secrets are masked wherever settings are shown.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The defaults, which name and explain every setting.
+pub const DEFAULTS: &str = include_str!("../config/default.yaml");
+
+/// All settings of a daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct Settings {
+    pub workflows: Vec<PathBuf>,
+    pub amqp: AmqpSection,
+    pub journal: JournalSettings,
+    pub http: HttpSettings,
+    pub limits: LimitSettings,
+    pub fanout: FanOutSettings,
+    pub shutdown: ShutdownSettings,
+    pub log: LogSettings,
+}
+
+/// Section `amqp`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct AmqpSection {
+    pub server: ServerAddress,
+    pub reply_queue: String,
+    pub reply_queue_type: ReplyQueueType,
+    pub prefetch: u16,
+    pub unconfirmed_max: usize,
+    pub reconnect_min: Span,
+    pub reconnect_max: Span,
+    pub heartbeat: Span,
+}
+
+/// The types that the reply queue may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplyQueueType {
+    /// A classic queue with an exclusive consumer.
+    Classic,
+    /// A quorum queue with a single active consumer and no delivery limit.
+    Quorum,
+}
+
+/// Section `journal`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct JournalSettings {
+    pub file: PathBuf,
+    pub retention: Span,
+    pub retention_interval: Span,
+    pub lag: Span,
+    pub full_retry: Span,
+    pub cache_bytes: u64,
+    pub verify_bytes_max: u64,
+    pub pages_max: u32,
+}
+
+/// Section `http`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct HttpSettings {
+    pub listen: SocketAddr,
+    pub token: Secret,
+    pub insecure: bool,
+    pub body_bytes_max: usize,
+}
+
+/// Section `limits`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct LimitSettings {
+    pub jobs_running_max: usize,
+    pub creations_waiting_max: usize,
+    pub step_message_bytes_max: usize,
+    pub reply_bytes_max: usize,
+    pub depth_max: u16,
+}
+
+/// Section `fanout`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct FanOutSettings {
+    pub window: u32,
+}
+
+/// Section `shutdown`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct ShutdownSettings {
+    pub grace: Span,
+}
+
+/// Section `log`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct LogSettings {
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people on a terminal, JSON otherwise.
+    Auto,
+    /// One line of text.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        humantime::parse_duration(&text).map(Span).map_err(|error| serde::de::Error::custom(format!("{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d")))
+    }
+}
+
+/// A text that is never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "\"\"" } else { "\"***\"" })
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if self.0.is_empty() { "" } else { "***" })
+    }
+}
+
+/// A broker's address; its password is never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct ServerAddress(pub String);
+
+impl ServerAddress {
+    fn masked(&self) -> String {
+        let Some((scheme, rest)) = self.0.split_once("://") else { return self.0.clone() };
+        match rest.rsplit_once('@') {
+            Some((credentials, host)) => format!("{scheme}://{}:***@{host}", credentials.split(':').next().unwrap_or_default()),
+            None => self.0.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.masked())
+    }
+}
+
+impl Serialize for ServerAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.masked())
+    }
+}
+
+/// Why settings were refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file or the environment has something unusable.
+    #[error("settings: {0}")]
+    Config(#[from] config::ConfigError),
+    /// Values that do not go together.
+    #[error("settings: {0}")]
+    Refused(String),
+}
+
+/// What the command line sets; the last word.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "each is the setting of the same name")]
+pub struct Overrides {
+    pub workflows: Vec<PathBuf>,
+    pub amqp_server: Option<String>,
+    pub journal_file: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub insecure: bool,
+}
+
+impl Settings {
+    /// Reads the defaults, `file`, the environment and `overrides`, in this order.
+    pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
+        let mut builder = config::Config::builder().add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
+        if let Some(file) = file {
+            builder = builder.add_source(config::File::from(file).format(config::FileFormat::Yaml).required(true));
+        }
+        if let Ok(server) = std::env::var("AMQP_SERVER") {
+            builder = builder.set_override("amqp.server", server)?;
+        }
+        let environment = config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").try_parsing(true);
+        builder = builder.add_source(environment.list_separator(",").with_list_parse_key("workflows"));
+        let paths: Vec<String> = overrides.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        builder = builder
+            .set_override_option("workflows", (!paths.is_empty()).then_some(paths))?
+            .set_override_option("amqp.server", overrides.amqp_server.clone())?
+            .set_override_option("journal.file", overrides.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()))?
+            .set_override_option("http.listen", overrides.listen.clone())?
+            .set_override_option("http.insecure", overrides.insecure.then_some(true))?;
+        let settings: Settings = builder.build()?.try_deserialize()?;
+        settings.validated()
+    }
+
+    /// The defaults alone.
+    pub fn defaults() -> Result<Settings, SettingsError> {
+        let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
+        Ok(config::Config::builder().add_source(source).build()?.try_deserialize()?)
+    }
+
+    fn validated(self) -> Result<Settings, SettingsError> {
+        let refuse = |text: String| Err(SettingsError::Refused(text));
+        if !self.http.listen.ip().is_loopback() && self.http.token.0.is_empty() && !self.http.insecure {
+            return refuse(format!(
+                "http.listen is {}, which others can reach, but http.token is empty: set a token, listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
+                self.http.listen
+            ));
+        }
+        if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > 255 {
+            return refuse("amqp.reply_queue must have 1 to 255 bytes".to_owned());
+        }
+        for (name, value) in [
+            ("amqp.prefetch", u64::from(self.amqp.prefetch)),
+            ("amqp.unconfirmed_max", self.amqp.unconfirmed_max as u64),
+            ("fanout.window", u64::from(self.fanout.window)),
+            ("limits.depth_max", u64::from(self.limits.depth_max)),
+            ("limits.jobs_running_max", self.limits.jobs_running_max as u64),
+            ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),
+        ] {
+            if value == 0 {
+                return refuse(format!("{name} is 0, expected at least 1"));
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_complete_and_valid() {
+        let settings = Settings::defaults().and_then(Settings::validated).expect("defaults");
+        assert!(settings.http.listen.ip().is_loopback());
+        assert_eq!(settings.fanout.window, 10_000);
+        assert_eq!(settings.limits.depth_max, 32);
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
+        settings.http.token = Secret("hidden".into());
+        let shown = format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
+        assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
+        assert!(shown.contains("amqp://me:***@host:5672/v"));
+    }
+
+    #[test]
+    fn another_address_needs_a_token() {
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.http.listen = "0.0.0.0:80".parse().expect("an address");
+        assert!(settings.clone().validated().is_err());
+        settings.http.token = Secret("t".into());
+        assert!(settings.validated().is_ok());
+    }
+}

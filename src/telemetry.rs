@@ -1,0 +1,183 @@
+//! What an operator sees: the metrics (SPEC §11) and the set-up of the logs. Base units, prefix `workflow_`, no ids as
+//! labels.
+
+use crate::settings::{LogFormat, LogSettings};
+use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use std::io::IsTerminal;
+
+/// All metrics of a process.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    /// `workflow_actor_mailbox_depth{actor}`: messages waiting.
+    pub mailbox_depth: IntGaugeVec,
+    /// `workflow_actor_mailbox_high_water{actor}`: the most that ever waited in one mailbox.
+    pub mailbox_high_water: IntGaugeVec,
+    /// `workflow_actor_messages_total{actor}`: messages handled.
+    pub messages: IntCounterVec,
+    /// `workflow_actor_handling_seconds{actor}`: time to handle one.
+    pub handling: HistogramVec,
+    /// `workflow_actor_restarts_total{actor}`: rebuilt after a panic.
+    pub restarts: IntCounterVec,
+    /// `workflow_journal_batch_records`: records in one commit.
+    pub batch_records: Histogram,
+    /// `workflow_journal_commit_seconds`: time of one commit.
+    pub commit: Histogram,
+    /// `workflow_journal_queue_seconds`: from a record's arrival to its commit.
+    pub journal_queue: Histogram,
+    /// `workflow_journal_failures_total{kind}`: commits that failed and were tried again.
+    pub journal_failures: IntCounterVec,
+    /// `workflow_steps_dispatched_total{workflow,step}`
+    pub dispatched: IntCounterVec,
+    /// `workflow_steps_confirmed_total{workflow,step}`
+    pub confirmed: IntCounterVec,
+    /// `workflow_steps_replied_total{workflow,step}`
+    pub replied: IntCounterVec,
+    /// `workflow_steps_failed_total{workflow,step}`
+    pub failed: IntCounterVec,
+    /// `workflow_step_duration_seconds{workflow,step}`: from the first dispatch to the end.
+    pub step_duration: HistogramVec,
+    /// `workflow_job_duration_seconds{workflow,state}`: of top-level jobs, from creation to the end.
+    pub job_duration: HistogramVec,
+    /// `workflow_replies_rejected_total{reason}`: replies that changed nothing.
+    pub rejected: IntCounterVec,
+    /// `workflow_jobs_created_total{workflow}`: top-level jobs.
+    pub jobs_created: IntCounterVec,
+    /// `workflow_jobs_ended_total{workflow,state}`: top-level jobs.
+    pub jobs_ended: IntCounterVec,
+    /// `workflow_jobs{workflow,state}`: top-level jobs under way.
+    pub jobs: IntGaugeVec,
+    /// `workflow_child_jobs`: child jobs under way.
+    pub child_jobs: IntGauge,
+    /// `workflow_bus_connected{bus}`: 1 or 0.
+    pub bus_connected: IntGaugeVec,
+    /// `workflow_bus_blocked{bus}`: 1 while the broker blocks publishers.
+    pub bus_blocked: IntGaugeVec,
+    /// `workflow_bus_unconfirmed{bus}`: messages handed to the bus and not yet confirmed.
+    pub bus_unconfirmed: IntGaugeVec,
+    /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
+    pub bus_notices: IntCounterVec,
+    /// `workflow_api_requests_total{code}`
+    pub requests: IntCounterVec,
+}
+
+/// Bucket bounds from 10 µs to about 100 s, in seconds.
+fn seconds() -> Vec<f64> {
+    (0..8).flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent))).collect()
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub fn new() -> Metrics {
+        let registry = Registry::new();
+        let kept = Register(&registry);
+        let metrics = Metrics {
+            mailbox_depth: kept.gauges("actor_mailbox_depth", "messages waiting in the mailboxes of an actor kind", &["actor"]),
+            mailbox_high_water: kept.gauges("actor_mailbox_high_water", "the most messages that ever waited in one mailbox of the kind", &["actor"]),
+            messages: kept.counters("actor_messages_total", "messages handled", &["actor"]),
+            handling: kept.histograms("actor_handling_seconds", "time to handle one message", &["actor"]),
+            restarts: kept.counters("actor_restarts_total", "actors rebuilt from the journal after a panic", &["actor"]),
+            batch_records: kept.histogram("journal_batch_records", "records in one commit", (0..16).map(|n| f64::from(1u32 << n)).collect()),
+            commit: kept.histogram("journal_commit_seconds", "time of one commit", seconds()),
+            journal_queue: kept.histogram("journal_queue_seconds", "time from a record's arrival at the journal to its commit", seconds()),
+            journal_failures: kept.counters("journal_failures_total", "commits that failed and are tried again", &["kind"]),
+            dispatched: kept.counters("steps_dispatched_total", "step messages given to the bus", &["workflow", "step"]),
+            confirmed: kept.counters("steps_confirmed_total", "step messages confirmed by the broker", &["workflow", "step"]),
+            replied: kept.counters("steps_replied_total", "steps settled by a reply", &["workflow", "step"]),
+            failed: kept.counters("steps_failed_total", "steps whose attempts are spent", &["workflow", "step"]),
+            step_duration: kept.histograms("step_duration_seconds", "time from a step's first dispatch to its end", &["workflow", "step"]),
+            job_duration: kept.histograms("job_duration_seconds", "time from a top-level job's creation to its end", &["workflow", "state"]),
+            rejected: kept.counters("replies_rejected_total", "replies that changed nothing", &["reason"]),
+            jobs_created: kept.counters("jobs_created_total", "top-level jobs created", &["workflow"]),
+            jobs_ended: kept.counters("jobs_ended_total", "top-level jobs ended", &["workflow", "state"]),
+            jobs: kept.gauges("jobs", "top-level jobs that take input", &["workflow", "state"]),
+            child_jobs: kept.gauge("child_jobs", "child jobs under way"),
+            bus_connected: kept.gauges("bus_connected", "1 while the bus can publish and consume", &["bus"]),
+            bus_blocked: kept.gauges("bus_blocked", "1 while the broker blocks publishers", &["bus"]),
+            bus_unconfirmed: kept.gauges("bus_unconfirmed", "step messages given to the bus and not yet confirmed", &["bus"]),
+            bus_notices: kept.counters("bus_notices_total", "messages returned, refused, or sent again", &["bus", "kind"]),
+            requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
+            registry: registry.clone(),
+        };
+        kept.gauges("build_info", "always 1; the version is a label", &["version"]).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        #[cfg(target_os = "linux")]
+        kept.register(prometheus::process_collector::ProcessCollector::for_self());
+        metrics
+    }
+
+    /// The exposition text.
+    pub fn render(&self) -> String {
+        let mut text = Vec::new();
+        // Writing to memory fails only for malformed families, which registration has refused.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+struct Register<'a>(&'a Registry);
+
+#[allow(clippy::expect_used, clippy::unwrap_used, reason = "names and labels are constants, registered once per registry; each start tests them")]
+impl Register<'_> {
+    fn register(&self, collector: impl prometheus::core::Collector + 'static) {
+        self.0.register(Box::new(collector)).unwrap();
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        let metric = IntGaugeVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        let metric = IntGauge::new(format!("workflow_{name}"), help).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        let metric = IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+
+    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+        let metric = HistogramVec::new(HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds()), labels).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> Histogram {
+        let metric = Histogram::with_opts(HistogramOpts::new(format!("workflow_{name}"), help).buckets(buckets)).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+}
+
+/// Why the logs cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\"")]
+pub struct LogError {
+    filter: String,
+    reason: String,
+}
+
+/// Sets up the logs on standard error: for people on a terminal, JSON lines otherwise. Calling it again changes nothing.
+pub fn set_up_logs(settings: &LogSettings) -> Result<(), LogError> {
+    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError { filter: settings.filter.clone(), reason: reason.to_string() };
+    let filter = tracing_subscriber::EnvFilter::builder().parse(&settings.filter).map_err(wrong)?;
+    let human = match settings.format {
+        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // An error means that a subscriber is set already, which then stays.
+    let _ = if human { builder.with_ansi(std::io::stderr().is_terminal()).try_init() } else { builder.json().flatten_event(true).try_init() };
+    Ok(())
+}

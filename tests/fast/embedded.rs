@@ -1,0 +1,241 @@
+//! The whole line in this process, on the embedded bus: actors, journal, restart.
+
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use workflow_manager::actors::outbox::Answer;
+use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{Settings, Span};
+
+const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, {name: c, depends: [b]}]}]";
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn settings(folder: &Path) -> Settings {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    settings.shutdown.grace = Span(Duration::from_secs(5));
+    settings
+}
+
+async fn start(settings: Settings, workflow: &str, workers: Workers) -> Manager {
+    let loaded = load_text("test.yaml", workflow).expect("valid");
+    supervisor::start(settings, loaded.definitions, workers).await.expect("starts")
+}
+
+fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
+    Ok(message.body.clone())
+}
+
+fn message(text: &str) -> Message {
+    Message::parse(text.as_bytes()).expect("a message")
+}
+
+async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
+    match manager.create(workflow, None, message(text)).await {
+        Answer::Created(id) => id,
+        other => panic!("not created: {other:?}"),
+    }
+}
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let found = tokio::time::timeout(DEADLINE, async {
+        let mut tick = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            tick.tick().await;
+            if let Some(found) = look() {
+                return found;
+            }
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+}
+
+async fn ended(manager: &Manager, id: JobId) -> Job {
+    until("the job ends", || manager.shared().reader.job(id).expect("reads").map(|found| found.job).filter(|job| job.state() != JobState::Running)).await
+}
+
+fn on_a_system(test: impl Future<Output = ()>) {
+    actix_rt::System::new().block_on(test);
+}
+
+#[test]
+fn a_chain_runs_through_and_keeps_every_digit() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workers = Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo);
+        let manager = start(settings(folder.path()), CHAIN, workers).await;
+        let text = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400}"#;
+        let id = create(&manager, "chain", text).await;
+        let job = ended(&manager, id).await;
+        assert_eq!(job.state(), JobState::Completed);
+        assert_eq!(job.result().to_text(), text);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workflows = CHAIN.replace("[b]}]}]", "[b]}]}, {name: other, steps: [{name: x}]}]");
+        let manager = start(settings(folder.path()), &workflows, Workers::new().with("b", 1, echo).with("c", 1, echo)).await;
+        let id: JobId = "11111111-1111-4111-8111-111111111111".parse().expect("a uuid");
+        let ask = |workflow: &'static str, text: &'static str| manager.create(workflow, Some(id), message(text));
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Created(id));
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Existing(id));
+        assert!(matches!(ask("chain", r#"{"k":2}"#).await, Answer::Conflict(_)));
+        assert!(matches!(ask("other", r#"{"k":1}"#).await, Answer::Conflict(_)));
+        assert_eq!(manager.shared().routes.roots(), 1);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first_calls = Arc::new(AtomicUsize::new(0));
+        let counted = first_calls.clone();
+        let count_a = move |message: &StepMessage| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            echo(message)
+        };
+        // Nobody works for "b" yet.
+        let manager = start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, count_a.clone())).await;
+        let mut ids = Vec::new();
+        for n in 0..50 {
+            ids.push(create(&manager, "chain", &format!("{{\"n\":{n}}}")).await);
+        }
+        until("every job waits for b", || {
+            let waits = |id: &JobId| manager.shared().reader.job(*id).expect("reads").is_some_and(|found| found.job.steps().next().is_some_and(|(_, run)| run.output.is_some()));
+            ids.iter().all(waits).then_some(())
+        })
+        .await;
+        manager.stop().await;
+        assert_eq!(first_calls.load(Ordering::Relaxed), 50);
+
+        let workers = Workers::new().with("a", 1, count_a).with("b", 2, echo).with("c", 1, echo);
+        let manager = start(settings(folder.path()), CHAIN, workers).await;
+        for (n, id) in ids.iter().enumerate() {
+            let job = ended(&manager, *id).await;
+            assert_eq!((job.state(), job.result().to_text()), (JobState::Completed, format!("{{\"n\":{n}}}")));
+        }
+        assert_eq!(first_calls.load(Ordering::Relaxed), 50, "what was settled is not repeated");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let items = 300usize;
+        let list: Vec<usize> = (0..items).collect();
+        // A hundred are answered; then the worker holds on until it is let go, after the stop.
+        let first = Arc::new(AtomicUsize::new(0));
+        let limited = first.clone();
+        let some = move |message: &StepMessage| {
+            let n = limited.fetch_add(1, Ordering::Relaxed);
+            while n >= 100 && Arc::strong_count(&limited) > 1 {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            echo(message)
+        };
+        let mut settings_small = settings(folder.path());
+        settings_small.fanout.window = 50;
+        settings_small.shutdown.grace = Span(Duration::from_millis(200));
+        let manager = start(settings_small.clone(), FAN, Workers::new().with("work", 1, some)).await;
+        let id = create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string()).await;
+        until("a hundred children have ended", || {
+            let found = manager.shared().reader.job(id).expect("reads")?;
+            let ended = found.job.steps().next()?.1.fan_out.as_ref()?.ended();
+            (ended >= 100).then_some(())
+        })
+        .await;
+        manager.stop().await;
+        drop(first);
+        let manager = start(settings_small, FAN, Workers::new().with("work", 2, echo)).await;
+        let job = ended(&manager, id).await;
+        assert_eq!(job.state(), JobState::Completed);
+        assert_eq!(job.result().to_text(), serde_json::json!({ "items": list, "top": "x" }).to_string());
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workers = Workers::new().with("a", 1, |message: &StepMessage| {
+            let text = String::from_utf8_lossy(&message.body).into_owned();
+            assert!(!text.contains("panic"), "as asked");
+            Err(WorkerError::from("no such book"))
+        });
+        let manager = start(settings(folder.path()), CHAIN, workers).await;
+        let erring = create(&manager, "chain", "{}").await;
+        let erred = ended(&manager, erring).await;
+        assert_eq!(erred.state(), JobState::Failed);
+        assert!(erred.reason().is_some_and(|reason| reason.contains("step \"a\"") && reason.contains("no such book")), "{:?}", erred.reason());
+        let panicking = create(&manager, "chain", r#"{"panic":true}"#).await;
+        let panicked = ended(&manager, panicking).await;
+        assert!(panicked.reason().is_some_and(|reason| reason.contains("dead-lettered") && reason.contains("rejected")), "{:?}", panicked.reason());
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn limits_are_answered_not_suffered() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut few = settings(folder.path());
+        few.limits.jobs_running_max = 3;
+        let manager = start(few, CHAIN, Workers::new()).await;
+        for _ in 0..3 {
+            create(&manager, "chain", "{}").await;
+        }
+        let answer = manager.create("chain", None, Message::default()).await;
+        assert!(matches!(&answer, Answer::Overloaded(reason) if reason.contains("limits.jobs_running_max")), "{answer:?}");
+        assert_eq!(manager.create("nope", None, Message::default()).await, Answer::Unknown);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut full = settings(folder.path());
+        full.journal.pages_max = 60;
+        full.journal.full_retry = Span(Duration::from_millis(20));
+        let manager = start(full.clone(), CHAIN, Workers::new()).await;
+        let text = serde_json::json!({ "filler": "x".repeat(60_000) }).to_string();
+        let mut accepted = Vec::new();
+        let refused = loop {
+            match tokio::time::timeout(Duration::from_millis(500), manager.create("chain", None, message(&text))).await {
+                Ok(Answer::Created(id)) => accepted.push(id),
+                other => break other,
+            }
+            assert!(accepted.len() < 100, "sixty pages hold no hundred such jobs");
+        };
+        assert!(refused.is_err(), "the one that found no room waits: {refused:?}");
+        until("readiness is red", || (!manager.shared().health.accepts()).then_some(())).await;
+        let next = manager.create("chain", None, Message::default()).await;
+        assert!(matches!(&next, Answer::Overloaded(reason) if reason.contains("no room")), "{next:?}");
+        manager.stop().await;
+
+        let manager = start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo)).await;
+        for id in accepted {
+            assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+        }
+        manager.stop().await;
+    });
+}

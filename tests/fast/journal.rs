@@ -1,0 +1,188 @@
+//! The journal on real files: what is appended comes back, damage is found and named, one process has the file.
+
+use std::path::Path;
+use std::sync::Arc;
+use workflow_manager::engine::{Claims, Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Reply, Step, Timestamp};
+use workflow_manager::engine::{Decision, Effect, Input};
+use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
+
+struct Free;
+
+impl Claims for Free {
+    fn claim(&self, _: JobId) -> bool {
+        true
+    }
+}
+
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+
+fn options(file: &Path) -> Options {
+    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+}
+
+fn definition() -> Arc<Definition> {
+    let step = Step { name: "only".into(), queue: "only".into(), depends: Vec::new(), task: None, priority: None };
+    Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![Graph::new("w".to_owned(), None, vec![step])] })
+}
+
+fn context(now: i64) -> Context<'static> {
+    Context { now: Timestamp(now), limits: &LIMITS, claims: &Free }
+}
+
+fn new_job(number: i64) -> (Job, Record) {
+    let id = JobId(uuid::Uuid::from_u128(number as u128));
+    let origin = Origin { id, definition: definition(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
+    let (job, decision) = Job::create(origin.clone(), Message::parse(br#"{"k":1e400}"#).expect("a message"), &context(number));
+    (job, record(number, decision, Some(Created { origin: Arc::new(origin), root: number, parent: None })))
+}
+
+fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
+    Record { job: number, created, state: decision.state.map(|state| (state, Timestamp(number))), closed: decision.closed, entries: decision.entries }
+}
+
+fn reply(job: &mut Job, number: i64, body: &str) -> Record {
+    let input = Input::Reply { step: "only".to_owned(), reply: Reply::Result(body.to_owned().into()) };
+    record(number, job.take(input, &context(number + 1)).expect("taken"), None)
+}
+
+fn refused(result: Result<Store, JournalError>) -> JournalError {
+    match result {
+        Ok(_) => panic!("the journal was opened"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn what_was_appended_is_recovered_and_what_ended_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let (first, first_record) = new_job(1);
+    let (mut second, second_record) = new_job(2);
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        store.append([&first_record, &second_record]).expect("commits");
+        let ended = reply(&mut second, 2, r#"{"done":0.10}"#);
+        store.append([&ended]).expect("commits");
+    }
+    let store = Store::open(&options(&file)).expect("opens again");
+    let recovered = store.recover().expect("recovers");
+    assert_eq!(recovered.len(), 1);
+    assert!(recovered[0].job == first, "the recovered job equals the live one");
+    assert!(matches!(recovered[0].effects.as_slice(), [Effect::Dispatch { attempt: 1, .. }]), "its dispatch was not confirmed");
+    assert_eq!(store.next_number().expect("a number"), 3);
+    let reader = Reader::new(&file);
+    let found = reader.job(second.id()).expect("reads").expect("is kept");
+    assert_eq!(found.job.result().to_text(), r#"{"done":0.10}"#);
+    let creation = reader.creation(second.id()).expect("reads").expect("is kept");
+    assert_eq!(creation.message.expect("top-level").to_text(), r#"{"k":1e400}"#);
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let first = Store::open(&options(&file)).expect("opens");
+    let error = refused(Store::open(&options(&file)));
+    assert!(matches!(error, JournalError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains("in use by another process"), "{error}");
+    drop(first);
+    assert!(Store::open(&options(&file)).is_ok());
+}
+
+#[test]
+fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        let records: Vec<Record> = (1..50).map(|number| new_job(number).1).collect();
+        store.append(&records).expect("commits");
+    }
+    let whole = std::fs::read(&file).expect("readable");
+    // The texts of the entries and of the definition stand in plain sight; copies in pages that SQLite no longer uses
+    // do not count.
+    for (text, table, rows) in [("\"k\":1e400", "entries", 49), ("\"name\":\"only\"", "definitions", 1)] {
+        let places: Vec<usize> = (0..whole.len() - text.len()).filter(|at| whole[*at..].starts_with(text.as_bytes())).collect();
+        let mut found = 0;
+        for at in places {
+            let mut flipped = whole.clone();
+            flipped[at + 5] ^= 0x01;
+            std::fs::write(&file, &flipped).expect("writable");
+            let Err(error) = Store::open(&options(&file)) else { continue };
+            let error = error.to_string();
+            assert!(error.contains("damaged") && error.contains(&format!("table {table}, row ")) && error.contains("j.db"), "{error}");
+            assert_eq!(std::fs::read(&file).expect("readable"), flipped, "a refused journal keeps its bytes");
+            found += 1;
+        }
+        assert_eq!(found, rows, "rows of {table} whose damage was found");
+    }
+    std::fs::write(&file, &whole).expect("writable");
+    assert!(Store::open(&options(&file)).is_ok(), "the whole file opens");
+}
+
+#[test]
+fn a_truncated_file_and_files_of_others_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        let records: Vec<Record> = (1..500).map(|number| new_job(number).1).collect();
+        store.append(&records).expect("commits");
+    }
+    let whole = std::fs::read(&file).expect("readable");
+    std::fs::write(&file, &whole[..whole.len() / 2]).expect("writable");
+    let error = refused(Store::open(&options(&file)));
+    assert!(matches!(error, JournalError::Malformed { .. } | JournalError::Damaged { .. }), "{error}");
+
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "this is no database, but it is long enough to have a header that SQLite can look at and refuse").expect("writable");
+    let error = refused(Store::open(&options(&text)));
+    assert!(error.to_string().contains("no SQLite database"), "{error}");
+
+    let other = folder.path().join("other.db");
+    rusqlite::Connection::open(&other).expect("opens").execute_batch("CREATE TABLE theirs(a)").expect("creates");
+    let error = refused(Store::open(&options(&other)));
+    assert!(matches!(error, JournalError::Foreign { .. }), "{error}");
+}
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    drop(Store::open(&options(&file)).expect("opens"));
+    rusqlite::Connection::open(&file).expect("opens").pragma_update(None, "user_version", 99).expect("updates");
+    let error = refused(Store::open(&options(&file)));
+    assert!(matches!(error, JournalError::Newer { found: 99, .. }), "{error}");
+}
+
+#[test]
+fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    drop(Store::open(&options(&file)).expect("opens"));
+    let records: Vec<Record> = (1..2_000).map(|number| new_job(number).1).collect();
+    {
+        let mut store = Store::open(&Options { pages_max: 40, ..options(&file) }).expect("opens");
+        let error = store.append(&records).expect_err("there is no room");
+        assert_eq!(error.remedy(), Remedy::WaitForRoom, "{error}");
+        store.append(&records[..1]).expect("a small batch has room");
+    }
+    let mut store = Store::open(&options(&file)).expect("opens with room");
+    assert_eq!(store.recover().expect("recovers").len(), 1, "of the refused batch nothing was kept");
+    store.append(&records[1..]).expect("commits");
+    assert_eq!(store.recover().expect("recovers").len(), records.len());
+}
+
+#[test]
+fn retention_deletes_what_ended_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = Store::open(&options(&folder.path().join("j.db"))).expect("opens");
+    let (mut ended, created) = new_job(1);
+    store.append([&created, &new_job(2).1]).expect("commits");
+    store.append([&reply(&mut ended, 1, "{}")]).expect("commits");
+    assert_eq!(store.delete_ended(Timestamp(1), 10).expect("deletes"), 0, "not before its time");
+    assert_eq!(store.delete_ended(Timestamp(i64::MAX), 10).expect("deletes"), 1);
+    let reader = Reader::new(&folder.path().join("j.db"));
+    assert!(reader.job(ended.id()).expect("reads").is_none());
+    assert_eq!(store.recover().expect("recovers").len(), 1);
+}

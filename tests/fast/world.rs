@@ -1,0 +1,122 @@
+//! A world around the pure engine: jobs in a map, effects done at once, step messages handed to the test. After every
+//! decision each job is rebuilt from its entries, as the journal would hold them, and compared with the live one.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use workflow_manager::engine::{Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin, Rejected, Reply, StepIndex, Timestamp};
+
+pub(crate) const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 10_000 };
+
+/// A step message that waits for a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatched {
+    pub(crate) job: JobId,
+    pub(crate) step: StepIndex,
+    pub(crate) name: String,
+    pub(crate) attempt: u32,
+    pub(crate) input: Message,
+}
+
+struct Live {
+    job: Job,
+    entries: Vec<Entry>,
+}
+
+#[derive(Default)]
+struct Reserved(RefCell<HashSet<JobId>>);
+
+impl Claims for Reserved {
+    fn claim(&self, id: JobId) -> bool {
+        self.0.borrow_mut().insert(id)
+    }
+}
+
+pub(crate) struct World {
+    jobs: HashMap<JobId, Live>,
+    pub(crate) dispatched: VecDeque<Dispatched>,
+    reserved: Reserved,
+    now: i64,
+    pub(crate) limits: Limits,
+    /// Compare with the rebuilt job after every decision (costs the square of the entries).
+    pub(crate) compare: bool,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World { jobs: HashMap::new(), dispatched: VecDeque::new(), reserved: Reserved::default(), now: 1, limits: LIMITS, compare: true }
+    }
+
+    pub(crate) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
+        let id = JobId(uuid::Uuid::from_u128(0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128));
+        self.reserved.claim(id);
+        let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(self.now) };
+        self.start(origin, message);
+        id
+    }
+
+    pub(crate) fn job(&self, id: JobId) -> &Job {
+        &self.jobs[&id].job
+    }
+
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().map(|live| &live.job)
+    }
+
+    pub(crate) fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
+        self.take(to.job, Input::Reply { step: to.name.clone(), reply: Reply::Result(body.to_owned().into()) })
+    }
+
+    pub(crate) fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
+        self.now += 1;
+        let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
+        let context = Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        let decision = live.job.take(input, &context)?;
+        self.apply(id, decision);
+        Ok(())
+    }
+
+    fn start(&mut self, origin: Origin, message: Message) {
+        self.now += 1;
+        let id = origin.id;
+        let context = Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        let (job, decision) = Job::create(origin, message, &context);
+        self.jobs.insert(id, Live { job, entries: Vec::new() });
+        self.apply(id, decision);
+    }
+
+    fn apply(&mut self, id: JobId, decision: Decision) {
+        let live = self.jobs.get_mut(&id).expect("a live job");
+        live.job.check();
+        live.entries.extend(decision.entries);
+        if self.compare {
+            let stored = serde_json::to_string(&live.entries).expect("entries serialise");
+            let entries: Vec<Entry> = serde_json::from_str(&stored).expect("entries parse");
+            let message = live.job.origin().parent.map(|_| live.job.message().clone());
+            let rebuilt = Job::recover(live.job.origin().clone(), message, entries);
+            assert!(rebuilt == live.job, "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}", live.job);
+        }
+        if decision.closed {
+            self.reserved.0.borrow_mut().remove(&id);
+        }
+        for effect in decision.effects {
+            match effect {
+                Effect::Dispatch { step, attempt, input } => {
+                    let name = self.jobs[&id].job.graph().step(step).name.to_string();
+                    self.dispatched.push_back(Dispatched { job: id, step, name, attempt, input });
+                }
+                Effect::StartChild { origin, message } => self.start(*origin, message),
+                // A child that has ended already takes no more.
+                Effect::HaltChild(child, reason) => {
+                    let _ = self.take(child, Input::Halt(reason));
+                },
+                Effect::CancelChild(child, reason) => {
+                    let _ = self.take(child, Input::Cancel { reason, tell_parent: false });
+                },
+                Effect::TellParent(parent, outcome) => {
+                    let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, outcome });
+                }
+            }
+        }
+    }
+}
