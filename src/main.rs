@@ -68,11 +68,12 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
 
 async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manager::engine::Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
-    let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { format!("{:?}", settings.amqp.server) };
+    let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { settings.amqp.server.to_string() };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
-    let (server, address) = api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
+    let (server, address) =
+        api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
     let server_handle = server.handle();
     tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "ready");
     let code = tokio::select! {

@@ -138,7 +138,9 @@ impl Serialize for Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map(Span).map_err(|error| serde::de::Error::custom(format!("{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d")))
+        humantime::parse_duration(&text)
+            .map(Span)
+            .map_err(|error| serde::de::Error::custom(format!("{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d")))
     }
 }
 
@@ -177,6 +179,12 @@ impl ServerAddress {
 impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.masked())
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.masked())
     }
 }
 

@@ -70,14 +70,16 @@ async fn count(book: &Path, scratch: &Path) -> Result<()> {
     let manager = supervisor::start(settings, loaded.definitions, workers(scratch)).await?;
 
     let message = Message::parse(json!({ "filename": book }).to_string().as_bytes())?;
-    let id = match manager.create("book-word-counts", None, message).await {
-        Answer::Created(id) => id,
-        other => bail!("the job was not created: {other:?}"),
-    };
+    let answer = manager.create("book-word-counts", None, message).await;
+    let Answer::Created(id) = answer else { bail!("the job was not created: {answer:?}") };
     let job = follow(&manager, id).await?;
     report(&job)?;
     manager.stop().await;
-    if job.state() == JobState::Completed { Ok(()) } else { bail!("job {id} is {}: {}", job.state().word(), job.reason().map_or("", |reason| reason)) }
+    if job.state() == JobState::Completed {
+        Ok(())
+    } else {
+        bail!("job {id} is {}: {}", job.state().word(), job.reason().map_or("", |reason| reason))
+    }
 }
 
 /// One worker for each queue of the workflow. A worker is a function from a step message to a reply.
@@ -182,7 +184,8 @@ async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
     loop {
         look.tick().await;
         let Some(found) = manager.shared().reader.job(id)? else { bail!("job {id} is not in the journal") };
-        let children: Vec<(u32, u32)> = found.job.steps().filter_map(|(_, run)| run.fan_out.as_ref()).map(|fan_out| (fan_out.ended(), fan_out.items())).collect();
+        let children: Vec<(u32, u32)> =
+            found.job.steps().filter_map(|(_, run)| run.fan_out.as_ref()).map(|fan_out| (fan_out.ended(), fan_out.items())).collect();
         let steps_done = found.job.steps().filter(|(_, run)| run.output.is_some()).count() as u64;
         bar.set_length(found.job.graph().steps.len() as u64 + children.iter().map(|(_, items)| u64::from(*items)).sum::<u64>());
         bar.set_position(steps_done + children.iter().map(|(ended, _)| u64::from(*ended)).sum::<u64>());

@@ -239,7 +239,9 @@ impl JobActor {
                 let definition = job.definition();
                 Outgoing::Dispatch(Arc::from(&*definition.vhost), step_message(job, definition, step, attempt, &input, now))
             }
-            Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root })),
+            Effect::StartChild { origin, message } => {
+                Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))
+            }
             Effect::HaltChild(id, reason) => Outgoing::ToChild(id, Input::Halt(reason)),
             Effect::CancelChild(id, reason) => Outgoing::ToChild(id, Input::Cancel { reason, tell_parent: false }),
             Effect::TellParent(parent, outcome) => Outgoing::ToParent(parent, Input::ChildEnded { step: parent.step, index: parent.index, outcome }),
@@ -290,7 +292,9 @@ impl JobActor {
                         tracing::debug!(job = %self.id, step = %name(*step), items, "fan-out started");
                     }
                 }
-                Entry::ChildrenStarted { step, from, count, .. } => tracing::trace!(job = %self.id, step = %name(*step), from, count, "children started"),
+                Entry::ChildrenStarted { step, from, count, .. } => {
+                    tracing::trace!(job = %self.id, step = %name(*step), from, count, "children started")
+                }
                 Entry::ChildCompleted { step, index, .. } => tracing::trace!(job = %self.id, step = %name(*step), index, "child completed"),
                 Entry::ChildFailed { step, index } => tracing::debug!(job = %self.id, step = %name(*step), index, "child failed"),
                 Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),

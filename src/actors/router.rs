@@ -152,7 +152,7 @@ impl Router {
             RouterInput::End(id, answer) => self.end(id, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
-                tracing::warn!(%vhost, %queue, "the queue is missing: its running steps are dispatched again");
+                tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
                 self.shared.routes.each_live(|mailbox| {
                     mailbox.post(JobInput::QueueMissing { vhost: vhost.clone(), queue: queue.clone(), done: done.clone() });
                 });
@@ -192,7 +192,11 @@ impl Router {
             if let Some(mailbox) = self.shared.routes.find(id) {
                 return mailbox.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
             }
-            let earlier = if known { Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start"))) } else { self.earlier(id, &job) };
+            let earlier = if known {
+                Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start")))
+            } else {
+                self.earlier(id, &job)
+            };
             if let Some(answer) = earlier {
                 return tell(job.answer, answer);
             }
@@ -213,8 +217,12 @@ impl Router {
         match self.shared.reader.creation(id) {
             Ok(None) => None,
             Ok(Some(earlier)) if earlier.is_child => Some(Answer::Conflict(format!("the id {id} belongs to a child job"))),
-            Ok(Some(earlier)) if earlier.workflow != job.definition.full_name() => Some(Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", earlier.workflow))),
-            Ok(Some(earlier)) if earlier.message.as_ref() != Some(&job.message) => Some(Answer::Conflict(format!("the id {id} belongs to a job with another message"))),
+            Ok(Some(earlier)) if earlier.workflow != job.definition.full_name() => {
+                Some(Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", earlier.workflow)))
+            }
+            Ok(Some(earlier)) if earlier.message.as_ref() != Some(&job.message) => {
+                Some(Answer::Conflict(format!("the id {id} belongs to a job with another message")))
+            }
             Ok(Some(_)) => Some(Answer::Existing(id)),
             Err(error) => Some(Answer::Failed(error.to_string())),
         }
@@ -239,7 +247,9 @@ impl Router {
         }
         match self.shared.reader.creation(id) {
             Ok(None) => tell(answer, Answer::Unknown),
-            Ok(Some(found)) if found.is_child => tell(answer, Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))),
+            Ok(Some(found)) if found.is_child => {
+                tell(answer, Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to")))
+            }
             Ok(Some(found)) => self.shared.wiring().journal.post(super::journal::JournalInput::Delete(found.number, answer)),
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
         }

@@ -57,7 +57,13 @@ pub struct Wiring {
 
 impl Shared {
     /// Before any actor is started; `fatal` receives the reason for an end of the process.
-    pub fn new(settings: Settings, definitions: BTreeMap<String, Arc<Definition>>, reader: Reader, next_number: JobNumber, fatal: mpsc::UnboundedSender<String>) -> Shared {
+    pub fn new(
+        settings: Settings,
+        definitions: BTreeMap<String, Arc<Definition>>,
+        reader: Reader,
+        next_number: JobNumber,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Shared {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,

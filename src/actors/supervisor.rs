@@ -121,7 +121,12 @@ pub struct Manager {
 pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
     let by_name: BTreeMap<String, Arc<Definition>> = definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect();
     let journal = &settings.journal;
-    let options = Options { file: journal.file.clone(), cache_bytes: journal.cache_bytes, verify_bytes_max: journal.verify_bytes_max, pages_max: journal.pages_max };
+    let options = Options {
+        file: journal.file.clone(),
+        cache_bytes: journal.cache_bytes,
+        verify_bytes_max: journal.verify_bytes_max,
+        pages_max: journal.pages_max,
+    };
     let store = Store::open(&options)?;
     let started = super::clock::instant();
     let recovered = store.recover()?;
@@ -284,7 +289,8 @@ impl Manager {
 pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message: Message) -> Answer {
     let Some(definition) = shared.definitions.get(workflow).cloned() else { return Answer::Unknown };
     if !shared.health.accepts() {
-        let reasons: Vec<String> = shared.health.checks().into_iter().filter(|(_, good, _)| !good).map(|(name, _, text)| format!("{name}: {text}")).collect();
+        let reasons: Vec<String> =
+            shared.health.checks().into_iter().filter(|(_, good, _)| !good).map(|(name, _, text)| format!("{name}: {text}")).collect();
         return Answer::Overloaded(reasons.join("; "));
     }
     let (answer, answered) = oneshot::channel();

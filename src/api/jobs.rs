@@ -37,8 +37,11 @@ struct WorkflowRow<'a> {
 pub async fn workflows(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
     let counts = read(&shared, Reader::running_counts).await?;
     let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
-    let rows: Vec<WorkflowRow<'_>> =
-        shared.definitions.iter().map(|(full, definition)| WorkflowRow { vhost: &definition.vhost, name: &definition.name, job_count: count(full) }).collect();
+    let rows: Vec<WorkflowRow<'_>> = shared
+        .definitions
+        .iter()
+        .map(|(full, definition)| WorkflowRow { vhost: &definition.vhost, name: &definition.name, job_count: count(full) })
+        .collect();
     Ok(HttpResponse::Ok().json(rows))
 }
 
@@ -50,7 +53,12 @@ pub struct CreateQuery {
 }
 
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
-pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query<CreateQuery>, payload: web::Payload) -> Result<HttpResponse, Problem> {
+pub async fn create(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query<CreateQuery>,
+    payload: web::Payload,
+) -> Result<HttpResponse, Problem> {
     let definition = definition(&shared, &path, query.0.vhost.as_deref())?;
     let limit = shared.settings.http.body_bytes_max;
     let body = match payload.to_bytes_limited(limit).await {
@@ -84,7 +92,9 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
         },
     };
     match (in_query, in_body) {
-        (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!("different \"id\" values in query and body: {query} and {body}"))),
+        (Some(query), Some(body)) if query != body => {
+            Err(Problem::malformed(format!("different \"id\" values in query and body: {query} and {body}")))
+        }
         (query, body) => Ok(query.or(body)),
     }
 }
@@ -226,13 +236,22 @@ impl Listing {
 /// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty lists are left out
 /// unless `keep_empty`.
 fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, keep_empty: bool) -> HttpResponse {
-    let state = Streaming { reader: shared.reader.clone(), lists: lists.into_iter().rev().collect(), in_list: false, any_list: false, keep_empty, ended: false };
+    let state = Streaming {
+        reader: shared.reader.clone(),
+        lists: lists.into_iter().rev().collect(),
+        began: false,
+        in_list: false,
+        any_list: false,
+        keep_empty,
+        ended: false,
+    };
     HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(state))
 }
 
 struct Streaming {
     reader: Reader,
     lists: Vec<(&'static str, Listing)>,
+    began: bool,
     in_list: bool,
     any_list: bool,
     keep_empty: bool,
@@ -263,7 +282,8 @@ fn pieces(state: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error
 impl Streaming {
     fn next_piece(&mut self) -> Result<Bytes, JournalError> {
         let mut text = String::new();
-        if !self.any_list && !self.in_list {
+        if !self.began {
+            self.began = true;
             text.push('{');
         }
         let Some((key, listing)) = self.lists.last_mut() else {
@@ -342,13 +362,20 @@ fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<De
     };
     shared.definitions.get(&full).cloned().ok_or_else(|| {
         let known: Vec<&str> = shared.definitions.keys().map(String::as_str).collect();
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, &full), known)).max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.8);
+        let near = known
+            .iter()
+            .map(|known| (strsim::jaro_winkler(known, &full), known))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .filter(|(score, _)| *score > 0.8);
         let hint = near.map_or_else(String::new, |(_, known)| format!("; did you mean {known}?"));
         Problem::not_found(format!("unknown workflow {full}{hint}"))
     })
 }
 
-async fn read<T: Send + 'static>(shared: &web::Data<Shared>, query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static) -> Result<T, Problem> {
+async fn read<T: Send + 'static>(
+    shared: &web::Data<Shared>,
+    query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
+) -> Result<T, Problem> {
     let reader = shared.reader.clone();
     match web::block(move || query(&reader)).await {
         Ok(result) => Ok(result?),

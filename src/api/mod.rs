@@ -21,13 +21,12 @@ const HTTP_WORKERS: usize = 2;
 /// A server that is bound and ready to run; also tells the address, which the system chose for port 0.
 pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = shared.settings.http.listen;
-    let server = HttpServer::new(move || {
-        App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(count)).wrap(from_fn(authorise)).configure(routes)
-    })
-    .workers(HTTP_WORKERS)
-    .disable_signals()
-    .shutdown_timeout(1)
-    .bind(listen)?;
+    let server =
+        HttpServer::new(move || App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(count)).wrap(from_fn(authorise)).configure(routes))
+            .workers(HTTP_WORKERS)
+            .disable_signals()
+            .shutdown_timeout(1)
+            .bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
     Ok((server.run(), address))
 }

@@ -4,7 +4,6 @@
 //! A bus never decides anything. It takes step messages until it was told to close, keeps each until the broker has
 //! confirmed it, and reports what happens through one [`EventSink`].
 
-#[path = "amqp_stub.rs"]
 pub mod amqp;
 pub mod embedded;
 

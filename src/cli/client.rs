@@ -9,7 +9,9 @@ use ureq::{Agent, Body};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The manager cannot be reached: exit code 3.
-    #[error("cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? Give its address with --server or WORKFLOW_MANAGER_URL")]
+    #[error(
+        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? Give its address with --server or WORKFLOW_MANAGER_URL"
+    )]
     Unreachable {
         /// The address.
         server: String,

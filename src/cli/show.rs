@@ -83,7 +83,8 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     let created = client.post(&format!("/api/workflow/{}{query}", arguments.workflow), &message)?;
     let id = parse::<serde_json::Value>(&created)?.get("id").and_then(|id| id.as_str().map(str::to_owned)).unwrap_or_default();
     let job = follow(&client, &id)?;
-    let result = job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
+    let result =
+        job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
     if arguments.client.json {
         let reason = serde_json::json!(job.reason);
         writeln!(out, "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}", job.state)?;
@@ -111,7 +112,9 @@ fn message(argument: &str) -> Result<String, ClientError> {
 
 fn follow(client: &Client, id: &str) -> Result<JobAnswer, ClientError> {
     let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
     let mut pause = LOOK_FIRST;
     loop {
         let job: JobAnswer = parse(&client.get(&format!("/api/job/{id}"))?)?;
@@ -161,7 +164,8 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
         rows.extend(running.chain(list.completed.into_iter().map(|id| (id, "ended"))).map(|(id, state)| (id, name.clone(), state)));
     }
     if arguments.json {
-        let list: Vec<serde_json::Value> = rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id, "workflow": workflow, "state": state })).collect();
+        let list: Vec<serde_json::Value> =
+            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id, "workflow": workflow, "state": state })).collect();
         writeln!(out, "{}", serde_json::Value::from(list))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -196,11 +200,15 @@ pub(super) fn job(id: &str, arguments: &ClientArguments, out: &mut dyn Write) ->
     }
     let mut table = table(&["STEP", "STATE", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
     for step in &job.steps {
-        let elapsed = job.completed.iter().find(|entry| entry.name == step.name).map_or_else(String::new, |entry| {
-            humantime::format_duration(Duration::from_micros(entry.elapsed / 1_000)).to_string()
-        });
+        let elapsed = job
+            .completed
+            .iter()
+            .find(|entry| entry.name == step.name)
+            .map_or_else(String::new, |entry| humantime::format_duration(Duration::from_micros(entry.elapsed / 1_000)).to_string());
         let place = match (&step.children, &step.queue) {
-            (Some(children), _) => format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed),
+            (Some(children), _) => {
+                format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)
+            }
             (None, Some(queue)) => queue.clone(),
             (None, None) => String::new(),
         };
@@ -218,5 +226,6 @@ fn table(header: &[&str]) -> Table {
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
-    serde_json::from_str(text).map_err(|error| ClientError::Refused(format!("the manager's answer is not what this client knows ({error}): are both of the same version?")))
+    serde_json::from_str(text)
+        .map_err(|error| ClientError::Refused(format!("the manager's answer is not what this client knows ({error}): are both of the same version?")))
 }

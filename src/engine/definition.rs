@@ -106,7 +106,8 @@ impl Graph {
                 }
             }
         }
-        let last_steps = (0..steps.len()).filter(|at| dependents[*at].is_empty()).map(|at| StepIndex(u16::try_from(at).unwrap_or(u16::MAX))).collect();
+        let last_steps =
+            (0..steps.len()).filter(|at| dependents[*at].is_empty()).map(|at| StepIndex(u16::try_from(at).unwrap_or(u16::MAX))).collect();
         Graph { name, fan_out, steps, dependents, last_steps }
     }
 

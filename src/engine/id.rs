@@ -95,8 +95,7 @@ impl FromStr for CorrelationId {
 /// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*` (SPEC §2).
 pub fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic()) && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 /// How much of a stranger's text an error repeats, in characters.

@@ -217,9 +217,10 @@ impl Job {
     /// The items whose child jobs are under way.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let running = self.state == JobState::Running;
-        self.fanning_out.iter().filter(move |_| running).flat_map(|step| {
-            self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way().map(|index| (*step, index)))
-        })
+        self.fanning_out
+            .iter()
+            .filter(move |_| running)
+            .flat_map(|step| self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way().map(|index| (*step, index))))
     }
 
     /// The id of the child job of `step` at `index`, as recorded when it was started.
@@ -271,7 +272,18 @@ impl Job {
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
         let ready = graph.indices().filter(|step| steps[step.at()].waits_for == 0).collect();
         let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        Job { origin, message, state: JobState::Running, ended: None, reason: None, steps, ready, fanning_out: Vec::new(), plain_running: 0, steps_left }
+        Job {
+            origin,
+            message,
+            state: JobState::Running,
+            ended: None,
+            reason: None,
+            steps,
+            ready,
+            fanning_out: Vec::new(),
+            plain_running: 0,
+            steps_left,
+        }
     }
 
     fn record(&mut self, entry: Entry, decision: &mut Decision) {
@@ -335,7 +347,13 @@ impl Job {
         Ok((entries, lost.iter().map(dispatch).collect()))
     }
 
-    fn decide_child_ended(&self, step: StepIndex, index: u32, outcome: ChildOutcome, ctx: &Context<'_>) -> Result<(Vec<Entry>, Vec<Effect>), Rejected> {
+    fn decide_child_ended(
+        &self,
+        step: StepIndex,
+        index: u32,
+        outcome: ChildOutcome,
+        ctx: &Context<'_>,
+    ) -> Result<(Vec<Entry>, Vec<Effect>), Rejected> {
         if matches!(self.state, JobState::Completed | JobState::Cancelled) {
             return Err(Rejected::Ended);
         }
@@ -381,7 +399,8 @@ impl Job {
     }
 
     fn cancel(&self, reason: Arc<str>, tell_parent: bool, ctx: &Context<'_>) -> (Vec<Entry>, Vec<Effect>) {
-        let mut effects: Vec<Effect> = self.open_child_ids().map(|id| Effect::CancelChild(id, "the job it belongs to was cancelled".into())).collect();
+        let mut effects: Vec<Effect> =
+            self.open_child_ids().map(|id| Effect::CancelChild(id, "the job it belongs to was cancelled".into())).collect();
         if let Some(parent) = self.origin.parent
             && tell_parent
         {
@@ -441,7 +460,9 @@ impl Job {
         }
         let (size, limit) = (input.encoded_len(), ctx.limits.step_message_bytes_max);
         if size > limit {
-            let reason = format!("its step message would have {size} bytes, the limit is {limit} (setting limits.step_message_bytes_max): pass large data by reference");
+            let reason = format!(
+                "its step message would have {size} bytes, the limit is {limit} (setting limits.step_message_bytes_max): pass large data by reference"
+            );
             return self.fail_step(step, Failure { reason: reason.into(), raw: None }, ctx);
         }
         let attempt = self.steps[step.at()].attempt + 1;
@@ -460,7 +481,8 @@ impl Job {
             }
         };
         if items > 0 && self.origin.depth >= ctx.limits.depth_max {
-            let reason = format!("child jobs would nest deeper than {} levels (setting limits.depth_max): does the recursion end?", ctx.limits.depth_max);
+            let reason =
+                format!("child jobs would nest deeper than {} levels (setting limits.depth_max): does the recursion end?", ctx.limits.depth_max);
             return self.fail_step(step, Failure { reason: reason.into(), raw: None }, ctx);
         }
         (vec![Entry::FanOutStarted { step, at: ctx.now, items, warning: warning.map(Into::into) }], Vec::new())
@@ -637,7 +659,8 @@ fn parse_reply(reply: Reply, ctx: &Context<'_>) -> Result<Message, Failure> {
     match reply {
         Reply::Result(body) if body.len() > ctx.limits.reply_bytes_max => {
             let limit = ctx.limits.reply_bytes_max;
-            let reason = format!("the reply has {} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference", body.len());
+            let reason =
+                format!("the reply has {} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference", body.len());
             Err(failure(reason, Some(&body)))
         }
         Reply::Result(body) => Message::parse(&body).map_err(|error| failure(format!("the reply is no JSON object: {error}"), Some(&body))),

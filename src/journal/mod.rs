@@ -66,7 +66,9 @@ pub enum JournalError {
         error: std::io::Error,
     },
     /// A row's checksum, or its content, is wrong.
-    #[error("the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty")]
+    #[error(
+        "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+    )]
     Damaged {
         /// The journal's file.
         file: String,
@@ -126,10 +128,8 @@ pub enum Remedy {
 impl JournalError {
     /// What to do about it.
     pub fn remedy(&self) -> Remedy {
-        match self {
-            JournalError::Sqlite { error, .. } if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => Remedy::WaitForRoom,
-            _ => Remedy::Exit,
-        }
+        let full = matches!(self, JournalError::Sqlite { error, .. } if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull));
+        if full { Remedy::WaitForRoom } else { Remedy::Exit }
     }
 }
 

@@ -90,7 +90,8 @@ impl Reader {
             let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
             let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
             let message = entries.into_iter().find_map(|entry| if let Entry::JobCreated { message } = entry { message } else { None });
-            let (number, workflow, parent): (_, _, Option<JobNumber>) = (row.get(0).map_err(failed)?, row.get(4).map_err(failed)?, row.get(5).map_err(failed)?);
+            let (number, workflow, parent): (_, _, Option<JobNumber>) =
+                (row.get(0).map_err(failed)?, row.get(4).map_err(failed)?, row.get(5).map_err(failed)?);
             Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
         })
     }
@@ -126,7 +127,8 @@ impl Reader {
     pub fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
-                let mut statement = connection.prepare_cached("SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow")?;
+                let mut statement =
+                    connection.prepare_cached("SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow")?;
                 let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 rows.collect()
             };

@@ -41,7 +41,9 @@ impl Store {
             return Ok(None);
         }
         rebuild.wanted.push(number);
-        for row in rebuild.rows(&format!("{JOB_ROWS} WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND open = 1"), [number])? {
+        for row in
+            rebuild.rows(&format!("{JOB_ROWS} WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND open = 1"), [number])?
+        {
             rebuild.live_children.insert(place(&row));
         }
         Ok(rebuild.finish()?.pop())
@@ -121,7 +123,8 @@ impl<'a> Rebuild<'a> {
 
     /// A child's message, which follows from its parent's input as soon as the fan-out step has started.
     fn child_message(&mut self, parent: JobNumber, step: StepIndex, index: u32) -> Result<Option<Message>, JournalError> {
-        let in_range = |job: &Job| job.steps().nth(step.at()).and_then(|(_, run)| run.fan_out.as_ref()).is_some_and(|fan_out| index < fan_out.items());
+        let in_range =
+            |job: &Job| job.steps().nth(step.at()).and_then(|(_, run)| run.fan_out.as_ref()).is_some_and(|fan_out| index < fan_out.items());
         let Some(job) = self.load(parent)? else { return Ok(None) };
         if !in_range(job) {
             return Ok(None);
@@ -131,7 +134,8 @@ impl<'a> Rebuild<'a> {
 
     fn entries(&self, number: JobNumber) -> Result<Vec<Entry>, JournalError> {
         let failed = |error| self.failed(error);
-        let mut statement = self.connection.prepare_cached("SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq").map_err(failed)?;
+        let mut statement =
+            self.connection.prepare_cached("SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq").map_err(failed)?;
         let mut rows = statement.query([number]).map_err(failed)?;
         let mut entries = Vec::new();
         while let Some(row) = rows.next().map_err(failed)? {
@@ -152,8 +156,11 @@ impl<'a> Rebuild<'a> {
             return Ok(known.clone());
         }
         let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "definitions", row: number, what };
-        let body: Option<String> =
-            self.connection.query_row("SELECT body FROM definitions WHERE number = ?1", [number], |row| row.get(0)).optional().map_err(|error| self.failed(error))?;
+        let body: Option<String> = self
+            .connection
+            .query_row("SELECT body FROM definitions WHERE number = ?1", [number], |row| row.get(0))
+            .optional()
+            .map_err(|error| self.failed(error))?;
         let body = body.ok_or_else(|| damaged("it is missing".to_owned()))?;
         let definition: Arc<Definition> = serde_json::from_str(&body).map(Arc::new).map_err(|error| damaged(error.to_string()))?;
         self.definitions.insert(number, definition.clone());

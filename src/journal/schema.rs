@@ -82,7 +82,8 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
 }
 
 fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
-    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map_err(|error| damaged_or_failed(file, error));
+    let pragma =
+        |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map_err(|error| damaged_or_failed(file, error));
     let (found, application, pages) = (pragma("user_version")?, pragma("application_id")?, pragma("page_count")?);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if pages > 0 && application != APPLICATION_ID {

@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn each_cycle_is_found_once() {
-        let cases: [(&[&[usize]], &[&[usize]]); 7] = [
+        type Nodes = [&'static [usize]];
+        let cases: [(&Nodes, &Nodes); 7] = [
             (&[&[], &[0], &[0, 1]], &[]),
             (&[&[1], &[0]], &[&[0, 1]]),
             (&[&[1], &[2], &[0], &[2]], &[&[0, 1, 2]]),

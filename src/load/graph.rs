@@ -52,7 +52,7 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
     for (at, step) in draft.steps.iter().enumerate() {
         let Some(name) = &step.name else { continue };
         report.step = Some(name.text.clone());
-        let depends = dependencies(step, at, &names, report);
+        let depends = dependencies(draft, at, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
         warn_of_idle_keys(step, name, report);
         let name: Arc<str> = name.text.as_str().into();
@@ -75,7 +75,10 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
         match names.get(name.text.as_str()) {
             Some((_, first)) => {
                 report.step = Some(name.text.clone());
-                report.error(name.at, format!("a step {} is declared already, at {first}; the steps of one graph differ in their names", quoted(&name.text)));
+                report.error(
+                    name.at,
+                    format!("a step {} is declared already, at {first}; the steps of one graph differ in their names", quoted(&name.text)),
+                );
                 report.step = None;
             }
             None => {
@@ -87,7 +90,8 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
 }
 
 /// A step's `depends` in its order; `__start__` alone is the same as none.
-fn dependencies(step: &StepDraft, own: usize, names: &HashMap<&str, usize>, report: &mut Report) -> Vec<Dependency> {
+fn dependencies(draft: &GraphDraft, own: usize, names: &HashMap<&str, usize>, report: &mut Report) -> Vec<Dependency> {
+    let step = &draft.steps[own];
     let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
     let mut seen: HashMap<&str, Position> = HashMap::with_capacity(step.depends.len());
     for word in &step.depends {
@@ -103,7 +107,7 @@ fn dependencies(step: &StepDraft, own: usize, names: &HashMap<&str, usize>, repo
                 Some(at) if *at == own => report.error(word.at, "depends on itself; remove it from its `depends`"),
                 Some(at) => found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at)))),
                 None => {
-                    let guess = report.guess(name, sorted(names.keys().copied()));
+                    let guess = report.guess(name, draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str())));
                     report.error(word.at, format!("depends on {}, which is not a step here{guess}", quoted(name)));
                 }
             },
@@ -125,7 +129,10 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second)) else { continue };
         let shown: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
         report.step = Some(name(first).to_owned());
-        report.error(word.at, format!("depends on itself by a cycle: {} (each depends on the next); remove one of these dependencies", shown.join(" → ")));
+        report.error(
+            word.at,
+            format!("depends on itself by a cycle: {} (each depends on the next); remove one of these dependencies", shown.join(" → ")),
+        );
         report.step = None;
     }
 }
@@ -157,7 +164,11 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
         match columns.get(&column) {
             Some(first) if first.text != name.text => report.error(
                 name.at,
-                format!("differs from {}, at {}, in upper and lower case alone; the table of statuses cannot tell them apart", quoted(&first.text), first.at),
+                format!(
+                    "differs from {}, at {}, in upper and lower case alone; the table of statuses cannot tell them apart",
+                    quoted(&first.text),
+                    first.at
+                ),
             ),
             // The same name twice is reported with the steps.
             Some(_) => (),
@@ -171,21 +182,24 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
 
 /// The tasks of a workflow, to be found by their names.
 struct Tasks<'d> {
-    names: HashMap<&'d str, GraphIndex>,
+    names: BTreeMap<&'d str, GraphIndex>,
     owners: &'d TaskOwners,
 }
 
 impl<'d> Tasks<'d> {
     fn of(workflow: &'d WorkflowDraft, owners: &'d TaskOwners, report: &mut Report) -> Tasks<'d> {
-        let mut names: HashMap<&str, GraphIndex> = HashMap::with_capacity(workflow.tasks.len());
+        let mut names = BTreeMap::new();
         let mut places: HashMap<&str, Position> = HashMap::with_capacity(workflow.tasks.len());
         for (at, task) in workflow.tasks.iter().enumerate() {
             let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else { continue };
             if let Some(first) = places.get(name.text.as_str()) {
-                report.error(name.at, format!("a task {} is declared already, at {first}; the tasks of one workflow differ in their names", quoted(&name.text)));
+                report.error(
+                    name.at,
+                    format!("a task {} is declared already, at {first}; the tasks of one workflow differ in their names", quoted(&name.text)),
+                );
                 continue;
             }
-            names.insert(&name.text, index);
+            names.insert(name.text.as_str(), index);
             places.insert(&name.text, name.at);
         }
         Tasks { names, owners }
@@ -195,7 +209,7 @@ impl<'d> Tasks<'d> {
         if let Some(index) = self.names.get(task.text.as_str()) {
             return Some(*index);
         }
-        let guess = report.guess(&task.text, sorted(self.names.keys().copied()));
+        let guess = report.guess(&task.text, self.names.keys().copied());
         let hint = match self.owners.get(&task.text) {
             Some(owner) => format!("; the workflow {} has one, but a task belongs to its workflow: declare it here too", quoted(owner)),
             None if self.names.is_empty() => "; it has no `tasks`".to_owned(),
@@ -225,11 +239,4 @@ fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
             report.task = None;
         }
     }
-}
-
-/// In an order that does not vary from run to run: of two equally near guesses the first is made.
-fn sorted<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut words: Vec<&str> = words.collect();
-    words.sort_unstable();
-    words
 }

@@ -1,7 +1,7 @@
 //! Workflow files: YAML to validated definitions, with all problems at once (SPEC §2). The only user of the YAML crate.
 //!
 //! ```text
-//! yaml      text → a tree in which each key and value knows its place
+//! yaml      text → a tree in which each key and value knows its place (`syntax`: the parser's errors in words)
 //! read      tree → drafts: each key and value on its own is right (`schema`: the known keys; `singular`: item keys)
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`)
 //! here      files → definitions, one for each virtual host; what concerns several workflows or files
@@ -16,6 +16,7 @@ mod read;
 mod report;
 mod schema;
 mod singular;
+mod syntax;
 mod words;
 mod yaml;
 
@@ -140,12 +141,21 @@ impl Loading {
         report.workflow = Some(name.text.clone());
         let spelling = self.spellings.entry(name.text.to_ascii_lowercase()).or_insert_with(|| name.text.clone());
         if *spelling != name.text {
-            report.error(name.at, format!("differs from the workflow {} in upper and lower case alone; their tables of statuses could not be told apart", quoted(spelling)));
+            report.error(
+                name.at,
+                format!(
+                    "differs from the workflow {} in upper and lower case alone; their tables of statuses could not be told apart",
+                    quoted(spelling)
+                ),
+            );
         }
         let vhosts = if draft.vhosts.is_empty() { vec![String::new()] } else { draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect() };
         self.steps = self.steps.saturating_add(graphs.iter().map(|graph| graph.steps.len()).sum::<usize>().saturating_mul(vhosts.len()));
         if self.steps > STEPS_IN_ALL_MAX {
-            report.error(draft.at, format!("all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, each counted once for each virtual host"));
+            report.error(
+                draft.at,
+                format!("all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, each counted once for each virtual host"),
+            );
         }
         for vhost in vhosts {
             let definition = Definition { name: name.text.clone(), vhost, graphs: Vec::new() };

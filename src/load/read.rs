@@ -243,7 +243,10 @@ impl<'n> Fields<'n> {
                 Vec::new()
             }
             Value::Map(_) => {
-                report.error(entry.value.at, format!("{} takes a list, found a mapping; is a `-` missing before {}?", quoted(key), quoted(first_key(&entry.value))));
+                report.error(
+                    entry.value.at,
+                    format!("{} takes a list, found a mapping; is a `-` missing before {}?", quoted(key), quoted(first_key(&entry.value))),
+                );
                 Vec::new()
             }
         }
@@ -257,7 +260,10 @@ impl<'n> Fields<'n> {
         };
         let items = self.list(key, limit, report);
         if items.is_empty() && matches!(&entry.value.value, Value::List(_) | Value::Scalar(Scalar::Null, _)) {
-            report.error(entry.place(), format!("the list {} is empty; {} has at least one {}", quoted(key), self.place.of(), key.trim_end_matches('s')));
+            report.error(
+                entry.place(),
+                format!("the list {} is empty; {} has at least one {}", quoted(key), self.place.of(), key.trim_end_matches('s')),
+            );
         }
         if items.is_empty() { None } else { Some(items) }
     }
@@ -322,7 +328,13 @@ fn bounded_text(node: &Node, at: Position, expected: &str, report: &mut Report) 
         Value::Scalar(Scalar::Text, text) => text,
         Value::Scalar(kind @ (Scalar::Boolean | Scalar::Number), text) => {
             let kind = if *kind == Scalar::Number { "number" } else { "boolean" };
-            report.error(at, format!("expected {expected}, found {text}, which YAML may take for a {kind}; put it into quotes: \"{text}\"", text = shortened(text)));
+            report.error(
+                at,
+                format!(
+                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it into quotes: \"{text}\"",
+                    text = shortened(text)
+                ),
+            );
             return None;
         }
         Value::Broken => return None,

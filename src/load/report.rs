@@ -46,7 +46,7 @@ impl fmt::Display for Problem {
 }
 
 /// How many misspelt words of one file are guessed at: guessing compares with every candidate, and time is bounded.
-const GUESSES_MAX: usize = 100;
+const GUESSES_MAX: usize = 50;
 
 /// The problems of one file, and where the reading of it stands.
 pub(super) struct Report {
@@ -71,7 +71,16 @@ struct Scope {
 
 impl Report {
     pub(super) fn new(file: &str) -> Report {
-        Report { file: file.to_owned(), workflow: None, task: None, step: None, errors: Vec::new(), warnings: Vec::new(), guesses: 0, scopes: Vec::new() }
+        Report {
+            file: file.to_owned(),
+            workflow: None,
+            task: None,
+            step: None,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            guesses: 0,
+            scopes: Vec::new(),
+        }
     }
 
     pub(super) fn error(&mut self, at: Position, message: impl Into<String>) {

@@ -30,7 +30,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         return None;
     }
     let plain = without_style(word);
-    let allowed = (word.chars().count() / 3).clamp(1, 3);
+    let allowed = ((word.chars().count() + 1) / 3).min(3);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
         if candidate == word || candidate.len().abs_diff(word.len()) > allowed + 2 {
@@ -78,6 +78,7 @@ mod tests {
         assert_eq!(nearest("ItemListkey", keys), Some("itemListKey"));
         assert_eq!(nearest("colour", keys), None);
         assert_eq!(nearest("", keys), None);
+        assert_eq!(nearest("a", ["b"]), None);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! (`name: yes` is not a name), a key that is given twice is known with both places, and one mistake does not hide the
 //! next. Aliases share their node, so that a YAML bomb takes no memory; what it would unfold to is counted and limited.
 
-use super::words::quoted;
-use serde_yaml::granit_parser::{self, ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+use super::syntax::explained;
+use super::words::{quoted, shortened};
+use serde_yaml::granit_parser::{self, Event, Marker, Parser, ScalarStyle, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -94,7 +95,7 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
                 };
                 builder.take(event, place)
             }
-            Err(error) => Err(explained(&error)),
+            Err(error) => Err(explained(&error, text)),
         };
         if let Err(fatal) = taken {
             builder.mistakes.push(fatal);
@@ -178,9 +179,7 @@ impl Builder {
                 // Its list or mapping is still open: it would contain itself.
                 None => self.broken(at, "this alias stands within the value that it names; a value cannot contain itself"),
             },
-            Event::UnresolvedAlias(name) => {
-                self.broken(at, format!("no anchor `&{}` stands before this alias", super::words::shortened(&name)))
-            }
+            Event::UnresolvedAlias(name) => self.broken(at, format!("no anchor `&{}` stands before this alias", shortened(&name))),
             // Comments, when some other crate switches them on.
             _ => Ok(()),
         }
@@ -344,41 +343,8 @@ fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
     Mistake::new(at, format!("the tag {} has no meaning here; remove it (quotes make a text)", quoted(&tag.original())))
 }
 
-fn too_deep(at: Position) -> Mistake {
+pub(super) fn too_deep(at: Position) -> Mistake {
     Mistake::new(at, format!("lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"))
-}
-
-/// The parser's errors in words that say what to do, where there is something to say.
-fn explained(error: &ScanError) -> Mistake {
-    let at = Position::from(*error.marker());
-    let kind = error.kind();
-    if matches!(kind, ErrorKind::RecursionLimitExceeded) {
-        return too_deep(at);
-    }
-    let hint = if matches!(kind, ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed | ErrorKind::TabInPlainScalar) {
-        "; indent with spaces"
-    } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
-        "; check the indentation and whether the line above lacks its `:`; a text that contains `: ` wants quotes"
-    } else if matches!(
-        kind,
-        ErrorKind::ExpectedBlockMappingKey | ErrorKind::ExpectedBlockSequenceEntry | ErrorKind::InvalidIndentation | ErrorKind::BlockSequenceEntryNotAllowed
-    ) {
-        "; check the indentation of this line against the lines above"
-    } else if matches!(kind, ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey) {
-        "; a line within a mapping reads `key: value`"
-    } else if matches!(kind, ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar) {
-        "; put a text with special characters into quotes"
-    } else if matches!(kind, ErrorKind::UnclosedFlowCollection { .. } | ErrorKind::UnexpectedEofFlowSequence | ErrorKind::UnexpectedEofFlowMapping) {
-        "; close it with `]` or `}`"
-    } else if matches!(
-        kind,
-        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent | ErrorKind::DocumentIndicatorInQuotedScalar | ErrorKind::UnexpectedEof
-    ) {
-        "; is a closing quote missing in a line above?"
-    } else {
-        ""
-    };
-    Mistake::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
 }
 
 impl Mistake {
@@ -414,7 +380,8 @@ mod tests {
     fn shown(node: &Node) -> String {
         match &node.value {
             Value::Map(entries) => {
-                let entries: Vec<String> = entries.iter().map(|entry| format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))).collect();
+                let entries: Vec<String> =
+                    entries.iter().map(|entry| format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))).collect();
                 format!("{{{}}}", entries.join(" "))
             }
             Value::List(items) => format!("[{}]", items.iter().map(|item| shown(item)).collect::<Vec<String>>().join(" ")),

@@ -40,10 +40,9 @@ fn message(text: &str) -> Message {
 }
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
-    match manager.create(workflow, None, message(text)).await {
-        Answer::Created(id) => id,
-        other => panic!("not created: {other:?}"),
-    }
+    let answer = manager.create(workflow, None, message(text)).await;
+    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    id
 }
 
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -60,7 +59,8 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 async fn ended(manager: &Manager, id: JobId) -> Job {
-    until("the job ends", || manager.shared().reader.job(id).expect("reads").map(|found| found.job).filter(|job| job.state() != JobState::Running)).await
+    until("the job ends", || manager.shared().reader.job(id).expect("reads").map(|found| found.job).filter(|job| job.state() != JobState::Running))
+        .await
 }
 
 fn on_a_system(test: impl Future<Output = ()>) {
@@ -116,7 +116,14 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
             ids.push(create(&manager, "chain", &format!("{{\"n\":{n}}}")).await);
         }
         until("every job waits for b", || {
-            let waits = |id: &JobId| manager.shared().reader.job(*id).expect("reads").is_some_and(|found| found.job.steps().next().is_some_and(|(_, run)| run.output.is_some()));
+            let waits = |id: &JobId| {
+                manager
+                    .shared()
+                    .reader
+                    .job(*id)
+                    .expect("reads")
+                    .is_some_and(|found| found.job.steps().next().is_some_and(|(_, run)| run.output.is_some()))
+            };
             ids.iter().all(waits).then_some(())
         })
         .await;

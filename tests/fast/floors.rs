@@ -52,7 +52,13 @@ fn no_file_imports_upwards() {
         for part in text.split("crate::").skip(1) {
             let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             if used.chars().next().is_some_and(char::is_lowercase) {
-                assert!(may_use(&module, &used), "{}: {module} (floor {}) uses crate::{used} (floor {})", path.display(), floor(&module), floor(&used));
+                assert!(
+                    may_use(&module, &used),
+                    "{}: {module} (floor {}) uses crate::{used} (floor {})",
+                    path.display(),
+                    floor(&module),
+                    floor(&used)
+                );
             }
         }
     }
@@ -69,7 +75,9 @@ fn the_engine_is_pure() {
 
 #[test]
 fn each_resource_has_one_user() {
-    for (word, owner) in [("lapin::", "bus"), ("rusqlite::", "journal"), ("serde_yaml::", "load"), ("config::Config", "settings"), ("DashMap<", "actors")] {
+    for (word, owner) in
+        [("lapin::", "bus"), ("rusqlite::", "journal"), ("serde_yaml::", "load"), ("config::Config", "settings"), ("DashMap<", "actors")]
+    {
         for (module, path, text) in sources() {
             assert!(module == owner || !text.contains(word), "{} uses {word}, which belongs to {owner}", path.display());
         }

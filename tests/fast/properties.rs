@@ -59,7 +59,9 @@ fn work(name: &str, input: &BTreeMap<String, serde_json::Value>) -> BTreeMap<Str
     let mut output = input.clone();
     output.insert(format!("by_{name}"), 1.into());
     output.insert("last".to_owned(), name.into());
-    if name.starts_with('c') && let Some(item) = output.get_mut("item") {
+    if name.starts_with('c')
+        && let Some(item) = output.get_mut("item")
+    {
         *item = format!("{}{name}", item.as_str().unwrap_or_default()).into();
     }
     output

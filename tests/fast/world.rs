@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use workflow_manager::engine::{Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin, Rejected, Reply, StepIndex, Timestamp};
+use workflow_manager::engine::{
+    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin, Rejected, Reply, StepIndex, Timestamp,
+};
 
 pub(crate) const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 10_000 };
 
@@ -109,10 +111,10 @@ impl World {
                 // A child that has ended already takes no more.
                 Effect::HaltChild(child, reason) => {
                     let _ = self.take(child, Input::Halt(reason));
-                },
+                }
                 Effect::CancelChild(child, reason) => {
                     let _ = self.take(child, Input::Cancel { reason, tell_parent: false });
-                },
+                }
                 Effect::TellParent(parent, outcome) => {
                     let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, outcome });
                 }

@@ -1,0 +1,144 @@
+//! Which acknowledgements the broker is owed: as few as possible, by acknowledging whole prefixes of deliveries at once.
+
+use crate::bus::Verdict;
+use std::collections::BTreeMap;
+
+/// What the broker is to be told of one delivery or a prefix of deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// This one is taken.
+    Ack(u64),
+    /// This one and all before it are taken.
+    AckUpTo(u64),
+    /// This one goes back to its queue.
+    Requeue(u64),
+}
+
+/// The deliveries of one channel. Their tags count from 1 without gaps.
+#[derive(Debug)]
+pub(super) struct Window {
+    delivered: u64,
+    /// Every delivery up to here is settled with the broker.
+    settled_to: u64,
+    /// Verdicts on deliveries after an unsettled one; true: the broker is still owed an ack.
+    early: BTreeMap<u64, bool>,
+    owed: usize,
+    owed_max: usize,
+}
+
+impl Window {
+    /// Of deliveries to come; when more than `owed_max` acks wait behind an unsettled delivery they are sent one by one.
+    pub(super) fn new(owed_max: usize) -> Window {
+        Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
+    }
+
+    pub(super) fn deliver(&mut self, tag: u64) {
+        self.delivered = tag;
+    }
+
+    /// How many deliveries have no verdict yet.
+    pub(super) fn unsettled(&self) -> usize {
+        usize::try_from(self.delivered - self.settled_to).unwrap_or(usize::MAX) - self.early.len()
+    }
+
+    /// Whether acks wait behind an unsettled delivery.
+    pub(super) fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Takes a verdict; what is to be said at once is pushed to `answers`.
+    pub(super) fn settle(&mut self, tag: u64, verdict: Verdict, answers: &mut Vec<Answer>) {
+        match verdict {
+            Verdict::Ack => {
+                self.early.insert(tag, true);
+                self.owed += 1;
+            }
+            Verdict::Requeue => {
+                self.early.insert(tag, false);
+                answers.push(Answer::Requeue(tag));
+            }
+        }
+    }
+
+    /// At the end of a burst of verdicts: what is to be said now. With `all` nothing stays behind.
+    pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Answer>) {
+        let mut acked = None;
+        while let Some(owed) = self.early.remove(&(self.settled_to + 1)) {
+            self.settled_to += 1;
+            if owed {
+                self.owed -= 1;
+                // Not a requeued one: the broker knows its tag no more and would close the channel.
+                acked = Some(self.settled_to);
+            }
+        }
+        answers.extend(acked.map(Answer::AckUpTo));
+        if all || self.owed > self.owed_max {
+            for (tag, owed) in self.early.iter_mut().filter(|(_, owed)| **owed) {
+                *owed = false;
+                answers.push(Answer::Ack(*tag));
+            }
+            self.owed = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(delivered: u64, owed_max: usize) -> Window {
+        let mut window = Window::new(owed_max);
+        (1..=delivered).for_each(|tag| window.deliver(tag));
+        window
+    }
+
+    fn take(window: &mut Window, verdicts: &[(u64, Verdict)], all: bool) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        verdicts.iter().for_each(|(tag, verdict)| window.settle(*tag, *verdict, &mut answers));
+        window.flush(all, &mut answers);
+        answers
+    }
+
+    #[test]
+    fn a_prefix_is_acknowledged_at_once() {
+        let mut window = window(5, 10);
+        assert_eq!(take(&mut window, &[(2, Verdict::Ack), (1, Verdict::Ack), (3, Verdict::Ack)], false), [Answer::AckUpTo(3)]);
+        assert_eq!(window.unsettled(), 2);
+    }
+
+    #[test]
+    fn acks_behind_a_gap_wait_for_it_to_close() {
+        let mut window = window(5, 10);
+        assert_eq!(take(&mut window, &[(2, Verdict::Ack), (4, Verdict::Ack)], false), []);
+        assert!(window.owes());
+        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Answer::AckUpTo(2)]);
+        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], false), [Answer::AckUpTo(4)]);
+        assert!(!window.owes());
+    }
+
+    #[test]
+    fn too_many_acks_behind_a_gap_go_out_one_by_one() {
+        let mut window = window(5, 2);
+        assert_eq!(
+            take(&mut window, &[(3, Verdict::Ack), (5, Verdict::Ack), (2, Verdict::Ack)], false),
+            [Answer::Ack(2), Answer::Ack(3), Answer::Ack(5)]
+        );
+        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Answer::AckUpTo(1)]);
+        assert_eq!((window.unsettled(), window.owes()), (1, false));
+    }
+
+    #[test]
+    fn a_requeued_delivery_is_told_at_once_and_never_acknowledged() {
+        let mut window = window(3, 10);
+        assert_eq!(take(&mut window, &[(1, Verdict::Ack), (2, Verdict::Requeue)], false), [Answer::Requeue(2), Answer::AckUpTo(1)]);
+        assert_eq!(take(&mut window, &[(3, Verdict::Requeue)], false), [Answer::Requeue(3)]);
+        assert_eq!(window.unsettled(), 0);
+    }
+
+    #[test]
+    fn at_the_end_nothing_stays_behind() {
+        let mut window = window(3, 10);
+        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], true), [Answer::Ack(3)]);
+        assert_eq!((window.unsettled(), window.owes()), (2, false));
+    }
+}

@@ -1,0 +1,224 @@
+//! Where the broker is, how a connection to it is opened, and in plain words why one could not be or was lost.
+
+use super::{AmqpError, AmqpSettings};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionProperties, ErrorKind};
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// How long the opening of a connection may take, unless the address says otherwise (`?connection_timeout=` in ms).
+const OPEN_SECONDS_MAX: u64 = 10;
+
+/// How long the orderly closing of a connection may take.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// The longest virtual host and queue name that AMQP can carry.
+const NAME_BYTES_MAX: usize = 255;
+
+/// A broker's address, checked. Shown without the password.
+pub(super) struct Address {
+    uri: AMQPUri,
+}
+
+impl Address {
+    pub(super) fn parse(settings: &AmqpSettings) -> Result<Address, AmqpError> {
+        let server = settings.server.as_str();
+        let refused = |why: &str| Err(AmqpError::Address { shown: masked(server), why: why.to_owned() });
+        match server.split_once("://") {
+            Some(("amqp" | "amqps", rest)) if !rest.is_empty() => {}
+            Some(("amqp" | "amqps", _)) => return refused("the host is missing"),
+            Some(_) => return refused("it does not begin with amqp:// or amqps://"),
+            None => return refused("there is no :// in it"),
+        }
+        // With :// in place lapin's own texts repeat nothing of the address.
+        let mut uri: AMQPUri = server.parse().or_else(|why: String| refused(&why))?;
+        if let Some(host) = ipv6_host(server) {
+            // lapin takes such a host for a missing one and would connect to localhost.
+            uri.authority.host = host.to_owned();
+        }
+        if let Some(vhost) = &settings.vhost {
+            uri.vhost = vhost.clone();
+        }
+        if uri.vhost.len() > NAME_BYTES_MAX {
+            return refused("its virtual host has more than 255 bytes");
+        }
+        if settings.reply_queue.is_empty() || settings.reply_queue.len() > NAME_BYTES_MAX {
+            return Err(AmqpError::ReplyQueue(settings.reply_queue.len()));
+        }
+        let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
+        uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
+        Ok(Address { uri })
+    }
+
+    /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the reader.
+    pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
+        let properties = ConnectionProperties::default()
+            .with_connection_name(format!("workflow-manager: {role}").into())
+            .with_client_property("product".into(), "workflow-manager".into())
+            .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
+        let allowed = Duration::from_millis(self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000));
+        let opening = Box::pin(Connection::connect_uri(self.uri.clone(), properties));
+        match tokio::time::timeout(allowed, opening).await {
+            Ok(opened) => opened.map_err(|error| self.explain(&error)),
+            Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),
+        }
+    }
+
+    /// What an error of a connection means, in one sentence.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
+    pub(super) fn explain(&self, error: &lapin::Error) -> String {
+        match error.kind() {
+            ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
+                format!("no broker listens at {} (connection refused)", self.host())
+            }
+            ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
+                format!("{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?", self.host())
+            }
+            ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
+            ErrorKind::ProtocolError(why) => self.explain_refusal(why),
+            ErrorKind::MissingHeartbeatError => format!("{} has been silent for two heartbeats", self.host()),
+            _ => format!("the connection to {} is gone: {error}", self.host()),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no words of their own")]
+    fn explain_refusal(&self, why: &lapin::protocol::AMQPError) -> String {
+        let (said, vhost, user) = (why.get_message(), &self.uri.vhost, &self.uri.authority.userinfo.username);
+        match why.kind() {
+            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) if said.as_str().contains("ogin") || said.as_str().contains("can only connect") => {
+                format!("the broker refused the user name or password for user \"{user}\" ({said})")
+            }
+            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("refused for user") => format!(
+                "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
+            ),
+            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("not found") && vhost.is_empty() => {
+                format!(
+                    "the address ends with /, which names a virtual host \"\" that the broker does not have; without that / it is the default one ({said})"
+                )
+            }
+            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("not found") => {
+                format!("the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl add_vhost '{vhost}' ({said})")
+            }
+            _ => format!("the broker closed the connection or channel: {said}"),
+        }
+    }
+
+    fn host(&self) -> String {
+        format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}/{}", self.uri.scheme, self.host(), if self.uri.vhost == "/" { "" } else { &self.uri.vhost })
+    }
+}
+
+/// The address as it may be shown: the scheme, and what follows the credentials.
+pub(super) fn masked(server: &str) -> String {
+    let (scheme, rest) = server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}{separator}***@{host}"),
+        // Without an @ what looks like host:port may well be user:password.
+        None if scheme.is_empty() => "***".to_owned(),
+        None => format!("{scheme}{separator}{rest}"),
+    }
+}
+
+fn ipv6_host(server: &str) -> Option<&str> {
+    let (_, rest) = server.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    Some(host.strip_prefix('[')?.split_once(']')?.0)
+}
+
+/// Closes in order; a broker that does not answer is not waited for long.
+pub(super) async fn close(connection: &Connection) {
+    // An error means that it is closed already.
+    let _ = tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into())).await;
+}
+
+/// The code with which the broker closed a channel, and nothing more.
+pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
+    match error.kind() {
+        ErrorKind::ProtocolError(why) => match why.kind() {
+            AMQPErrorKind::Soft(code) => Some((code.clone(), why.get_message().as_str())),
+            AMQPErrorKind::Hard(_) => None,
+        },
+        #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
+        _ => None,
+    }
+}
+
+/// The pauses between attempts: doubled each time, jittered so that many managers do not come back at once.
+pub(super) struct Pauses {
+    builder: ExponentialBuilder,
+    next: ExponentialBackoff,
+    max: Duration,
+}
+
+impl Pauses {
+    pub(super) fn new(min: Duration, max: Duration) -> Pauses {
+        let max = max.max(min);
+        // The jitter adds up to as much again: the cap is kept by doubling to half of it.
+        let builder = ExponentialBuilder::new().with_min_delay(min).with_max_delay((max / 2).max(min)).with_jitter().without_max_times();
+        Pauses { builder, next: builder.build(), max }
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        self.next.next().map_or(self.max, |pause| pause.min(self.max))
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.next = self.builder.build();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::amqp::tests::settings;
+
+    fn parse(server: &str) -> Result<Address, String> {
+        Address::parse(&AmqpSettings { server: server.to_owned(), ..settings() }).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn addresses_are_shown_without_credentials() {
+        let shown = |server: &str| parse(server).map(|address| address.to_string());
+        assert_eq!(shown("amqp://me:secret@host:1234/v"), Ok("amqp://host:1234/v".to_owned()));
+        assert_eq!(shown("amqps://host"), Ok("amqps://host:5671/".to_owned()));
+        assert_eq!(shown("amqp://me:secret@[::1]:5672/%2f"), Ok("amqp://::1:5672/".to_owned()));
+    }
+
+    #[test]
+    fn a_wrong_address_is_refused_without_telling_the_password() {
+        for server in ["amqp:me:secret@host", "http://me:secret@host", "me:secret@host:5672", "amqp://", "amqp://me:secret@host:notaport/", "secret"]
+        {
+            let error = parse(server).map(|address| address.to_string()).expect_err(server);
+            assert!(error.contains("amqp://user:password@host:port/vhost") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_virtual_host_of_the_settings_wins() {
+        let address = Address::parse(&AmqpSettings { server: "amqp://host/one".to_owned(), vhost: Some("two".to_owned()), ..settings() });
+        assert_eq!(address.map(|address| address.to_string()).map_err(|error| error.to_string()), Ok("amqp://host:5672/two".to_owned()));
+    }
+
+    #[test]
+    fn pauses_grow_from_min_to_max() {
+        let (min, max) = (Duration::from_secs(1), Duration::from_secs(30));
+        let mut pauses = Pauses::new(min, max);
+        let first = pauses.next();
+        assert!(first >= min && first <= 2 * min, "{first:?}");
+        let later: Vec<Duration> = (0..20).map(|_| pauses.next()).collect();
+        assert!(later.iter().all(|pause| *pause >= min && *pause <= max) && later[19] >= max / 2, "{later:?}");
+        pauses.reset();
+        assert!(pauses.next() <= 2 * min);
+    }
+}

@@ -1,0 +1,309 @@
+//! The consumer: takes deliveries from the reply queue and gives the verdicts on them back to the broker.
+
+use super::acks::{Answer, Window};
+use super::connection::{self, Pauses, channel_error};
+use super::queues::{Found, Queues, short};
+use super::{Common, Phase, Side, reached};
+use crate::bus::{BusEvent, DeadLetter, Delivery, Settled, Settlement};
+use crate::settings::ReplyQueueType;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::protocol::AMQPSoftError;
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{Channel, Connection};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// How long the first connection of a process waits for another consumer to go: the broker may not have noticed yet that a
+/// predecessor was killed.
+const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
+const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long acks may wait behind a delivery without a verdict.
+const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a closing waits for verdicts on what was delivered; what gets none is delivered again.
+const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
+
+const CONSUMER_TAG: &str = "workflow-manager";
+
+/// Consumes until the bus is closed, over any number of connections.
+pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) {
+    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
+    let (settle, verdicts) = mpsc::unbounded_channel();
+    let mut consumer = Consumer { common: common.clone(), settle, verdicts, epoch: 0 };
+    loop {
+        let opened = tokio::select! {
+            biased;
+            () = reached(&mut phases, Phase::EndConsuming) => break,
+            opened = Box::pin(consumer.open()) => opened,
+        };
+        let end = match opened {
+            Ok(session) => {
+                let since = Instant::now();
+                tracing::info!(server = %common.address, queue = common.settings.reply_queue, "consuming replies");
+                common.board.up(Side::Consumer);
+                let end = consumer.consume(session, &mut phases).await;
+                if since.elapsed() >= common.settings.reconnect_min {
+                    pauses.reset();
+                }
+                end
+            }
+            Err(end) => end,
+        };
+        match end {
+            End::Closed => break,
+            End::Refused(reason) => {
+                tracing::error!(server = %common.address, reason, "the reply queue cannot be consumed");
+                common.board.down(Side::Consumer, &reason);
+                (common.sink)(BusEvent::Refused(reason));
+                return;
+            }
+            End::Lost(reason) => {
+                let pause = pauses.next();
+                tracing::warn!(server = %common.address, reason, retry_in_ms = pause.as_millis(), "not consuming replies");
+                common.board.down(Side::Consumer, &reason);
+                tokio::select! {
+                    () = reached(&mut phases, Phase::EndConsuming) => break,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+    }
+    common.board.down(Side::Consumer, "closed");
+}
+
+enum End {
+    /// The bus is closed.
+    Closed,
+    /// There is no connection; another attempt may help.
+    Lost(String),
+    /// Nothing that this process could try again helps.
+    Refused(String),
+}
+
+struct Consumer {
+    common: Rc<Common>,
+    settle: mpsc::UnboundedSender<Settled>,
+    verdicts: mpsc::UnboundedReceiver<Settled>,
+    /// Counts the connections that consumed.
+    epoch: u64,
+}
+
+struct Session {
+    connection: Rc<Connection>,
+    channel: Channel,
+    deliveries: lapin::Consumer,
+}
+
+enum Attempt {
+    Consuming(Channel, lapin::Consumer),
+    /// Someone else consumes; how that was seen.
+    Taken(String),
+}
+
+impl Consumer {
+    async fn open(&self) -> Result<Session, End> {
+        let connection = Rc::new(self.common.address.open("replies").await.map_err(End::Lost)?);
+        let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
+        loop {
+            match self.attempt(&connection).await? {
+                Attempt::Consuming(channel, deliveries) => return Ok(Session { connection, channel, deliveries }),
+                Attempt::Taken(how) => {
+                    let queue = &self.common.settings.reply_queue;
+                    let reason = format!(
+                        "another process consumes the reply queue \"{queue}\" of {} ({how}); stop it, or give this process a reply queue of its own with the setting amqp.reply_queue",
+                        self.common.address
+                    );
+                    if self.epoch > 0 {
+                        return Err(End::Lost(reason));
+                    }
+                    if Instant::now() >= taken_until {
+                        return Err(End::Refused(reason));
+                    }
+                    tokio::time::sleep(PREDECESSOR_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, connection: &Rc<Connection>) -> Result<Attempt, End> {
+        let settings = &self.common.settings;
+        let lost = |error: lapin::Error| End::Lost(self.common.address.explain(&error));
+        let queues = Queues::new(connection.clone());
+        match self.look_or_declare(&queues).await {
+            Found::There { consumers: 0 } => {}
+            Found::There { consumers } => return Ok(Attempt::Taken(format!("consumers: {consumers}"))),
+            Found::Locked => return Ok(Attempt::Taken("it is an exclusive queue of another connection".to_owned())),
+            Found::Missing => return Err(End::Lost(format!("the reply queue \"{}\" was deleted while it was being declared", settings.reply_queue))),
+            Found::Refused(said) => return Err(End::Lost(format!("the broker refuses the reply queue \"{}\": {said}", settings.reply_queue))),
+            Found::Lost(error) => return Err(lost(error)),
+        }
+        // A queue with a single active consumer takes no exclusive one: there the count alone must tell.
+        for exclusive in [true, false] {
+            let channel = connection.create_channel().await.map_err(lost)?;
+            channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+            let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
+            let consuming = channel.basic_consume(short(&*settings.reply_queue), CONSUMER_TAG.into(), options, FieldTable::default()).await;
+            match consuming {
+                // Two processes may have seen a free queue at the same time: then both give way.
+                Ok(deliveries) => match queues.look(&settings.reply_queue).await {
+                    Found::There { consumers } if consumers > 1 => return Ok(Attempt::Taken(format!("consumers: {consumers}"))),
+                    Found::Lost(error) => return Err(lost(error)),
+                    Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => return Ok(Attempt::Consuming(channel, deliveries)),
+                },
+                Err(error) => match channel_error(&error) {
+                    Some((AMQPSoftError::ACCESSREFUSED, said)) if said.contains("in exclusive use") => return Ok(Attempt::Taken(said.to_owned())),
+                    Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
+                    _ => return Err(lost(error)),
+                },
+            }
+        }
+        Err(End::Lost(format!("the broker does not let this user consume the reply queue \"{}\"", settings.reply_queue)))
+    }
+
+    async fn look_or_declare(&self, queues: &Queues) -> Found {
+        let settings = &self.common.settings;
+        let found = queues.look(&settings.reply_queue).await;
+        if !matches!(found, Found::Missing) {
+            return found;
+        }
+        tracing::info!(queue = settings.reply_queue, kind = ?settings.reply_queue_type, "declaring the reply queue");
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let mut arguments = FieldTable::default();
+        match settings.reply_queue_type {
+            ReplyQueueType::Classic => {
+                arguments.insert("x-queue-type".into(), text("classic"));
+                queues.declare(&settings.reply_queue, arguments).await
+            }
+            ReplyQueueType::Quorum => {
+                arguments.insert("x-queue-type".into(), text("quorum"));
+                arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+                let mut unlimited = arguments.clone();
+                unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+                match queues.declare(&settings.reply_queue, unlimited).await {
+                    // Brokers before 4.0 have no limit by default, and no word for "none".
+                    Found::Refused(said) if said.contains("x-delivery-limit") => queues.declare(&settings.reply_queue, arguments).await,
+                    found => found,
+                }
+            }
+        }
+    }
+
+    async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
+        self.epoch += 1;
+        let Session { connection, channel, mut deliveries } = session;
+        let mut window = Window::new(usize::from(self.common.settings.prefetch) / 4);
+        let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
+        loop {
+            let sent = tokio::select! {
+                () = reached(phases, Phase::EndConsuming) => {
+                    self.finish(&channel, &mut window).await;
+                    connection::close(&connection).await;
+                    return End::Closed;
+                }
+                delivery = deliveries.next() => match delivery {
+                    Some(Ok(delivery)) => {
+                        self.deliver(delivery, &mut window);
+                        Ok(())
+                    }
+                    Some(Err(error)) => return End::Lost(self.common.address.explain(&error)),
+                    None => {
+                        connection::close(&connection).await;
+                        return End::Lost("the broker ended the consumer: the reply queue was deleted or moved".to_owned());
+                    }
+                },
+                Some(verdict) = self.verdicts.recv() => self.settle(verdict, &channel, &mut window).await,
+                _ = early_acks.tick(), if window.owes() => {
+                    let mut answers = Vec::new();
+                    window.flush(true, &mut answers);
+                    tell(&channel, &answers).await
+                }
+            };
+            if let Err(error) = sent {
+                return End::Lost(self.common.address.explain(&error));
+            }
+        }
+    }
+
+    fn deliver(&self, delivery: lapin::message::Delivery, window: &mut Window) {
+        window.deliver(delivery.delivery_tag);
+        let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
+        (self.common.sink)(BusEvent::Delivered(received(delivery, settlement)));
+    }
+
+    /// Takes this verdict and all others that are there already, then tells the broker.
+    async fn settle(&mut self, first: Settled, channel: &Channel, window: &mut Window) -> lapin::Result<()> {
+        let mut answers = Vec::new();
+        let mut next = Some(first);
+        while let Some(verdict) = next {
+            // The deliveries of an earlier connection went back to the queue with it.
+            if verdict.epoch == self.epoch {
+                window.settle(verdict.tag, verdict.verdict, &mut answers);
+            }
+            next = self.verdicts.try_recv().ok();
+        }
+        window.flush(false, &mut answers);
+        tell(channel, &answers).await
+    }
+
+    /// Takes no more deliveries, and waits a little for the verdicts on those under way.
+    async fn finish(&mut self, channel: &Channel, window: &mut Window) {
+        let verdicts = async {
+            channel.basic_cancel(CONSUMER_TAG.into(), BasicCancelOptions::default()).await?;
+            while window.unsettled() > 0 {
+                let Some(verdict) = self.verdicts.recv().await else { break };
+                self.settle(verdict, channel, window).await?;
+            }
+            lapin::Result::Ok(())
+        };
+        match tokio::time::timeout(VERDICTS_WITHIN, verdicts).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = self.common.address.explain(&error), "replies under way are delivered again"),
+            Err(_) => tracing::warn!(unsettled = window.unsettled(), "replies without a verdict are delivered again"),
+        }
+        let mut answers = Vec::new();
+        window.flush(true, &mut answers);
+        // What cannot be told any more is delivered again.
+        let _ = tokio::time::timeout(VERDICTS_WITHIN, tell(channel, &answers)).await;
+    }
+}
+
+async fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
+    for answer in answers {
+        match answer {
+            Answer::Ack(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?,
+            Answer::AckUpTo(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?,
+            Answer::Requeue(tag) => channel.basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true }).await?,
+        }
+    }
+    Ok(())
+}
+
+fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
+    let properties = &delivery.properties;
+    let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
+    let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
+    let dead_letter = properties.headers().as_ref().and_then(dead_letter);
+    let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
+    received.kind = kind;
+    received.dead_letter = dead_letter;
+    received.redelivered = delivery.redelivered;
+    received
+}
+
+/// The header `x-death`: a list, the latest death first.
+fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
+    let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
+    let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
+    let text = |key: &str| match latest.inner().get(key) {
+        Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+        Some(AMQPValue::ShortString(text)) => Some(text.as_str().to_owned()),
+        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+        _ => None,
+    };
+    Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
+}

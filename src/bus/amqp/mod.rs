@@ -1,0 +1,289 @@
+//! The bus over AMQP 0-9-1, for RabbitMQ: the only user of lapin.
+//!
+//! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot stop the acks: the
+//! [`publisher`] sends step messages and waits for confirms, the [`consumer`] takes deliveries and returns verdicts. Each
+//! reconnects by itself, for ever. Both run on the arbiter on which [`Connector::connect`] was called.
+
+mod acks;
+mod connection;
+mod consumer;
+mod publisher;
+mod queues;
+
+use super::{Bus, BusEvent, BusState, EventSink, StepMessage};
+use crate::settings::ReplyQueueType;
+use connection::Address;
+use futures_util::future::LocalBoxFuture;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// What a bus over AMQP needs to know.
+#[derive(Clone)]
+pub struct AmqpSettings {
+    /// `amqp://user:password@host:port/vhost`, or `amqps://`.
+    pub server: String,
+    /// A virtual host in place of the address's own.
+    pub vhost: Option<String>,
+    /// The queue that workers reply to.
+    pub reply_queue: String,
+    /// What kind of queue that becomes if it is not there yet.
+    pub reply_queue_type: ReplyQueueType,
+    /// The most deliveries without a verdict.
+    pub prefetch: u16,
+    /// The most messages published and not yet confirmed.
+    pub unconfirmed_max: usize,
+    /// The pause before the first attempt to reconnect.
+    pub reconnect_min: Duration,
+    /// The longest pause between two attempts.
+    pub reconnect_max: Duration,
+    /// Both sides' sign of life; whole seconds.
+    pub heartbeat: Duration,
+    /// Queues to be looked at after each connecting, besides those published to.
+    pub queues: Vec<Arc<str>>,
+}
+
+impl fmt::Debug for AmqpSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpSettings")
+            .field("server", &connection::masked(&self.server))
+            .field("vhost", &self.vhost)
+            .field("reply_queue", &self.reply_queue)
+            .field("reply_queue_type", &self.reply_queue_type)
+            .field("prefetch", &self.prefetch)
+            .field("unconfirmed_max", &self.unconfirmed_max)
+            .field("reconnect_min", &self.reconnect_min)
+            .field("reconnect_max", &self.reconnect_max)
+            .field("heartbeat", &self.heartbeat)
+            .field("queues", &self.queues)
+            .finish()
+    }
+}
+
+/// Settings with which no connection can ever be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum AmqpError {
+    /// The broker's address.
+    #[error(
+        "amqp.server {shown:?} is no address of a broker: {why}; expected amqp://user:password@host:port/vhost or amqps://…, \
+         with the characters / ? # @ : of a user name or password written %2F %3F %23 %40 %3A"
+    )]
+    Address {
+        /// The address, without credentials.
+        shown: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The reply queue's name.
+    #[error("amqp.reply_queue has {0} bytes; a queue's name has 1 to 255")]
+    ReplyQueue(usize),
+}
+
+/// Checked settings, ready to connect.
+#[derive(Debug)]
+pub struct Connector {
+    settings: AmqpSettings,
+}
+
+impl Connector {
+    /// Checks the settings; connects to nothing yet.
+    pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
+        Address::parse(&settings)?;
+        Ok(Connector { settings })
+    }
+
+    /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an arbiter.
+    pub fn connect(self, sink: EventSink) -> AmqpBus {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        let (phase, phases) = watch::channel(Phase::Open);
+        let unconfirmed = Rc::new(Cell::new(0));
+        // The settings were checked when this was made.
+        let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None } };
+        let board = Rc::new(Board::new(sink.clone()));
+        let common = Rc::new(Common { settings: self.settings, address, sink, board });
+        let publishing = publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone());
+        let loops = Loops { consumer: actix_rt::spawn(consumer::run(common, phases)), publisher: actix_rt::spawn(publishing) };
+        AmqpBus { outbox, unconfirmed, phase, loops: Some(loops) }
+    }
+}
+
+/// The bus over AMQP. Dropped without having been closed it breaks off.
+pub struct AmqpBus {
+    outbox: mpsc::UnboundedSender<StepMessage>,
+    unconfirmed: Rc<Cell<usize>>,
+    phase: watch::Sender<Phase>,
+    loops: Option<Loops>,
+}
+
+impl Bus for AmqpBus {
+    fn publish(&mut self, message: StepMessage) {
+        self.unconfirmed.set(self.unconfirmed.get() + 1);
+        // Refused only once it is closed: the message is journaled as unconfirmed, the next start sends it.
+        let _ = self.outbox.send(message);
+    }
+
+    fn unconfirmed(&self) -> usize {
+        self.unconfirmed.get()
+    }
+
+    /// First the deliveries under way get their verdicts, then the messages that follow from them go out. A broker that is
+    /// not connected is not waited for.
+    fn close(&mut self) -> LocalBoxFuture<'static, ()> {
+        let (loops, phase) = (self.loops.take(), self.phase.clone());
+        Box::pin(async move {
+            // Dropped with this future at the caller's deadline: that ends both loops.
+            let Some(mut loops) = loops else { return };
+            phase.send_replace(Phase::EndConsuming);
+            // An error means that the loop panicked; it has ended in any case.
+            let _ = (&mut loops.consumer).await;
+            phase.send_replace(Phase::EndPublishing);
+            let _ = (&mut loops.publisher).await;
+        })
+    }
+}
+
+/// The two loops; dropped they break off.
+struct Loops {
+    consumer: actix_rt::task::JoinHandle<()>,
+    publisher: actix_rt::task::JoinHandle<()>,
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        self.consumer.abort();
+        self.publisher.abort();
+    }
+}
+
+/// How far the closing of the bus has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Open,
+    EndConsuming,
+    EndPublishing,
+}
+
+/// Waits until the closing has come to `wanted`, or the bus is gone.
+async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
+    let _ = phases.wait_for(|phase| *phase >= wanted).await;
+}
+
+/// What both loops share.
+struct Common {
+    settings: AmqpSettings,
+    address: Address,
+    sink: EventSink,
+    board: Rc<Board>,
+}
+
+/// One of the two loops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Publisher,
+    Consumer,
+}
+
+/// Combines the states of both loops into the bus's state, and reports its changes.
+struct Board {
+    sink: EventSink,
+    sides: RefCell<Sides>,
+}
+
+struct Sides {
+    /// Why it is down, for each side; none: it is up.
+    down: [Option<String>; 2],
+    blocked: Option<String>,
+    reported: BusState,
+}
+
+impl Board {
+    fn new(sink: EventSink) -> Board {
+        let reported = BusState::Disconnected { reason: String::new() };
+        Board { sink, sides: RefCell::new(Sides { down: [Some(String::new()), Some(String::new())], blocked: None, reported }) }
+    }
+
+    fn up(&self, side: Side) {
+        self.change(|sides| sides.down[side as usize] = None);
+    }
+
+    fn down(&self, side: Side, reason: &str) {
+        self.change(|sides| {
+            sides.down[side as usize] = Some(reason.to_owned());
+            if side == Side::Publisher {
+                sides.blocked = None;
+            }
+        });
+    }
+
+    fn blocked(&self, reason: Option<String>) {
+        self.change(|sides| sides.blocked = reason);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Sides)) {
+        let mut sides = self.sides.borrow_mut();
+        change(&mut sides);
+        // A side that has not tried yet knows no reason: the other's is told.
+        let reasons = || sides.down.iter().flatten();
+        let state = match (reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()), &sides.blocked) {
+            (Some(reason), _) => BusState::Disconnected { reason: reason.clone() },
+            (None, Some(reason)) => BusState::Blocked { reason: reason.clone() },
+            (None, None) => BusState::Connected,
+        };
+        if state != sides.reported {
+            sides.reported = state.clone();
+            drop(sides);
+            (self.sink)(BusEvent::State(state));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    pub(super) fn settings() -> AmqpSettings {
+        AmqpSettings {
+            server: "amqp://me:secret@host:5672/v".to_owned(),
+            vhost: None,
+            reply_queue: "replies".to_owned(),
+            reply_queue_type: ReplyQueueType::Classic,
+            prefetch: 100,
+            unconfirmed_max: 100,
+            reconnect_min: Duration::from_secs(1),
+            reconnect_max: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(30),
+            queues: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn settings_are_shown_without_the_password() {
+        let shown = format!("{:?} {:?}", settings(), Connector::new(settings()));
+        assert!(shown.contains("amqp://***@host:5672/v") && !shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn the_state_is_connected_only_when_both_sides_are() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = seen.clone();
+        let sink: EventSink = Arc::new(move |event| {
+            if let (BusEvent::State(state), Ok(mut seen)) = (event, kept.lock()) {
+                seen.push(state.to_string());
+            }
+        });
+        let board = Board::new(sink);
+        board.up(Side::Consumer);
+        board.up(Side::Publisher);
+        board.blocked(Some("low on memory".to_owned()));
+        board.down(Side::Consumer, "gone");
+        board.down(Side::Publisher, "gone");
+        board.up(Side::Publisher);
+        board.up(Side::Consumer);
+        let expected = ["connected", "publishing blocked by the broker: low on memory", "not connected: gone", "connected"];
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+}

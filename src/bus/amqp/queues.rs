@@ -1,0 +1,116 @@
+//! Whether queues exist: looked at side by side on a few channels of their own, since looking for a missing one costs the
+//! channel it was looked for on.
+
+use super::connection::channel_error;
+use futures_util::lock::Mutex;
+use lapin::options::QueueDeclareOptions;
+use lapin::protocol::AMQPSoftError;
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, Connection};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, oneshot};
+
+/// How many queues are looked at side by side.
+const CHANNELS_MAX: usize = 16;
+
+/// What is known of a queue.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// It exists, with whatever arguments.
+    There {
+        /// How many consumers it has.
+        consumers: u32,
+    },
+    /// It does not exist.
+    Missing,
+    /// It exists, as an exclusive queue of another connection.
+    Locked,
+    /// The broker cannot tell, or does not allow it; in its words.
+    Refused(String),
+    /// The connection or channel was lost.
+    Lost(lapin::Error),
+}
+
+/// Looks at queues and declares them.
+pub(super) struct Queues {
+    connection: Rc<Connection>,
+    idle: RefCell<Vec<Channel>>,
+    permits: Semaphore,
+    /// One channel less is opened when a burst of looks begins.
+    opening: Mutex<()>,
+}
+
+impl Queues {
+    pub(super) fn new(connection: Rc<Connection>) -> Rc<Queues> {
+        Rc::new(Queues { connection, idle: RefCell::default(), permits: Semaphore::new(CHANNELS_MAX), opening: Mutex::new(()) })
+    }
+
+    /// Whether `queue` exists.
+    pub(super) async fn look(&self, queue: &str) -> Found {
+        self.ask(queue, QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() }, FieldTable::default()).await
+    }
+
+    /// Declares `queue` durable, with `arguments`. One that was declared otherwise in the meantime counts as there.
+    pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) -> Found {
+        self.ask(queue, QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }, arguments).await
+    }
+
+    /// As [`Queues::declare`], after `taken` was answered or dropped.
+    pub(super) async fn declare_after(&self, queue: &str, taken: oneshot::Receiver<()>) -> Found {
+        // Dropped means that there is nobody who could take it: nothing to wait for.
+        let _ = taken.await;
+        self.declare(queue, FieldTable::default()).await
+    }
+
+    async fn ask(&self, queue: &str, options: QueueDeclareOptions, arguments: FieldTable) -> Found {
+        // An error would mean that the semaphore was closed, which nobody does.
+        let _permit = self.permits.acquire().await;
+        let channel = match self.channel().await {
+            Ok(channel) => channel,
+            Err(error) => return Found::Lost(error),
+        };
+        match channel.queue_declare(short(queue), options, arguments).await {
+            Ok(declared) => {
+                self.idle.borrow_mut().push(channel);
+                Found::There { consumers: declared.consumer_count() }
+            }
+            Err(error) => found_by(&error, options.passive),
+        }
+    }
+
+    async fn channel(&self) -> lapin::Result<Channel> {
+        let idle = || self.idle.borrow_mut().pop().filter(|channel| channel.status().connected());
+        if let Some(channel) = idle() {
+            return Ok(channel);
+        }
+        let _opening = self.opening.lock().await;
+        match idle() {
+            Some(channel) => Ok(channel),
+            None => self.connection.create_channel().await,
+        }
+    }
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "whatever else the broker says is a refusal")]
+fn found_by(error: &lapin::Error, passive: bool) -> Found {
+    match channel_error(error) {
+        // The home node of a queue may be down: then its messages are not lost.
+        Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => Found::Refused(said.to_owned()),
+        Some((AMQPSoftError::NOTFOUND, _)) if passive => Found::Missing,
+        Some((AMQPSoftError::RESOURCELOCKED, _)) => Found::Locked,
+        // Only an existing queue has arguments that can differ.
+        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => Found::There { consumers: 0 },
+        Some((_, said)) => Found::Refused(said.to_owned()),
+        None => Found::Lost(error.clone()),
+    }
+}
+
+/// A short text of the protocol. What reads definitions and settings refuses longer names than fit.
+pub(super) fn short(text: impl Into<String>) -> ShortString {
+    ShortString::try_new(text).unwrap_or_default()
+}
+
+/// For one queue of many: its name, and what was found.
+pub(super) type Looked = (Arc<str>, Found);
