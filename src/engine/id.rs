@@ -16,13 +16,17 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 impl JobId {
     /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC §3.8).
     /// `salt` is 0 unless that id is taken by a job that has not ended.
+    ///
+    /// A UUID of version 8: a hash of (job, step, salt), then the index. So the ids of one fan-out are neighbours, and the
+    /// journal's index of ids grows at one place instead of everywhere.
     pub fn derived(self, step: &str, index: u32, salt: u32) -> JobId {
-        let mut name = Vec::with_capacity(16 + step.len() + 9);
+        let mut name = Vec::with_capacity(16 + 4 + step.len());
         name.extend_from_slice(self.0.as_bytes());
-        name.extend_from_slice(&index.to_be_bytes());
         name.extend_from_slice(&salt.to_be_bytes());
         name.extend_from_slice(step.as_bytes());
-        JobId(Uuid::new_v5(&CHILD_NAMESPACE, &name))
+        let mut bytes = Uuid::new_v5(&CHILD_NAMESPACE, &name).into_bytes();
+        bytes[12..].copy_from_slice(&index.to_be_bytes());
+        JobId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 }
 

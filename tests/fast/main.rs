@@ -4,5 +4,6 @@ mod conformance;
 mod embedded;
 mod floors;
 mod journal;
+mod load;
 mod properties;
 mod world;

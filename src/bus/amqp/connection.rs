@@ -34,7 +34,10 @@ impl Address {
             None => return refused("there is no :// in it"),
         }
         // With :// in place lapin's own texts repeat nothing of the address.
-        let mut uri: AMQPUri = server.parse().or_else(|why: String| refused(&why))?;
+        let mut uri = match server.parse::<AMQPUri>() {
+            Ok(uri) => uri,
+            Err(why) => return refused(&why),
+        };
         if let Some(host) = ipv6_host(server) {
             // lapin takes such a host for a missing one and would connect to localhost.
             uri.authority.host = host.to_owned();
@@ -142,14 +145,14 @@ pub(super) async fn close(connection: &Connection) {
     let _ = tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into())).await;
 }
 
-/// The code with which the broker closed a channel, and nothing more.
+/// The code and the words with which the broker closed a channel, if that is what happened.
+#[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
 pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
     match error.kind() {
         ErrorKind::ProtocolError(why) => match why.kind() {
             AMQPErrorKind::Soft(code) => Some((code.clone(), why.get_message().as_str())),
             AMQPErrorKind::Hard(_) => None,
         },
-        #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
         _ => None,
     }
 }

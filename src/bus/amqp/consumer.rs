@@ -99,20 +99,24 @@ struct Session {
     deliveries: lapin::Consumer,
 }
 
-enum Attempt {
-    Consuming(Channel, lapin::Consumer),
-    /// Someone else consumes; how that was seen.
+/// Why a connection does not consume.
+enum Obstacle {
+    /// Someone else does; how that was seen.
     Taken(String),
+    Other(String),
 }
 
 impl Consumer {
     async fn open(&self) -> Result<Session, End> {
         let connection = Rc::new(self.common.address.open("replies").await.map_err(End::Lost)?);
         let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
+        // Jittered, so that of two processes that gave way to each other one comes first the next time.
+        let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
-            match self.attempt(&connection).await? {
-                Attempt::Consuming(channel, deliveries) => return Ok(Session { connection, channel, deliveries }),
-                Attempt::Taken(how) => {
+            match self.attempt(&connection).await {
+                Ok(session) => return Ok(session),
+                Err(Obstacle::Other(reason)) => return Err(End::Lost(reason)),
+                Err(Obstacle::Taken(how)) => {
                     let queue = &self.common.settings.reply_queue;
                     let reason = format!(
                         "another process consumes the reply queue \"{queue}\" of {} ({how}); stop it, or give this process a reply queue of its own with the setting amqp.reply_queue",
@@ -124,22 +128,23 @@ impl Consumer {
                     if Instant::now() >= taken_until {
                         return Err(End::Refused(reason));
                     }
-                    tokio::time::sleep(PREDECESSOR_PAUSE).await;
+                    tokio::time::sleep(pauses.next()).await;
                 }
             }
         }
     }
 
-    async fn attempt(&self, connection: &Rc<Connection>) -> Result<Attempt, End> {
+    async fn attempt(&self, connection: &Rc<Connection>) -> Result<Session, Obstacle> {
         let settings = &self.common.settings;
-        let lost = |error: lapin::Error| End::Lost(self.common.address.explain(&error));
+        let queue = settings.reply_queue.as_str();
+        let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
         let queues = Queues::new(connection.clone());
         match self.look_or_declare(&queues).await {
             Found::There { consumers: 0 } => {}
-            Found::There { consumers } => return Ok(Attempt::Taken(format!("consumers: {consumers}"))),
-            Found::Locked => return Ok(Attempt::Taken("it is an exclusive queue of another connection".to_owned())),
-            Found::Missing => return Err(End::Lost(format!("the reply queue \"{}\" was deleted while it was being declared", settings.reply_queue))),
-            Found::Refused(said) => return Err(End::Lost(format!("the broker refuses the reply queue \"{}\": {said}", settings.reply_queue))),
+            Found::There { consumers } => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
+            Found::Locked => return Err(Obstacle::Taken("it is an exclusive queue of another connection".to_owned())),
+            Found::Missing => return Err(Obstacle::Other(format!("the reply queue \"{queue}\" was deleted while it was being declared"))),
+            Found::Refused(said) => return Err(Obstacle::Other(format!("the broker refuses the reply queue \"{queue}\": {said}"))),
             Found::Lost(error) => return Err(lost(error)),
         }
         // A queue with a single active consumer takes no exclusive one: there the count alone must tell.
@@ -147,22 +152,23 @@ impl Consumer {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
             let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
-            let consuming = channel.basic_consume(short(&*settings.reply_queue), CONSUMER_TAG.into(), options, FieldTable::default()).await;
-            match consuming {
-                // Two processes may have seen a free queue at the same time: then both give way.
-                Ok(deliveries) => match queues.look(&settings.reply_queue).await {
-                    Found::There { consumers } if consumers > 1 => return Ok(Attempt::Taken(format!("consumers: {consumers}"))),
+            match channel.basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default()).await {
+                // Two processes may have found it free at the same time: then both give way.
+                Ok(deliveries) => match queues.look(queue).await {
+                    Found::There { consumers } if consumers > 1 => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
                     Found::Lost(error) => return Err(lost(error)),
-                    Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => return Ok(Attempt::Consuming(channel, deliveries)),
+                    Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => {
+                        return Ok(Session { connection: connection.clone(), channel, deliveries });
+                    }
                 },
                 Err(error) => match channel_error(&error) {
-                    Some((AMQPSoftError::ACCESSREFUSED, said)) if said.contains("in exclusive use") => return Ok(Attempt::Taken(said.to_owned())),
+                    Some((AMQPSoftError::ACCESSREFUSED, said)) if said.contains("in exclusive use") => return Err(Obstacle::Taken(said.to_owned())),
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
                     _ => return Err(lost(error)),
                 },
             }
         }
-        Err(End::Lost(format!("the broker does not let this user consume the reply queue \"{}\"", settings.reply_queue)))
+        Err(Obstacle::Other(format!("the broker does not let this user consume the reply queue \"{queue}\"")))
     }
 
     async fn look_or_declare(&self, queues: &Queues) -> Found {
@@ -187,7 +193,7 @@ impl Consumer {
                 match queues.declare(&settings.reply_queue, unlimited).await {
                     // Brokers before 4.0 have no limit by default, and no word for "none".
                     Found::Refused(said) if said.contains("x-delivery-limit") => queues.declare(&settings.reply_queue, arguments).await,
-                    found => found,
+                    found @ (Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
                 }
             }
         }

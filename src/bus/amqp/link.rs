@@ -1,152 +1,311 @@
-//! What both loops need of a broker: a connection after any number of tries, with errors that say what to do; queues
-//! looked for and declared.
+//! One connection for publishing: what was published on it, what came back, and which queues it knows.
 
-use super::{AmqpSettings, BusState, Combined};
-use crate::bus::{BusEvent, EventSink};
-use backon::{BackoffBuilder, ExponentialBuilder};
-use lapin::options::QueueDeclareOptions;
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
-use lapin::types::FieldTable;
-use lapin::uri::AMQPUri;
-use lapin::{Channel, Connection, ConnectionProperties, ErrorKind, Queue};
-use std::cell::RefCell;
+use super::Common;
+use super::connection::channel_error;
+use super::queues::{Looked, Queues, short};
+use crate::bus::StepMessage;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{BoxStream, FuturesUnordered};
+use futures_util::{FutureExt, Stream, StreamExt};
+use lapin::options::{BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, Event};
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-/// How long a try to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the broker's reason for closing a channel is waited for.
+const REASON_WITHIN: Duration = Duration::from_secs(5);
 
-/// Shared by the two loops of a virtual host.
-pub(super) struct Link {
-    pub(super) settings: AmqpSettings,
-    pub(super) sink: EventSink,
-    uri: AMQPUri,
-    combined: RefCell<Combined>,
+const DELIVERY_MODE_PERSISTENT: u8 = 2;
+
+/// A message on its way.
+pub(super) struct Held {
+    pub(super) message: StepMessage,
+    /// It was published before, on a channel that is gone.
+    pub(super) again: bool,
+    /// How often the broker said that it does not take it.
+    pub(super) refusals: u32,
+    /// How often it closed its channel; since the first time it gets a channel of its own.
+    pub(super) kills: u32,
 }
 
-/// Which of the two loops.
+impl Held {
+    pub(super) fn new(message: StepMessage) -> Held {
+        Held { message, again: false, refusals: 0, kills: 0 }
+    }
+}
+
+/// A message that was published.
+pub(super) struct Published {
+    pub(super) held: Held,
+    /// As which of its queue's finds its queue was known.
+    pub(super) generation: u64,
+    /// Its queue was found missing since: its confirm is worth nothing.
+    pub(super) lost: bool,
+    /// It has a channel of its own.
+    pub(super) alone: bool,
+}
+
+/// What is known of a queue on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Publisher,
-    Consumer,
+pub(super) enum QueueState {
+    /// It is being looked at, or declared.
+    Looking,
+    /// It exists; numbers the finds.
+    There(u64),
+    /// It is looked at again later.
+    Refused,
 }
 
-impl Role {
-    fn word(self) -> &'static str {
-        match self {
-            Role::Publisher => "publisher",
-            Role::Consumer => "consumer",
-        }
+/// The broker's answer to the message of this number.
+pub(super) type Answered = (u64, lapin::Result<Answer>);
+
+/// What a confirm says; see [`Link::raise_barrier`] for when it counts.
+pub(super) struct Answer {
+    is_taken: bool,
+    /// The id of a returned message: not always that of the message answered.
+    returned: Option<String>,
+}
+
+impl From<Confirmation> for Answer {
+    fn from(confirmation: Confirmation) -> Answer {
+        let is_taken = confirmation.is_ack();
+        let returned =
+            confirmation.take_message().map(|message| message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default());
+        Answer { is_taken, returned }
     }
 }
 
-/// Pauses between two tries; doubled each time, with jitter.
-pub(super) struct Pauses {
-    builder: ExponentialBuilder,
-    left: backon::ExponentialBackoff,
-}
-
-impl Pauses {
-    pub(super) fn new(settings: &AmqpSettings) -> Pauses {
-        let builder =
-            ExponentialBuilder::default().with_min_delay(settings.reconnect_min).with_max_delay(settings.reconnect_max).with_factor(2.0).with_jitter().without_max_times();
-        Pauses { builder, left: builder.build() }
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        self.left.next().unwrap_or(CONNECT_TIMEOUT)
-    }
-
-    pub(super) fn restart(&mut self) {
-        self.left = self.builder.build();
-    }
+/// A connection for publishing.
+pub(super) struct Link {
+    pub(super) connection: Rc<Connection>,
+    pub(super) events: BoxStream<'static, Event>,
+    pub(super) is_blocked: bool,
+    /// Larger bodies close their channel; known once one has.
+    pub(super) body_bytes_max: Option<usize>,
+    /// In the order of publishing.
+    pub(super) published: BTreeMap<u64, Published>,
+    pub(super) flight: FuturesUnordered<LocalBoxFuture<'static, Answered>>,
+    /// At most one: see [`Link::raise_barrier`].
+    pub(super) barrier: FuturesUnordered<LocalBoxFuture<'static, lapin::Result<()>>>,
+    pub(super) states: HashMap<Arc<str>, QueueState>,
+    pub(super) looks: FuturesUnordered<LocalBoxFuture<'static, Looked>>,
+    pub(super) looks_again: BTreeMap<(Instant, u64), Arc<str>>,
+    channel: Rc<Channel>,
+    queues: Rc<Queues>,
+    finds: u64,
+    /// Answers that count after the next barrier; true: the broker took the message.
+    answered: Vec<(u64, bool)>,
+    settling: Vec<(u64, bool)>,
+    /// How often each message id was returned, without consequence so far.
+    returned: HashMap<String, usize>,
 }
 
 impl Link {
-    pub(super) fn new(settings: AmqpSettings, uri: AMQPUri, sink: EventSink) -> Link {
-        Link { settings, sink, uri, combined: RefCell::new(Combined::new()) }
+    /// Connects. An error is a sentence for the reader.
+    pub(super) async fn open(common: &Common) -> Result<Link, String> {
+        let connection = Rc::new(common.address.open("step messages").await?);
+        let events = connection.events_listener().boxed();
+        let channel = confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
+        Ok(Link {
+            events,
+            is_blocked: connection.status().blocked(),
+            body_bytes_max: None,
+            published: BTreeMap::new(),
+            flight: FuturesUnordered::new(),
+            barrier: FuturesUnordered::new(),
+            states: HashMap::new(),
+            looks: FuturesUnordered::new(),
+            looks_again: BTreeMap::new(),
+            channel: Rc::new(channel),
+            queues: Queues::new(connection.clone()),
+            finds: 0,
+            answered: Vec::new(),
+            settling: Vec::new(),
+            returned: HashMap::new(),
+            connection,
+        })
     }
 
-    pub(super) fn report(&self, event: BusEvent) {
-        (self.sink)(event);
+    /// Puts a fresh channel in the place of the one that the broker closed.
+    pub(super) async fn reopen(&mut self) -> lapin::Result<()> {
+        self.channel = Rc::new(confirming(&self.connection).await?);
+        Ok(())
     }
 
-    pub(super) fn set_state(&self, role: Role, state: BusState) {
-        let mut combined = self.combined.borrow_mut();
-        match role {
-            Role::Publisher => combined.publisher = state,
-            Role::Consumer => combined.consumer = state,
-        }
-        combined.report(&self.sink);
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.status().connected()
     }
 
-    /// Notes and logs that there is no connection, for this reason.
-    pub(super) fn lost(&self, role: Role, reason: &str, pause: Duration) {
-        tracing::warn!(vhost = %self.uri.vhost, role = role.word(), reason, retry_in_ms = pause.as_millis(), "no connection to the broker");
-        self.set_state(role, BusState::Disconnected { reason: reason.to_owned() });
-    }
+    // ---- queues
 
-    pub(super) async fn connect(&self, role: Role) -> Result<Connection, String> {
-        let name = format!("workflow-manager {} {}", self.settings.reply_queue, role.word());
-        let properties = ConnectionProperties::default().with_connection_name(name.into());
-        match tokio::time::timeout(CONNECT_TIMEOUT, Connection::connect_uri(self.uri.clone(), properties)).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(self.explain(&error)),
-            Err(_) => Err(format!("{}:{} did not answer within {CONNECT_TIMEOUT:?}", self.uri.authority.host, self.uri.authority.port)),
+    /// Begins to look whether `queue` exists.
+    pub(super) fn look(&mut self, queue: &Arc<str>) {
+        if self.states.insert(queue.clone(), QueueState::Looking) != Some(QueueState::Looking) {
+            let (queues, queue) = (self.queues.clone(), queue.clone());
+            self.looks.push(Box::pin(async move {
+                let found = queues.look(&queue).await;
+                (queue, found)
+            }));
         }
     }
 
-    /// The error in words that say what to do.
-    pub(super) fn explain(&self, error: &lapin::Error) -> String {
-        let (text, authority) = (error.to_string(), &self.uri.authority);
-        if text.contains("ACCESS_REFUSED") && (text.contains("Login") || text.contains("login")) {
-            return format!("the broker refused the user name or password for user \"{}\"", authority.userinfo.username);
-        }
-        if text.contains("NOT_ALLOWED") && text.contains("vhost") && text.contains("not found") {
-            return format!("the broker has no virtual host \"{}\": create it with rabbitmqctl add_vhost", self.uri.vhost);
-        }
-        if text.contains("NOT_ALLOWED") && text.contains("vhost") {
-            return format!("user \"{}\" may not use the virtual host \"{}\": rabbitmqctl set_permissions grants it", authority.userinfo.username, self.uri.vhost);
-        }
-        if matches!(error.kind(), ErrorKind::IOError(_)) {
-            return format!("the broker at {}:{} cannot be reached: {text}", authority.host, authority.port);
-        }
-        text
+    /// Begins to declare `queue`, once `taken` is answered or dropped.
+    pub(super) fn declare_after(&mut self, queue: Arc<str>, taken: oneshot::Receiver<()>) {
+        let queues = self.queues.clone();
+        self.looks.push(Box::pin(async move {
+            let found = queues.declare_after(&queue, taken).await;
+            (queue, found)
+        }));
     }
 
-    /// Whether a queue is there, whatever its arguments; a missing one costs the channel.
-    pub(super) async fn look_for(&self, channel: &Channel, queue: &str) -> Result<Option<Queue>, lapin::Error> {
-        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        match channel.queue_declare(queue.into(), passive, FieldTable::default()).await {
-            Ok(found) => Ok(Some(found)),
-            Err(error) if is_soft(&error, &AMQPSoftError::NOTFOUND) => Ok(None),
-            Err(error) => Err(error),
+    pub(super) fn found(&mut self, queue: &Arc<str>) {
+        self.finds += 1;
+        self.states.insert(queue.clone(), QueueState::There(self.finds));
+    }
+
+    // ---- messages
+
+    /// Publishes. With `alone`, on a channel of its own.
+    pub(super) fn publish(&mut self, id: u64, held: Held, generation: u64, alone: bool, reply_queue: &str) {
+        let (properties, queue, body) = (properties(&held.message, reply_queue), short(&*held.message.queue), held.message.body.clone());
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let (channel, connection) = (self.channel.clone(), self.connection.clone());
+        self.flight.push(if alone {
+            let answer = async move {
+                let channel = confirming(&connection).await?;
+                channel.basic_publish("".into(), queue, options, &body, properties).await?.await
+            };
+            Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
+        } else {
+            let answer = async move { channel.basic_publish("".into(), queue, options, &body, properties).await?.await };
+            Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
+        });
+        self.published.insert(id, Published { held, generation, lost: false, alone });
+    }
+
+    /// Takes every answer that is there. Unlike a poll, which may give up early, this ends only when nothing is ready: the
+    /// barrier relies on it.
+    pub(super) fn drain(&mut self, answers: &mut Vec<Answered>) {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        while woken.0.swap(false, Ordering::AcqRel) {
+            while let Poll::Ready(Some(answer)) = Pin::new(&mut self.flight).poll_next(&mut context) {
+                answers.push(answer);
+            }
         }
+    }
+
+    /// Remembers an answer until it counts.
+    pub(super) fn note(&mut self, id: u64, answer: Answer) {
+        self.answered.push((id, answer.is_taken));
+        if let Some(message_id) = answer.returned {
+            *self.returned.entry(message_id).or_default() += 1;
+        }
+    }
+
+    /// Begins to make the noted answers count.
+    ///
+    /// lapin attaches a returned message to whichever confirm comes next, and it completes the confirms of one frame in any
+    /// order and on a thread of its own. So a confirm says nothing until that thread has provably finished with the frame: when
+    /// it has handled the answer to a question that was asked later.
+    pub(super) fn raise_barrier(&mut self) {
+        if self.barrier.is_empty() && !self.answered.is_empty() {
+            self.settling = std::mem::take(&mut self.answered);
+            let channel = self.channel.clone();
+            self.barrier.push(Box::pin(async move { channel.basic_qos(0, BasicQosOptions::default()).await }));
+        }
+    }
+
+    /// The answers that count, the barrier having been passed.
+    pub(super) fn settled(&mut self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.settling)
+    }
+
+    /// Whether the message was returned; asked once for each return.
+    pub(super) fn was_returned(&mut self, message: &StepMessage) -> bool {
+        if self.returned.is_empty() {
+            return false;
+        }
+        let id = message.message_id();
+        match self.returned.get_mut(&id) {
+            Some(1) => self.returned.remove(&id).is_some(),
+            Some(times) => {
+                *times -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// All that was published and did not come to count, in order. The channel is given up.
+    pub(super) fn take_back(&mut self) -> impl DoubleEndedIterator<Item = Published> + use<> {
+        self.flight = FuturesUnordered::new();
+        self.barrier = FuturesUnordered::new();
+        self.answered.clear();
+        self.settling.clear();
+        self.returned.clear();
+        std::mem::take(&mut self.published).into_values()
+    }
+
+    /// Why the broker closed the channel. What was published just after fails without knowing it.
+    pub(super) async fn closing_reason(&mut self, first: lapin::Error) -> lapin::Error {
+        let reason = async {
+            let mut error = first.clone();
+            while channel_error(&error).is_none() {
+                match self.flight.next().await {
+                    Some((_, Err(next))) => error = next,
+                    Some((_, Ok(_))) => {}
+                    None => break,
+                }
+            }
+            error
+        };
+        tokio::time::timeout(REASON_WITHIN, reason).await.unwrap_or(first)
     }
 }
 
-/// Waits for the pause; true if the bus is to close before it is over.
-pub(super) async fn pause(duration: Duration, closing: &mut watch::Receiver<bool>) -> bool {
-    tokio::select! {
-        () = tokio::time::sleep(duration) => false,
-        () = closed(closing) => true,
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
     }
 }
 
-/// Returns once the bus is to close.
-pub(super) async fn closed(closing: &mut watch::Receiver<bool>) {
-    // The sender lives as long as the bus; without it there is nothing to close for.
-    if closing.wait_for(|closing| *closing).await.is_err() {
-        std::future::pending::<()>().await;
+async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+/// A step message's properties (SPEC §4).
+fn properties(message: &StepMessage, reply_queue: &str) -> BasicProperties {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut headers = FieldTable::default();
+    headers.insert("workflow".into(), text(&message.workflow));
+    headers.insert("job".into(), text(&message.root.to_string()));
+    headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
+    headers.insert("traceparent".into(), text(&message.traceparent));
+    let properties = BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+        .with_correlation_id(short(message.correlation_id()))
+        .with_reply_to(short(reply_queue))
+        .with_message_id(short(message.message_id()))
+        .with_app_id("workflow-manager".into())
+        .with_timestamp(message.timestamp_s)
+        .with_headers(headers);
+    match message.priority {
+        Some(priority) => properties.with_priority(priority),
+        None => properties,
     }
-}
-
-/// Whether an error costs a channel alone; who uses that channel is told by its own call.
-pub(super) fn costs_a_channel(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
-}
-
-/// Whether the broker closed a channel with this soft error.
-pub(super) fn is_soft(error: &lapin::Error, soft: &AMQPSoftError) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(kind) if kind == soft))
 }

@@ -7,6 +7,7 @@
 mod acks;
 mod connection;
 mod consumer;
+mod link;
 mod publisher;
 mod queues;
 

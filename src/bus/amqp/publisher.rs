@@ -1,288 +1,402 @@
-//! The publishing loop: keeps each step message until the broker has confirmed it, over any number of connections.
+//! The publisher: sends step messages, keeps each until the broker has confirmed it, and sees to it that their queues exist.
+//!
+//! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is in exactly one place:
+//! waiting, parked, delayed, or published on a link.
 
-use super::link::{Link, Pauses, Role, closed, costs_a_channel, is_soft, pause};
-use crate::bus::{BusEvent, BusState, Notice, StepMessage};
+use super::connection::{self, Pauses, channel_error};
+use super::link::{Answered, Held, Link, Published, QueueState};
+use super::queues::Found;
+use super::{Common, Phase, Side, reached};
+use crate::bus::{BusEvent, Notice, StepMessage};
 use futures_util::StreamExt;
-use futures_util::future::LocalBoxFuture;
-use futures_util::stream::FuturesUnordered;
-use lapin::message::BasicReturnMessage;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::Event;
 use lapin::protocol::AMQPSoftError;
-use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, Event};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
-/// How often a message may be under way when the broker closes the channel for a violated condition before it is set
-/// aside: it may be the one that the broker refuses.
-const SUSPECT_LOSSES: u32 = 3;
+/// How many messages are taken from the inbox at once.
+const TAKEN_MAX: usize = 512;
 
-pub(super) struct Publisher {
-    link: Rc<Link>,
-    published: mpsc::UnboundedReceiver<StepMessage>,
-    closing: watch::Receiver<bool>,
-    unconfirmed: Arc<AtomicUsize>,
-    backlog: VecDeque<Pending>,
-    in_flight: BTreeMap<u64, Pending>,
-    /// Refused by the broker; sent again after a pause.
-    set_aside: FuturesUnordered<LocalBoxFuture<'static, Pending>>,
-    known: BTreeSet<Arc<str>>,
-    next: u64,
+/// The pause before a message that the broker refused is sent again; doubled with each refusal, up to the longest pause
+/// between two attempts to reconnect.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause before a queue of which the broker could not tell is looked at again.
+const QUEUE_PAUSE: Duration = Duration::from_secs(5);
+
+/// How often a message may close its channel before it is tried only now and then.
+const KILLS_MAX: u32 = 3;
+
+/// Publishes until the bus is closed, over any number of connections.
+pub(super) async fn run(
+    common: Rc<Common>,
+    inbox: mpsc::UnboundedReceiver<StepMessage>,
+    unconfirmed: Rc<Cell<usize>>,
+    mut phases: watch::Receiver<Phase>,
+) {
+    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
+    let mut publisher = Publisher { backlog: Backlog::of(&common.settings.queues), common: common.clone(), inbox, unconfirmed, numbers: 0 };
+    loop {
+        let opened = tokio::select! {
+            biased;
+            () = reached(&mut phases, Phase::EndPublishing) => break,
+            opened = Box::pin(Link::open(&common)) => opened,
+        };
+        let end = match opened {
+            Ok(mut link) => {
+                let since = Instant::now();
+                tracing::info!(server = %common.address, unconfirmed = publisher.unconfirmed.get(), "publishing step messages");
+                common.board.up(Side::Publisher);
+                let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
+                publisher.take_back(&mut link);
+                if since.elapsed() >= common.settings.reconnect_min {
+                    pauses.reset();
+                }
+                if let End::Lost(reason) = &end {
+                    common.board.down(Side::Publisher, reason);
+                }
+                connection::close(&link.connection).await;
+                end
+            }
+            Err(reason) => End::Lost(reason),
+        };
+        let End::Lost(reason) = end else { break };
+        let pause = pauses.next();
+        tracing::warn!(server = %common.address, reason, retry_in_ms = pause.as_millis(), "not publishing step messages");
+        common.board.down(Side::Publisher, &reason);
+        tokio::select! {
+            () = reached(&mut phases, Phase::EndPublishing) => break,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+    common.board.down(Side::Publisher, "closed");
 }
 
-struct Pending {
-    message: StepMessage,
-    losses: u32,
-}
-
-/// Why a connection is not used any more.
-enum Over {
+enum End {
+    /// The bus is closed.
     Closed,
-    Lost { reason: String, suspect: bool },
+    /// The connection is gone or useless, and why.
+    Lost(String),
 }
 
-/// The confirms under way: each gives the number of its message.
-type Confirms = FuturesUnordered<LocalBoxFuture<'static, (u64, lapin::Result<Confirmation>)>>;
+struct Publisher {
+    common: Rc<Common>,
+    inbox: mpsc::UnboundedReceiver<StepMessage>,
+    unconfirmed: Rc<Cell<usize>>,
+    backlog: Backlog,
+    numbers: u64,
+}
+
+/// What is to be published and where to.
+struct Backlog {
+    waiting: VecDeque<Held>,
+    /// Messages whose queue is being looked at.
+    parked: HashMap<Arc<str>, VecDeque<Held>>,
+    delayed: BTreeMap<(Instant, u64), Held>,
+    /// The queues to be looked at after each connecting.
+    queues: HashSet<Arc<str>>,
+    /// Queues that have lost their messages, of which the manager was not told yet.
+    lost: HashSet<Arc<str>>,
+}
+
+impl Backlog {
+    fn of(queues: &[Arc<str>]) -> Backlog {
+        let queues = queues.iter().cloned().collect();
+        Backlog { waiting: VecDeque::new(), parked: HashMap::new(), delayed: BTreeMap::new(), queues, lost: HashSet::new() }
+    }
+}
+
+/// What came to pass on a link.
+enum Happened {
+    Answered(Answered),
+    Passed(lapin::Result<()>),
+    Looked(Arc<str>, Found),
+    Heard(Option<Event>),
+    Taken,
+    Due,
+    Ending,
+}
 
 impl Publisher {
-    pub(super) fn new(
-        link: Rc<Link>,
-        published: mpsc::UnboundedReceiver<StepMessage>,
-        closing: watch::Receiver<bool>,
-        unconfirmed: Arc<AtomicUsize>,
-    ) -> Publisher {
-        let known = link.settings.queues.iter().cloned().collect();
-        Publisher {
-            link,
-            published,
-            closing,
-            unconfirmed,
-            backlog: VecDeque::new(),
-            in_flight: BTreeMap::new(),
-            set_aside: FuturesUnordered::new(),
-            known,
-            next: 0,
-        }
-    }
-
-    pub(super) async fn run(mut self) {
-        let mut pauses = Pauses::new(&self.link.settings);
+    async fn serve(&mut self, link: &mut Link, phases: &mut watch::Receiver<Phase>) -> End {
+        self.backlog.queues.iter().for_each(|queue| link.look(queue));
+        let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
         loop {
-            let reason = match self.link.connect(Role::Publisher).await {
-                Ok(connection) => match self.session(connection, &mut pauses).await {
-                    Over::Closed => return,
-                    Over::Lost { reason, suspect } => {
-                        self.take_back(suspect);
-                        reason
-                    }
-                },
-                Err(reason) => reason,
+            self.pump(link);
+            link.raise_barrier();
+            if is_ending && self.is_done(link) {
+                return End::Closed;
+            }
+            let due = link.looks_again.keys().next().into_iter().chain(self.backlog.delayed.keys().next()).map(|(at, _)| *at).min();
+            let happened = tokio::select! {
+                Some(answered) = link.flight.next() => Happened::Answered(answered),
+                Some(passed) = link.barrier.next() => Happened::Passed(passed),
+                Some((queue, found)) = link.looks.next() => Happened::Looked(queue, found),
+                event = link.events.next() => Happened::Heard(event),
+                count = self.inbox.recv_many(&mut taken, TAKEN_MAX), if !is_ending || !self.inbox.is_closed() => {
+                    if count == 0 { Happened::Ending } else { Happened::Taken }
+                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happened::Due,
+                () = reached(phases, Phase::EndPublishing), if !is_ending => Happened::Ending,
             };
-            let wait = pauses.next();
-            self.link.lost(Role::Publisher, &reason, wait);
-            if pause(wait, &mut self.closing).await {
-                return;
+            let went_on = match happened {
+                Happened::Answered(answered) => self.answered(link, vec![answered]).await,
+                Happened::Passed(passed) => self.passed(link, passed).await,
+                Happened::Looked(queue, found) => self.looked(link, queue, found),
+                Happened::Heard(event) => self.heard(link, event),
+                Happened::Taken => {
+                    self.backlog.waiting.extend(taken.drain(..).map(Held::new));
+                    Ok(())
+                }
+                Happened::Due => {
+                    self.due(link);
+                    Ok(())
+                }
+                Happened::Ending => {
+                    is_ending = true;
+                    Ok(())
+                }
+            };
+            if let Err(reason) = went_on {
+                return End::Lost(reason);
             }
         }
     }
 
-    async fn session(&mut self, connection: Connection, pauses: &mut Pauses) -> Over {
-        let mut events = Box::pin(connection.events_listener());
-        let channel = match open(&connection).await {
-            Ok(channel) => channel,
-            Err(error) => return self.over(&error),
-        };
-        let mut queues = Queues { connection: &connection, channel: None, checked: HashSet::new() };
-        for queue in self.known.clone() {
-            if let Err(error) = queues.ensure(&self.link, &queue).await {
-                return self.over(&error);
-            }
-        }
-        pauses.restart();
-        self.link.set_state(Role::Publisher, BusState::Connected);
-        let mut confirms = Confirms::new();
-        loop {
-            while self.in_flight.len() < self.link.settings.unconfirmed_max
-                && let Some(pending) = self.backlog.pop_front()
-            {
-                let queue = pending.message.queue.clone();
-                let number = self.next;
-                self.next += 1;
-                self.in_flight.insert(number, pending);
-                if !queues.checked.contains(&queue) {
-                    self.known.insert(queue.clone());
-                    if let Err(error) = queues.ensure(&self.link, &queue).await {
-                        return self.over(&error);
+    /// Publishes what may be published now.
+    fn pump(&mut self, link: &mut Link) {
+        // lapin would keep in memory what a blocked connection does not take.
+        while !link.is_blocked && link.published.len() < self.common.settings.unconfirmed_max {
+            let Some(mut held) = self.backlog.waiting.pop_front() else { break };
+            let queue = &held.message.queue;
+            match link.states.get(queue) {
+                Some(QueueState::There(generation)) => {
+                    if std::mem::take(&mut held.again) {
+                        (self.common.sink)(BusEvent::Noted(Notice::Resent));
                     }
+                    let alone = held.kills > 0 || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
+                    self.numbers += 1;
+                    link.publish(self.numbers, held, *generation, alone, &self.common.settings.reply_queue);
                 }
-                if let Some(pending) = self.in_flight.get(&number) {
-                    confirms.push(send(channel.clone(), number, &pending.message, &self.link.settings.reply_queue));
-                }
-            }
-            tokio::select! {
-                Some((number, result)) = confirms.next(), if !confirms.is_empty() => match result {
-                    Ok(confirmation) => self.on_confirmation(number, confirmation, &mut queues),
-                    Err(error) => return self.over(&error),
-                },
-                Some(message) = self.published.recv() => self.backlog.push_back(Pending { message, losses: 0 }),
-                Some(pending) = self.set_aside.next(), if !self.set_aside.is_empty() => self.backlog.push_back(pending),
-                event = events.next() => match event {
-                    Some(Event::ConnectionBlocked(reason)) => self.link.set_state(Role::Publisher, BusState::Blocked { reason }),
-                    Some(Event::ConnectionUnblocked) => self.link.set_state(Role::Publisher, BusState::Connected),
-                    Some(Event::Error(error)) if !costs_a_channel(&error) => return self.over(&error),
-                    Some(_) => {}
-                    None => return Over::Lost { reason: "the connection was closed".to_owned(), suspect: false },
-                },
-                () = closed(&mut self.closing), if self.idle() => {
-                    // The broker has all: an error in saying good-bye changes nothing.
-                    let _ = connection.close(200, "stopping".into()).await;
-                    return Over::Closed;
+                known => {
+                    if known.is_none() {
+                        self.backlog.queues.insert(queue.clone());
+                        link.look(queue);
+                    }
+                    self.backlog.parked.entry(queue.clone()).or_default().push_back(held);
                 }
             }
         }
     }
 
-    fn idle(&self) -> bool {
-        self.backlog.is_empty() && self.in_flight.is_empty() && self.set_aside.is_empty() && self.published.is_empty()
+    /// Whether nothing is left that a little waiting could bring to an end.
+    fn is_done(&self, link: &Link) -> bool {
+        let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
+        link.published.is_empty() && self.backlog.waiting.is_empty() && !self.backlog.parked.keys().any(is_looking)
     }
 
-    fn on_confirmation(&mut self, number: u64, confirmation: Confirmation, queues: &mut Queues<'_>) {
-        let Some(pending) = self.in_flight.remove(&number) else { return };
-        match confirmation {
-            Confirmation::Ack(None) | Confirmation::NotRequested => {
-                self.unconfirmed.fetch_sub(1, Ordering::Relaxed);
-                let StepMessage { job, step, attempt, .. } = pending.message;
-                self.link.report(BusEvent::Confirmed { job, step, attempt });
+    /// Takes `answers` and all others that are there.
+    async fn answered(&mut self, link: &mut Link, mut answers: Vec<Answered>) -> Result<(), String> {
+        link.drain(&mut answers);
+        let mut closed = None;
+        for (id, answer) in answers {
+            match answer {
+                Ok(answer) => link.note(id, answer),
+                Err(error) if link.published.get(&id).is_some_and(|published| published.alone) => self.killed(link, id, &error)?,
+                Err(error) => closed = Some(error),
             }
-            // Unroutable: its queue is gone. It is looked for again, declared, and the message sent again.
-            Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
-                self.on_returned(&pending, &returned);
-                queues.checked.remove(&pending.message.queue);
-                self.backlog.push_front(pending);
-            }
-            Confirmation::Nack(None) => {
-                self.link.report(BusEvent::Noted(Notice::Refused));
-                let wait = self.link.settings.reconnect_min;
-                self.set_aside.push(later(pending, wait));
-            }
+        }
+        match closed {
+            Some(error) => self.channel_closed(link, error).await,
+            None => Ok(()),
         }
     }
 
-    fn on_returned(&self, pending: &Pending, returned: &BasicReturnMessage) {
-        let message = &pending.message;
-        tracing::warn!(job = %message.job, step = %message.step_name, attempt = message.attempt, queue = %message.queue, reason = %returned.reply_text, "the broker returned a step message: it is sent again");
-        self.link.report(BusEvent::Noted(Notice::Returned));
+    async fn passed(&mut self, link: &mut Link, passed: lapin::Result<()>) -> Result<(), String> {
+        if let Err(error) = passed {
+            return self.channel_closed(link, error).await;
+        }
+        let settled = link.settled();
+        // Which of them were returned may be said by answers that were not taken yet.
+        let mut answers = Vec::new();
+        link.drain(&mut answers);
+        let (notes, failures): (Vec<Answered>, Vec<Answered>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
+        notes.into_iter().for_each(|(id, answer)| answer.into_iter().for_each(|answer| link.note(id, answer)));
+        settled.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
+        self.answered(link, failures).await
     }
 
-    /// What was under way on a lost connection is sent again on the next, in order.
-    fn take_back(&mut self, suspect: bool) {
-        for (_, mut pending) in std::mem::take(&mut self.in_flight).into_iter().rev() {
-            self.link.report(BusEvent::Noted(Notice::Resent));
-            pending.losses += u32::from(suspect);
-            if pending.losses < SUSPECT_LOSSES {
-                self.backlog.push_front(pending);
-                continue;
+    fn settle(&mut self, link: &mut Link, id: u64, is_taken: bool) {
+        let Some(Published { mut held, generation, lost, .. }) = link.published.remove(&id) else { return };
+        let StepMessage { job, step, attempt, .. } = held.message;
+        if link.was_returned(&held.message) || lost {
+            tracing::debug!(%job, step = %held.message.step_name, attempt, queue = %held.message.queue, "returned or lost with its queue, sent again");
+            (self.common.sink)(BusEvent::Noted(Notice::Returned));
+            // One published before its queue was found again says nothing new.
+            if link.states.get(&held.message.queue) == Some(&QueueState::There(generation)) {
+                self.backlog.lost.insert(held.message.queue.clone());
+                link.look(&held.message.queue);
             }
-            let message = &pending.message;
-            tracing::error!(job = %message.job, step = %message.step_name, queue = %message.queue, bytes = message.body.len(), "the broker closed the channel each time this message was under way: is it over the broker's max_message_size? It is tried again later");
-            let wait = self.link.settings.reconnect_max;
-            self.set_aside.push(later(pending, wait));
+            self.backlog.waiting.push_back(held);
+        } else if is_taken {
+            self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
+            (self.common.sink)(BusEvent::Confirmed { job, step, attempt });
+        } else {
+            (self.common.sink)(BusEvent::Noted(Notice::Refused));
+            let pause = REFUSED_PAUSE.saturating_mul(1 << held.refusals.min(16)).min(self.common.settings.reconnect_max);
+            held.refusals += 1;
+            tracing::debug!(%job, step = %held.message.step_name, attempt, queue = %held.message.queue, retry_in_ms = pause.as_millis(), "the broker does not take it: its queue may be full");
+            self.backlog.delayed.insert((Instant::now() + pause, id), held);
         }
     }
 
-    fn over(&self, error: &lapin::Error) -> Over {
-        Over::Lost { reason: self.link.explain(error), suspect: is_soft(error, &AMQPSoftError::PRECONDITIONFAILED) }
-    }
-}
+    // ---- channels closed by the broker
 
-/// The queues that were looked for on this connection.
-struct Queues<'a> {
-    connection: &'a Connection,
-    channel: Option<Channel>,
-    checked: HashSet<Arc<str>>,
-}
-
-impl Queues<'_> {
-    /// Makes sure that the queue is there. One that is missing has lost its messages: the manager is told, and only when
-    /// it has journaled that, the queue is declared.
-    async fn ensure(&mut self, link: &Link, queue: &Arc<str>) -> lapin::Result<()> {
-        let channel = self.open().await?;
-        if link.look_for(&channel, queue).await?.is_none() {
-            self.channel = None;
-            let (taken, answered) = oneshot::channel();
-            link.report(BusEvent::QueueMissing { queue: queue.clone(), taken });
-            // An error means that nobody had to be told.
-            let _ = answered.await;
-            let channel = self.open().await?;
-            channel
-                .queue_declare((&**queue).into(), QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }, FieldTable::default())
-                .await?;
+    /// The shared channel is closed. Only a message that is too large does that; the others go out again at once.
+    async fn channel_closed(&mut self, link: &mut Link, error: lapin::Error) -> Result<(), String> {
+        if !link.is_connected() {
+            return Err(self.common.address.explain(&error));
         }
-        self.checked.insert(queue.clone());
+        let error = link.closing_reason(error).await;
+        let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(&error) else {
+            return Err(self.common.address.explain(&error));
+        };
+        link.body_bytes_max = last_number(said).or(link.body_bytes_max);
+        let size = |published: &Published| published.held.message.body.len();
+        let largest = link.published.values().map(size).max().unwrap_or_default();
+        // Without words about sizes: whichever it was, the largest is too large as well.
+        let is_suspect = |published: &Published| size(published) == largest || link.body_bytes_max.is_some_and(|max| size(published) > max);
+        for published in link.published.values_mut().filter(|published| is_suspect(published)) {
+            published.held.kills += 1;
+        }
+        tracing::warn!(reason = said, largest_bytes = largest, "a step message closed its channel: such ones get channels of their own");
+        self.take_back(link);
+        link.reopen().await.map_err(|error| self.common.address.explain(&error))
+    }
+
+    /// A message with a channel of its own failed.
+    fn killed(&mut self, link: &mut Link, id: u64, error: &lapin::Error) -> Result<(), String> {
+        if !link.is_connected() {
+            return Err(self.common.address.explain(error));
+        }
+        let Some(Published { mut held, .. }) = link.published.remove(&id) else { return Ok(()) };
+        held.kills += 1;
+        let pause = if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max };
+        if held.kills == KILLS_MAX {
+            let StepMessage { job, step_name, attempt, queue, body, .. } = &held.message;
+            tracing::error!(
+                %job, step = %step_name, attempt, %queue, bytes = body.len(), bytes_max = link.body_bytes_max, %error,
+                retry_in_ms = pause.as_millis(),
+                "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
+            );
+        }
+        self.backlog.delayed.insert((Instant::now() + pause, id), held);
         Ok(())
     }
 
-    async fn open(&mut self) -> lapin::Result<Channel> {
-        match &self.channel {
-            Some(channel) if channel.status().connected() => Ok(channel.clone()),
-            Some(_) | None => {
-                let channel = self.connection.create_channel().await?;
-                self.channel = Some(channel.clone());
-                Ok(channel)
+    /// Puts what did not come to count in front of what waits, to be sent again.
+    fn take_back(&mut self, link: &mut Link) {
+        for published in link.published.values().map(|published| published.held.message.clone()).collect::<Vec<_>>() {
+            if link.was_returned(&published) {
+                self.backlog.lost.insert(published.queue);
             }
+        }
+        for Published { mut held, .. } in link.take_back().rev() {
+            held.again = true;
+            self.backlog.waiting.push_front(held);
+        }
+    }
+
+    // ---- queues
+
+    fn looked(&mut self, link: &mut Link, queue: Arc<str>, found: Found) -> Result<(), String> {
+        match found {
+            Found::There { .. } | Found::Locked if !self.backlog.lost.contains(&queue) => self.found(link, &queue),
+            Found::There { .. } | Found::Locked | Found::Missing => self.missing(link, queue),
+            Found::Lost(error) if !link.is_connected() => return Err(self.common.address.explain(&error)),
+            Found::Lost(error) => self.look_again(link, queue, &error.to_string()),
+            Found::Refused(said) => self.look_again(link, queue, &said),
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, link: &mut Link, queue: &Arc<str>) {
+        link.found(queue);
+        let parked = self.backlog.parked.remove(queue).unwrap_or_default();
+        parked.into_iter().rev().for_each(|held| self.backlog.waiting.push_front(held));
+    }
+
+    fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
+        self.backlog.lost.remove(&queue);
+        // What is under way to it and not confirmed stays with this bus; a confirm that comes now is one by the lost queue.
+        for published in link.published.values_mut().filter(|published| published.held.message.queue == queue) {
+            published.lost = true;
+        }
+        let (taken, answered) = oneshot::channel();
+        tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its running steps are journaled as unconfirmed");
+        (self.common.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
+        link.declare_after(queue, answered);
+    }
+
+    fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
+        tracing::warn!(%queue, reason, retry_in_ms = QUEUE_PAUSE.as_millis(), "the queue cannot be used");
+        link.states.insert(queue.clone(), QueueState::Refused);
+        self.numbers += 1;
+        link.looks_again.insert((Instant::now() + QUEUE_PAUSE, self.numbers), queue);
+    }
+
+    // ---- the rest
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's events are non-exhaustive")]
+    fn heard(&mut self, link: &mut Link, event: Option<Event>) -> Result<(), String> {
+        match event {
+            Some(Event::ConnectionBlocked(reason)) => {
+                tracing::warn!(reason, "the broker blocks publishing");
+                link.is_blocked = true;
+                self.common.board.blocked(Some(reason));
+            }
+            Some(Event::ConnectionUnblocked) => {
+                tracing::info!("the broker takes messages again");
+                link.is_blocked = false;
+                self.common.board.blocked(None);
+            }
+            // A channel's error is dealt with where the channel is used.
+            Some(Event::Error(error)) if channel_error(&error).is_none() => return Err(self.common.address.explain(&error)),
+            Some(_) => {}
+            None => return Err("the connection's events have ended".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn due(&mut self, link: &mut Link) {
+        let now = Instant::now();
+        while let Some(entry) = self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
+            self.backlog.waiting.push_back(entry.remove());
+        }
+        while let Some(entry) = link.looks_again.first_entry().filter(|entry| entry.key().0 <= now) {
+            let queue = entry.remove();
+            link.look(&queue);
         }
     }
 }
 
-async fn open(connection: &Connection) -> lapin::Result<Channel> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
+/// The limit in the broker's words "message size … is larger than configured max size …".
+fn last_number(said: &str) -> Option<usize> {
+    said.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
 
-fn send(channel: Channel, number: u64, message: &StepMessage, reply_queue: &str) -> LocalBoxFuture<'static, (u64, lapin::Result<Confirmation>)> {
-    let (queue, body, properties) = (message.queue.clone(), message.body.clone(), properties(message, reply_queue));
-    Box::pin(async move {
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let result = match channel.basic_publish("".into(), (&*queue).into(), options, &body, properties).await {
-            Ok(confirm) => confirm.await,
-            Err(error) => Err(error),
-        };
-        (number, result)
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::last_number;
 
-fn later(pending: Pending, wait: std::time::Duration) -> LocalBoxFuture<'static, Pending> {
-    Box::pin(async move {
-        tokio::time::sleep(wait).await;
-        pending
-    })
-}
-
-/// AMQP's delivery mode of messages that survive the broker.
-const PERSISTENT: u8 = 2;
-
-fn properties(message: &StepMessage, reply_queue: &str) -> BasicProperties {
-    let mut headers = FieldTable::default();
-    let text = |text: String| AMQPValue::LongString(text.into());
-    headers.insert("workflow".into(), text(message.workflow.to_string()));
-    headers.insert("job".into(), text(message.root.to_string()));
-    headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
-    headers.insert("traceparent".into(), text(message.traceparent.clone()));
-    let properties = BasicProperties::default()
-        .with_content_type("application/json".into())
-        .with_delivery_mode(PERSISTENT)
-        .with_correlation_id(message.correlation_id().into())
-        .with_reply_to(reply_queue.into())
-        .with_message_id(message.message_id().into())
-        .with_app_id("workflow-manager".into())
-        .with_timestamp(message.timestamp_s)
-        .with_headers(headers);
-    match message.priority {
-        Some(priority) => properties.with_priority(priority),
-        None => properties,
+    #[test]
+    fn the_limit_is_read_from_the_brokers_words() {
+        assert_eq!(last_number("PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"), Some(1000));
+        assert_eq!(last_number("PRECONDITION_FAILED - something else"), None);
     }
 }
