@@ -1,5 +1,45 @@
-//! map comes later
-#![allow(missing_docs, reason = "x")]
+//! workflow-manager: coordinates jobs over independent services through a message bus.
+//!
+//! # The map
+//!
+//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that):
+//!
+//! | floor | modules | what |
+//! |---|---|---|
+//! | 4 | `main.rs`, [`cli`] | arguments → settings → supervisor → exit code; the client commands |
+//! | 3 | [`api`] | HTTP: routes, authorisation, problems, jobs, health and metrics |
+//! | 2 | [`actors`] | the shell: supervisor, router, job, journal, bus; the outbox through which effects leave |
+//! | 1 | [`load`], [`settings`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; metrics and logs; SQLite; transports |
+//! | 0 | [`engine`] | the rules, as plain data and functions |
+//!
+//! # The two straight lines
+//!
+//! A **reply**: `bus/amqp` → `actors/router` (correlation id → mailbox) → `actors/job` → [`engine::Job::take`] →
+//! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch → `actors/bus` → `bus/amqp` → the
+//! broker's confirm → the job → a lagging entry.
+//!
+//! A **creation**: `api/jobs` → `actors/router` (known id: the same answer, or a conflict) → `actors/job` →
+//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an effect that enters at
+//! the router; its end is an input to its parent.
+//!
+//! # Invariants
+//!
+//! - Decisions may run ahead of the journal; effects never do. The only door for effects is [`actors::outbox`], and only the
+//!   journal actor opens it, after the commit (a recovered job's effects follow from what is committed).
+//! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its entries.
+//! - Nothing in `engine` knows the time, chance, I/O, logs or async.
+//! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing did. Dropped unsettled it
+//!   goes back to its queue.
+//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal`, the YAML crate in `load`, `config` in
+//!   `settings`; the only table shared by actors is the router's.
+//! - The clock and chance are read in `actors/clock.rs` alone.
+//!
+//! # The order in which to read
+//!
+//! [`engine::entry`] (what goes in and comes out), [`engine::job`] (the two functions that everything hangs on),
+//! [`engine::fanout`], [`engine::json`]; then [`actors::job`], [`actors::journal`], [`actors::router`],
+//! [`actors::supervisor`]; then [`journal`], [`bus`], [`api`].
+
 pub mod actors;
 pub mod api;
 pub mod bus;

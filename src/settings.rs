@@ -198,8 +198,13 @@ impl Serialize for ServerAddress {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file or the environment has something unusable.
-    #[error("settings: {0}")]
-    Config(#[from] config::ConfigError),
+    #[error("settings, {place}: {reason}")]
+    Unusable {
+        /// Where it stands.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Values that do not go together.
     #[error("settings: {0}")]
     Refused(String),
@@ -216,33 +221,47 @@ pub struct Overrides {
     pub insecure: bool,
 }
 
+type Builder = config::ConfigBuilder<config::builder::DefaultState>;
+
+impl Overrides {
+    fn apply(&self, builder: Builder) -> Result<Builder, config::ConfigError> {
+        let paths: Vec<String> = self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        builder
+            .set_override_option("workflows", (!paths.is_empty()).then_some(paths))?
+            .set_override_option("amqp.server", self.amqp_server.clone())?
+            .set_override_option("journal.file", self.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()))?
+            .set_override_option("http.listen", self.listen.clone())?
+            .set_override_option("http.insecure", self.insecure.then_some(true))
+    }
+}
+
+fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T, SettingsError> {
+    result.map_err(|error| SettingsError::Unusable { place: place.to_owned(), reason: error.to_string() })
+}
+
 impl Settings {
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder().add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
         if let Some(file) = file {
             builder = builder.add_source(config::File::from(file).format(config::FileFormat::Yaml).required(true));
+            // Looked at by itself, so that an error names its place.
+            unusable(&file.display().to_string(), builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
         }
         if let Ok(server) = std::env::var("AMQP_SERVER") {
-            builder = builder.set_override("amqp.server", server)?;
+            builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
         }
         let environment = config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").try_parsing(true);
         builder = builder.add_source(environment.list_separator(",").with_list_parse_key("workflows"));
-        let paths: Vec<String> = overrides.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        builder = builder
-            .set_override_option("workflows", (!paths.is_empty()).then_some(paths))?
-            .set_override_option("amqp.server", overrides.amqp_server.clone())?
-            .set_override_option("journal.file", overrides.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()))?
-            .set_override_option("http.listen", overrides.listen.clone())?
-            .set_override_option("http.insecure", overrides.insecure.then_some(true))?;
-        let settings: Settings = builder.build()?.try_deserialize()?;
+        unusable("environment (WORKFLOW_MANAGER__…)", builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
+        let settings: Settings = unusable("flags", overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()))?;
         settings.validated()
     }
 
     /// The defaults alone.
     pub fn defaults() -> Result<Settings, SettingsError> {
         let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
-        Ok(config::Config::builder().add_source(source).build()?.try_deserialize()?)
+        unusable("defaults", config::Config::builder().add_source(source).build().and_then(config::Config::try_deserialize))
     }
 
     fn validated(self) -> Result<Settings, SettingsError> {

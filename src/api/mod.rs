@@ -33,19 +33,23 @@ pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
 
 fn routes(config: &mut web::ServiceConfig) {
     config
-        .service(resource("/livez").route(web::get().to(observe::live)))
-        .service(resource("/readyz").route(web::get().to(observe::ready)))
-        .service(resource("/metrics").route(web::get().to(observe::metrics)))
-        .service(resource("/api").route(web::get().to(to_api)))
-        .service(resource("/api/workflows").route(web::get().to(jobs::workflows)))
-        .service(resource("/api/workflows/{rest:.*}").route(web::get().to(jobs::workflows)))
-        .service(resource("/api/workflow/{name:.*}").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
-        .service(resource("/api/jobs").route(web::get().to(jobs::running)))
-        .service(resource("/api/job/{id:.*}").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
+        .service(resource("/livez", "GET").route(web::get().to(observe::live)))
+        .service(resource("/readyz", "GET").route(web::get().to(observe::ready)))
+        .service(resource("/metrics", "GET").route(web::get().to(observe::metrics)))
+        .service(resource("/api", "GET").route(web::get().to(to_api)))
+        .service(resource("/api/workflows", "GET").route(web::get().to(jobs::workflows)))
+        .service(resource("/api/workflows/{rest:.*}", "GET").route(web::get().to(jobs::workflows)))
+        .service(resource("/api/workflow/{name:.*}", "GET, POST").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
+        .service(resource("/api/jobs", "GET").route(web::get().to(jobs::running)))
+        .service(resource("/api/job/{id:.*}", "GET, DELETE").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
         .default_service(web::to(nothing_here));
 }
 
-fn resource(path: &str) -> actix_web::Resource {
+/// A path whose other methods than `allowed` are answered 405.
+fn resource(path: &str, allowed: &'static str) -> actix_web::Resource {
+    let wrong_method = move |request: HttpRequest| async move {
+        Problem::method_not_allowed(allowed, format!("{} is not possible on {}, only {allowed}", request.method(), request.path()))
+    };
     web::resource(path.to_owned()).default_service(web::to(wrong_method))
 }
 
@@ -55,10 +59,6 @@ async fn to_api() -> HttpResponse {
 
 async fn nothing_here(request: HttpRequest) -> Problem {
     Problem::not_found(format!("there is nothing at {}; the API is described in docs/http-api.md", request.path()))
-}
-
-async fn wrong_method(request: HttpRequest) -> Problem {
-    Problem::method_not_allowed(format!("{} is not possible on {}", request.method(), request.path()))
 }
 
 /// With a token configured every call but health needs it.

@@ -9,6 +9,8 @@ use std::fmt;
 pub struct Problem {
     status: StatusCode,
     detail: String,
+    /// For 405: the methods that are possible.
+    allowed: Option<&'static str>,
 }
 
 /// After how many seconds a client that was answered 503 may try again.
@@ -17,42 +19,42 @@ const RETRY_AFTER_S: &str = "1";
 impl Problem {
     /// 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
-        Problem { status: StatusCode::BAD_REQUEST, detail }
+        Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None }
     }
 
     /// 401: no token, or not the right one.
     pub fn unauthorized(detail: String) -> Problem {
-        Problem { status: StatusCode::UNAUTHORIZED, detail }
+        Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None }
     }
 
     /// 404: there is none.
     pub fn not_found(detail: String) -> Problem {
-        Problem { status: StatusCode::NOT_FOUND, detail }
+        Problem { status: StatusCode::NOT_FOUND, detail, allowed: None }
     }
 
     /// 405: not with this method.
-    pub fn method_not_allowed(detail: String) -> Problem {
-        Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail }
+    pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
+        Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail, allowed: Some(allowed) }
     }
 
     /// 409: it contradicts what is there.
     pub fn conflict(detail: String) -> Problem {
-        Problem { status: StatusCode::CONFLICT, detail }
+        Problem { status: StatusCode::CONFLICT, detail, allowed: None }
     }
 
     /// 413: the body is too large.
     pub fn too_large(detail: String) -> Problem {
-        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail }
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None }
     }
 
     /// 500: something broke here.
     pub fn broken(detail: String) -> Problem {
-        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail }
+        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None }
     }
 
     /// 503: not now; with `Retry-After`.
     pub fn overloaded(detail: String) -> Problem {
-        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail }
+        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None }
     }
 }
 
@@ -78,6 +80,9 @@ impl ResponseError for Problem {
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
+        }
+        if let Some(allowed) = self.allowed {
+            response.insert_header((header::ALLOW, allowed));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));

@@ -48,7 +48,14 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     for warning in &loaded.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    let blank = if loaded.warnings.is_empty() { "" } else { "\n" };
+    if workflows > 0 {
+        // SPEC §4 wants the warning; until the key is there nothing can be done about it, so it is said once.
+        writeln!(
+            out,
+            "note: no step has a timeout, this version does not know the key yet: a worker that acks and dies before it replies is noticed by nothing"
+        )?;
+    }
+    let blank = if loaded.warnings.is_empty() && workflows == 0 { "" } else { "\n" };
     writeln!(out, "{blank}valid: {}, {}", counted(workflows, "workflow"), counted(loaded.warnings.len(), "warning"))
 }
 

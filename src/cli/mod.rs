@@ -4,6 +4,7 @@ pub mod check;
 mod client;
 mod show;
 
+use crate::engine::JobId;
 use crate::settings::Overrides;
 use clap::{Args, Parser, Subcommand};
 use std::io::Write;
@@ -46,13 +47,15 @@ pub enum Command {
         #[arg(long, default_value_t = 480)]
         interval: u64,
         #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
     /// Show a job and its steps
     Job {
         /// The job's id
-        id: String,
+        id: JobId,
         #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
 }
@@ -106,7 +109,7 @@ pub struct RunArguments {
     pub message: String,
     /// The job's id, a UUID; the same id with the same message starts nothing twice
     #[arg(long, value_name = "UUID")]
-    pub id: Option<String>,
+    pub id: Option<JobId>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
@@ -131,7 +134,7 @@ pub fn client(command: Command, out: &mut dyn Write) -> Result<ExitCode, ClientE
     match command {
         Command::Run(arguments) => show::run(&arguments, out),
         Command::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
-        Command::Job { id, client } => show::job(&id, &client, out),
+        Command::Job { id, client } => show::job(id, &client, out),
         Command::Serve(_) | Command::Check { .. } => Ok(ExitCode::FAILURE),
     }
 }

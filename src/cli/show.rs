@@ -2,6 +2,7 @@
 
 use super::client::{Client, ClientError};
 use super::{ClientArguments, RunArguments};
+use crate::engine::JobId;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -184,7 +185,7 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
 }
 
 /// `job ID`
-pub(super) fn job(id: &str, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let body = Client::new(arguments).get(&format!("/api/job/{id}"))?;
     if arguments.json {
         writeln!(out, "{body}")?;

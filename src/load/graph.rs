@@ -104,7 +104,7 @@ fn dependencies(draft: &GraphDraft, own: usize, names: &HashMap<&str, usize>, re
             "__start__" => found.push(Dependency::Start),
             "__end__" => report.error(word.at, "depends on \"__end__\", but the end comes after every step"),
             name => match names.get(name) {
-                Some(at) if *at == own => report.error(word.at, "depends on itself; remove it from its `depends`"),
+                Some(at) if *at == own => report.error(word.at, "depends on itself, the shortest cycle; remove it from its `depends`"),
                 Some(at) => found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at)))),
                 None => {
                     let guess = report.guess(name, draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str())));

@@ -1,0 +1,63 @@
+//! Fan-out over the embedded bus: time and memory by the number of items.
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+use bytes::Bytes;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use workflow_manager::actors::outbox::Answer;
+use workflow_manager::actors::supervisor;
+use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::{JobState, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
+
+fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
+    Ok(message.body.clone())
+}
+
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()).unwrap_or_default() / 1024
+}
+
+async fn run(items: usize) -> (Duration, u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    let loaded = load_text("fan.yaml", FAN).expect("valid");
+    let manager = supervisor::start(settings, loaded.definitions, Workers::new().with("work", 1, echo)).await.expect("starts");
+    let list: Vec<usize> = (0..items).collect();
+    let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes()).expect("a message");
+    let started = Instant::now();
+    let Answer::Created(id) = manager.create("fan", None, message).await else { panic!("not created") };
+    while manager.shared().routes.find(id).is_some() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let elapsed = started.elapsed();
+    let found = manager.shared().reader.job(id).expect("reads").expect("is kept");
+    assert_eq!(found.job.state(), JobState::Completed);
+    manager.stop().await;
+    (elapsed, resident())
+}
+
+fn main() {
+    actix_rt::System::new().block_on(async {
+        let mut out = std::io::stdout();
+        run(1_000).await;
+        for items in [1_000, 10_000, 100_000] {
+            let (elapsed, peak) = run(items).await;
+            writeln!(
+                out,
+                "{items:>8} items  {:>9.3} s  {:>8.1} µs per item  peak {peak} MiB",
+                elapsed.as_secs_f64(),
+                elapsed.as_secs_f64() * 1e6 / items as f64
+            )
+            .expect("written");
+        }
+    });
+}
