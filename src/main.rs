@@ -71,6 +71,12 @@ async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manage
     let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { settings.amqp.server.to_string() };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut hang_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    actix_rt::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            tracing::warn!("SIGHUP: this version cannot reload its files; restart it, running jobs keep the definition they started with");
+        }
+    });
     let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
     let (server, address) =
         api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 
+/// The one setting that is a list; in the environment its files are parted by commas.
+const WORKFLOWS_VARIABLE: &str = "WORKFLOW_MANAGER__WORKFLOWS";
+
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -251,8 +254,13 @@ impl Settings {
         if let Ok(server) = std::env::var("AMQP_SERVER") {
             builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
         }
-        let environment = config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").try_parsing(true);
-        builder = builder.add_source(environment.list_separator(",").with_list_parse_key("workflows"));
+        if let Ok(files) = std::env::var(WORKFLOWS_VARIABLE) {
+            let files: Vec<&str> = files.split(',').filter(|file| !file.is_empty()).collect();
+            builder = unusable(WORKFLOWS_VARIABLE, builder.set_override("workflows", files))?;
+        }
+        // Values stay text until their setting says what they are: a token of digits is no number.
+        let variables = std::env::vars().filter(|(name, _)| name != WORKFLOWS_VARIABLE).collect();
+        builder = builder.add_source(config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").source(Some(variables)));
         unusable("environment (WORKFLOW_MANAGER__…)", builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
         let settings: Settings = unusable("flags", overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()))?;
         settings.validated()

@@ -7,6 +7,7 @@ use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, StepMessage};
+use crate::engine::id::span_id;
 use crate::engine::{Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Origin, Rejected, StepIndex, Timestamp};
 use crate::journal::{Created, JobNumber, Record};
 use actix::{Actor, ActorContext, Handler};
@@ -177,7 +178,9 @@ impl JobActor {
     fn reject(&self, rejected: Rejected, release: Vec<Outgoing>) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.shared.metrics.rejected.with_label_values(&[rejected.label()]).inc();
-            tracing::debug!(job = %self.id, reason = rejected.label(), "a reply that changes nothing");
+            if self.shared.throttle.may_log(rejected.label()) {
+                tracing::warn!(job = %self.id, reason = rejected.label(), "a reply that changes nothing (logged once a minute per reason)");
+            }
         }
         // Nothing follows from it, so nothing has to be committed first.
         release.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
@@ -350,7 +353,7 @@ fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u3
 /// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a message sent again
 /// carries the same.
 fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
-    let span = job.id().derived(&job.graph().step(step).name, attempt, u32::from(step.0)).0.as_u64_pair().1;
+    let span = span_id(job.id(), &job.graph().step(step).name, attempt);
     format!("00-{}-{span:016x}-01", job.origin().root.0.simple())
 }
 

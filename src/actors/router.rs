@@ -5,12 +5,11 @@ use super::outbox::{Answer, Done, NewChild};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
-use crate::engine::{Claims, CorrelationId, Definition, Input, JobId, Message, Origin, Reply, Timestamp};
+use crate::engine::{Claims, CorrelationId, Definition, Input, JobId, Message, Origin, Reply};
 use crate::journal::JobNumber;
 use actix::{Actor, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -92,7 +91,6 @@ impl Routes {
 /// The one router of a process.
 pub struct Router {
     shared: Arc<Shared>,
-    logged: HashMap<&'static str, Timestamp>,
 }
 
 /// What the router can be told.
@@ -130,16 +128,13 @@ pub struct NewJob {
     pub answer: oneshot::Sender<Answer>,
 }
 
-/// How often a kind of harmless reply is logged.
-const LOGGED_EVERY_NS: i64 = 60_000_000_000;
-
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, logged: HashMap::new() }
+        Router { shared }
     }
 
-    fn receive(&mut self, input: RouterInput) {
+    fn receive(&self, input: RouterInput) {
         match input {
             RouterInput::Delivered(delivery) => self.deliver(delivery),
             RouterInput::Create(job) => self.create(job),
@@ -160,7 +155,7 @@ impl Router {
         }
     }
 
-    fn deliver(&mut self, delivery: Delivery) {
+    fn deliver(&self, delivery: Delivery) {
         let Some(text) = &delivery.correlation_id else { return self.reject(delivery, "no_correlation_id") };
         let Ok(CorrelationId { job, step }) = text.parse() else { return self.reject(delivery, "malformed_correlation_id") };
         let Some(mailbox) = self.shared.routes.find(job) else { return self.reject(delivery, "unknown_job") };
@@ -174,18 +169,16 @@ impl Router {
         mailbox.post(JobInput::Take { input: Input::Reply { step, reply }, ack: Some(delivery.into_settlement()) });
     }
 
-    fn reject(&mut self, delivery: Delivery, reason: &'static str) {
+    fn reject(&self, delivery: Delivery, reason: &'static str) {
         self.shared.metrics.rejected.with_label_values(&[reason]).inc();
-        let now = clock::now();
-        if self.logged.get(reason).is_none_or(|at| now.0 - at.0 >= LOGGED_EVERY_NS) {
-            self.logged.insert(reason, now);
+        if self.shared.throttle.may_log(reason) {
             let correlation_id: String = delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
             tracing::warn!(reason, correlation_id, bytes = delivery.body.len(), "a reply that changes nothing (logged once a minute per reason)");
         }
         delivery.ack();
     }
 
-    fn create(&mut self, job: NewJob) {
+    fn create(&self, job: NewJob) {
         let limit = self.shared.settings.limits.jobs_running_max;
         let known = job.id.is_some_and(|id| self.shared.routes.has(id));
         if let Some(id) = job.id {
@@ -228,7 +221,7 @@ impl Router {
         }
     }
 
-    fn start_child(&mut self, child: NewChild) {
+    fn start_child(&self, child: NewChild) {
         let mut origin = child.origin;
         let id = origin.id;
         // Recovery may ask for a child that lives already.

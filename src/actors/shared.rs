@@ -4,9 +4,9 @@ use super::bus::BusActor;
 use super::journal::JournalActor;
 use super::router::{Router, Routes};
 use super::supervisor::Supervisor;
-use super::{Kind, Mailbox};
+use super::{Kind, Mailbox, clock};
 use crate::bus::BusState;
-use crate::engine::{Definition, Limits};
+use crate::engine::{Definition, Limits, Timestamp};
 use crate::journal::{JobNumber, Reader};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -32,6 +32,8 @@ pub struct Shared {
     pub reader: Reader,
     /// What readiness says.
     pub health: Health,
+    /// Keeps what strangers send from flooding the log.
+    pub throttle: Throttle,
     /// Creations asked for and not yet answered.
     pub creations: AtomicUsize,
     /// The metrics of job mailboxes.
@@ -79,6 +81,7 @@ impl Shared {
             definitions,
             reader,
             health: Health::default(),
+            throttle: Throttle::default(),
             creations: AtomicUsize::new(0),
             job_kind,
             metrics,
@@ -113,6 +116,26 @@ impl Shared {
     pub fn fail(&self, reason: String) {
         // Closed only when the end is under way already.
         let _ = self.fatal.send(reason);
+    }
+}
+
+/// Lets each kind of line into the log once a minute (SPEC §4).
+#[derive(Default)]
+pub struct Throttle(Mutex<BTreeMap<&'static str, Timestamp>>);
+
+/// How often a kind of line is logged.
+const LOGGED_EVERY_NS: i64 = 60_000_000_000;
+
+impl Throttle {
+    /// Whether a line of this kind may be logged now.
+    pub fn may_log(&self, kind: &'static str) -> bool {
+        let now = clock::now();
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = logged.get(kind).is_none_or(|at| now.0 - at.0 >= LOGGED_EVERY_NS);
+        if due {
+            logged.insert(kind, now);
+        }
+        due
     }
 }
 

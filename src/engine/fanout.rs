@@ -144,8 +144,9 @@ impl FanOut {
     pub(super) fn start_next(&self, job: JobId, step: StepIndex, name: &str, ctx: &Context<'_>) -> Option<Entry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let under_way = self.next - self.ended;
-        let count = window.saturating_sub(under_way).min(self.items() - self.next);
-        if count == 0 {
+        let left = self.items() - self.next;
+        let count = window.saturating_sub(under_way).min(left);
+        if count == 0 || count < refill(window).min(left) {
             return None;
         }
         let mut own_ids = Vec::new();
@@ -226,6 +227,14 @@ impl FanOut {
         self.others = HashMap::new();
         self.slots = Vec::new();
     }
+}
+
+/// From this window on, child jobs are started in portions: one entry and one commit for many.
+const PORTION_FROM_WINDOW: u32 = 1_000;
+
+/// How many places must be free before a window is filled again.
+fn refill(window: u32) -> u32 {
+    if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }
 
 /// Salts tried before a child takes an id that is in use; a clash with even one is contrived.

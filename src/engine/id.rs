@@ -30,6 +30,15 @@ impl JobId {
     }
 }
 
+/// The trace span of a dispatch: follows from ids, so that a message sent again carries the same. Never zero.
+pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
+    let mut name = Vec::with_capacity(16 + 4 + step.len());
+    name.extend_from_slice(job.0.as_bytes());
+    name.extend_from_slice(&attempt.to_be_bytes());
+    name.extend_from_slice(step.as_bytes());
+    Uuid::new_v5(&CHILD_NAMESPACE, &name).as_u64_pair().1
+}
+
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.hyphenated().fmt(f)

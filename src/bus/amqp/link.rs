@@ -171,6 +171,11 @@ impl Link {
         self.states.insert(queue.clone(), QueueState::There(self.finds));
     }
 
+    /// Whether nothing newer is known of `queue` than at that find.
+    pub(super) fn is_of(&self, generation: u64, queue: &Arc<str>) -> bool {
+        self.states.get(queue) == Some(&QueueState::There(generation))
+    }
+
     // ---- messages
 
     /// Publishes. With `alone`, on a channel of its own.
@@ -246,14 +251,21 @@ impl Link {
         }
     }
 
-    /// All that was published and did not come to count, in order. The channel is given up.
-    pub(super) fn take_back(&mut self) -> impl DoubleEndedIterator<Item = Published> + use<> {
+    /// All that was published and did not come to count, in order, each with whether its queue is known to be gone. The
+    /// channel is given up.
+    pub(super) fn take_back(&mut self) -> Vec<(Held, bool)> {
         self.flight = FuturesUnordered::new();
         self.barrier = FuturesUnordered::new();
         self.answered.clear();
         self.settling.clear();
+        let published = std::mem::take(&mut self.published).into_values();
+        let taken = published.map(|Published { held, generation, .. }| {
+            let is_gone = self.was_returned(&held.message) && self.is_of(generation, &held.message.queue);
+            (held, is_gone)
+        });
+        let taken = taken.collect();
         self.returned.clear();
-        std::mem::take(&mut self.published).into_values()
+        taken
     }
 
     /// Why the broker closed the channel. What was published just after fails without knowing it.

@@ -197,7 +197,7 @@ impl Publisher {
     /// Whether nothing is left that a little waiting could bring to an end.
     fn is_done(&self, link: &Link) -> bool {
         let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
-        link.published.is_empty() && self.backlog.waiting.is_empty() && !self.backlog.parked.keys().any(is_looking)
+        self.inbox.is_empty() && link.published.is_empty() && self.backlog.waiting.is_empty() && !self.backlog.parked.keys().any(is_looking)
     }
 
     /// Takes `answers` and all others that are there.
@@ -238,7 +238,7 @@ impl Publisher {
             tracing::debug!(%job, step = %held.message.step_name, attempt, queue = %held.message.queue, "returned or lost with its queue, sent again");
             (self.common.sink)(BusEvent::Noted(Notice::Returned));
             // One published before its queue was found again says nothing new.
-            if link.states.get(&held.message.queue) == Some(&QueueState::There(generation)) {
+            if link.is_of(generation, &held.message.queue) {
                 self.backlog.lost.insert(held.message.queue.clone());
                 link.look(&held.message.queue);
             }
@@ -285,10 +285,16 @@ impl Publisher {
             return Err(self.common.address.explain(error));
         }
         let Some(Published { mut held, .. }) = link.published.remove(&id) else { return Ok(()) };
-        held.kills += 1;
-        let pause = if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max };
+        let StepMessage { job, step_name, attempt, queue, body, .. } = &held.message;
+        let pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
+            link.body_bytes_max = last_number(said).or(link.body_bytes_max);
+            held.kills += 1;
+            if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max }
+        } else {
+            tracing::warn!(%job, step = %step_name, attempt, %queue, %error, "a step message could not be published");
+            QUEUE_PAUSE
+        };
         if held.kills == KILLS_MAX {
-            let StepMessage { job, step_name, attempt, queue, body, .. } = &held.message;
             tracing::error!(
                 %job, step = %step_name, attempt, %queue, bytes = body.len(), bytes_max = link.body_bytes_max, %error,
                 retry_in_ms = pause.as_millis(),
@@ -301,12 +307,10 @@ impl Publisher {
 
     /// Puts what did not come to count in front of what waits, to be sent again.
     fn take_back(&mut self, link: &mut Link) {
-        for published in link.published.values().map(|published| published.held.message.clone()).collect::<Vec<_>>() {
-            if link.was_returned(&published) {
-                self.backlog.lost.insert(published.queue);
+        for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
+            if is_queue_gone {
+                self.backlog.lost.insert(held.message.queue.clone());
             }
-        }
-        for Published { mut held, .. } in link.take_back().rev() {
             held.again = true;
             self.backlog.waiting.push_front(held);
         }

@@ -2,7 +2,6 @@
 //! channel it was looked for on.
 
 use super::connection::channel_error;
-use futures_util::lock::Mutex;
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::AMQPSoftError;
 use lapin::types::{FieldTable, ShortString};
@@ -38,13 +37,11 @@ pub(super) struct Queues {
     connection: Rc<Connection>,
     idle: RefCell<Vec<Channel>>,
     permits: Semaphore,
-    /// One channel less is opened when a burst of looks begins.
-    opening: Mutex<()>,
 }
 
 impl Queues {
     pub(super) fn new(connection: Rc<Connection>) -> Rc<Queues> {
-        Rc::new(Queues { connection, idle: RefCell::default(), permits: Semaphore::new(CHANNELS_MAX), opening: Mutex::new(()) })
+        Rc::new(Queues { connection, idle: RefCell::default(), permits: Semaphore::new(CHANNELS_MAX) })
     }
 
     /// Whether `queue` exists.
@@ -81,12 +78,8 @@ impl Queues {
     }
 
     async fn channel(&self) -> lapin::Result<Channel> {
-        let idle = || self.idle.borrow_mut().pop().filter(|channel| channel.status().connected());
-        if let Some(channel) = idle() {
-            return Ok(channel);
-        }
-        let _opening = self.opening.lock().await;
-        match idle() {
+        let idle = self.idle.borrow_mut().pop().filter(|channel| channel.status().connected());
+        match idle {
             Some(channel) => Ok(channel),
             None => self.connection.create_channel().await,
         }

@@ -1,0 +1,193 @@
+"""A real broker, real worker processes; the tests play the manager."""
+
+import itertools
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pika
+import pytest
+
+DEADLINE_SECONDS = 30
+
+
+def eventually(condition, what, deadline=DEADLINE_SECONDS):
+    """The first true value of ``condition()``; fails when there is none before the deadline."""
+    end = time.monotonic() + deadline
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            pytest.fail(f"not within {deadline} s: {what}")
+        time.sleep(0.02)
+
+
+def required(variable):
+    if not os.environ.get(variable):
+        pytest.fail(f"{variable} is not set: these tests need a broker; start one with tests/rabbitmq start DIR && . DIR/env")
+    return os.environ[variable]
+
+
+@pytest.fixture
+def amqp_server():
+    return required("AMQP_SERVER")
+
+
+@pytest.fixture
+def rabbitmqctl():
+    prefix = shlex.split(required("RABBITMQCTL"))
+
+    def call(*arguments):
+        done = subprocess.run([*prefix, "--quiet", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"rabbitmqctl {arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    return call
+
+
+@pytest.fixture
+def connections(rabbitmqctl):
+    """The broker's connections whose client names itself with the given text in it: their Erlang pids."""
+
+    def find(text):
+        rows = [row.split("\t") for row in rabbitmqctl("--no-table-headers", "list_connections", "pid", "client_properties").splitlines()]
+        return [pid for pid, properties in rows if text in properties]
+
+    return find
+
+
+class Manager:
+    """Sends step messages and takes replies, as workflow-manager does."""
+
+    def __init__(self, amqp_server):
+        self.connection = pika.BlockingConnection(pika.URLParameters(amqp_server))
+        self.channel = self.connection.channel()
+        self.channel.confirm_delivery()
+        self.name = f"pyworker-test-{uuid.uuid4().hex[:12]}"
+        self.reply_queue = self.declare(f"{self.name}-replies")
+        self.names = itertools.count()
+        self.queues = [self.reply_queue]
+
+    def queue(self):
+        """A queue name that nobody has used; it is deleted when the test ends."""
+        name = f"{self.name}-{next(self.names)}"
+        self.queues.append(name)
+        return name
+
+    def declare(self, name, **arguments):
+        self.channel.queue_declare(name, durable=True, arguments=arguments or None)
+        return name
+
+    def send(self, queue, body, **properties):
+        """Publishes a step message; gives its correlation id. A body that is no dict is sent as it is."""
+        correlation_id = f"{uuid.uuid4()}:{queue}"
+        values = {
+            "correlation_id": correlation_id,
+            "reply_to": self.reply_queue,
+            "content_type": "application/json",
+            "delivery_mode": 2,
+            "message_id": f"{correlation_id}:1",
+            **properties,
+        }
+        payload = json.dumps(body).encode() if isinstance(body, dict) else body
+        self.channel.basic_publish("", queue, payload, pika.BasicProperties(**values), mandatory=True)
+        return values["correlation_id"]
+
+    def receive(self, queue=None, what="a message", deadline=DEADLINE_SECONDS):
+        """The next message of a queue (the reply queue unless another is named): properties and body."""
+
+        def get():
+            method, properties, body = self.channel.basic_get(queue or self.reply_queue, auto_ack=True)
+            return method and (properties, body)
+
+        return eventually(get, f"{what} in {queue or 'the reply queue'}", deadline)
+
+    def is_empty(self, queue=None):
+        return self.ready(queue or self.reply_queue) == 0
+
+    def ready(self, queue):
+        return self.channel.queue_declare(queue, passive=True).method.message_count
+
+    def consumers(self, queue):
+        return self.channel.queue_declare(queue, passive=True).method.consumer_count
+
+    def close(self):
+        for queue in self.queues:
+            self.channel.queue_delete(queue)
+        self.connection.close()
+
+
+@pytest.fixture
+def manager(amqp_server):
+    manager = Manager(amqp_server)
+    yield manager
+    manager.close()
+
+
+class WorkerProcess:
+    def __init__(self, process, directory, log_path):
+        self.process = process
+        self.directory = directory
+        self.log_path = log_path
+
+    @property
+    def log(self):
+        return self.log_path.read_text()
+
+    def calls(self):
+        path = self.directory / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def release(self):
+        (self.directory / "release").touch()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_SECONDS)
+
+    def terminate(self):
+        """SIGTERM; gives the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def await_log(self, text, times=1):
+        return eventually(lambda: self.log.count(text) >= times, f'"{text}" {times}x in the worker\'s log:\n{self.log}')
+
+
+@pytest.fixture
+def start_worker(amqp_server, tmp_path):
+    """Starts a worker process for ``{queue: function of worker_program.py}`` and waits until it consumes."""
+    started = []
+
+    def start(functions, *options, server=amqp_server, ready=True):
+        log_path = tmp_path / f"worker-{len(started)}.log"
+        arguments = [f"{queue}={function}" for queue, function in functions.items()]
+        with log_path.open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("worker_program.py")), str(tmp_path), *arguments, *options],
+                env={**os.environ, "AMQP_SERVER": server},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        worker = WorkerProcess(process, tmp_path, log_path)
+        started.append(worker)
+        if ready:
+            worker.await_log("consuming from")
+        return worker
+
+    yield start
+    for worker in started:
+        if worker.alive():
+            worker.kill()
+        print(f"--- log of worker {worker.process.pid}\n{worker.log}")

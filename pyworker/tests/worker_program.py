@@ -1,0 +1,95 @@
+"""The worker processes that the tests start: ``python worker_program.py DIRECTORY QUEUE=FUNCTION…``.
+
+Each call of a function leaves a line in ``DIRECTORY/calls``, so that a test sees work begin, and how often.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pyworker import Failed, Retryable, current, run
+
+DIRECTORY = Path(sys.argv[1])
+
+
+def called(message):
+    with (DIRECTORY / "calls").open("a") as calls:
+        calls.write(f"{message.get('n')}\n")
+
+
+def echo(message):
+    called(message)
+    return {"echo": message}
+
+
+def nothing(message):
+    called(message)
+
+
+def describe(message):
+    step = current()
+    return {"id": step.id, "name": step.name, "attempt": step.attempt, "job": step.job, "workflow": step.workflow}
+
+
+def progress(message):
+    current().progress(0.5, message="half way")
+    return {}
+
+
+def raises(message):
+    called(message)
+    raise ZeroDivisionError("the function's own mistake")
+
+
+def exits(message):
+    sys.exit(3)
+
+
+def not_json(message):
+    return {"value": float("nan")}
+
+
+def not_an_object(message):
+    return [1]
+
+
+def fails(message):
+    raise Failed("no such book")
+
+
+def fails_for_now(message):
+    raise Retryable("the disk is full")
+
+
+def dies_once(message):
+    """Does its work and dies by SIGKILL before a reply can be sent; the second call returns."""
+    called(message)
+    if len((DIRECTORY / "calls").read_text().splitlines()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"died": True}
+
+
+def waits(message):
+    """Takes until the test says so."""
+    called(message)
+    while not (DIRECTORY / "release").exists():
+        time.sleep(0.01)
+    return {"n": message["n"]}
+
+
+def takes_long(message):
+    """Takes so long that a connection whose heartbeats wait for the function is lost."""
+    called(message)
+    time.sleep(message["seconds"])
+    return {}
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    functions = dict(argument.split("=") for argument in sys.argv[2:] if "=" in argument and not argument.startswith("-"))
+    options = [argument for argument in sys.argv[2:] if argument.startswith("-")]
+    run({queue: globals()[name] for queue, name in functions.items()}, argv=options)
+    logging.info("run returned")
