@@ -260,7 +260,8 @@ impl Settings {
         }
         // Values stay text until their setting says what they are: a token of digits is no number.
         let variables = std::env::vars().filter(|(name, _)| name != WORKFLOWS_VARIABLE).collect();
-        builder = builder.add_source(config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").source(Some(variables)));
+        builder =
+            builder.add_source(config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").source(Some(variables)));
         unusable("environment (WORKFLOW_MANAGER__…)", builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
         let settings: Settings = unusable("flags", overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()))?;
         settings.validated()

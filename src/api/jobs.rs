@@ -89,7 +89,11 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
         Some(value) => match serde_json::from_str::<String>(value.text()) {
             Ok(text) => Some(parse(&text, "body")?),
             Err(_) => {
-                return Err(Problem::malformed(format!("\"id\" in the body is {} ({:.40}), expected a UUID as a string", value.kind(), value.text())));
+                return Err(Problem::malformed(format!(
+                    "\"id\" in the body is {} ({:.40}), expected a UUID as a string",
+                    value.kind(),
+                    value.text()
+                )));
             }
         },
     };

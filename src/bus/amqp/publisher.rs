@@ -170,8 +170,10 @@ impl Publisher {
 
     /// Publishes what may be published now.
     fn pump(&mut self, link: &mut Link) {
-        // lapin would keep in memory what a blocked connection does not take.
-        while !link.is_blocked && link.published.len() < self.common.settings.unconfirmed_max {
+        let flight_max = self.common.settings.unconfirmed_max;
+        // What waits for the barrier alone leaves room for as many again: the broker has answered it. And nothing is given to a
+        // blocked connection: lapin would keep it in memory.
+        while !link.is_blocked && link.flight.len() < flight_max && link.published.len() < 2 * flight_max {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = &held.message.queue;
             match link.states.get(queue) {
