@@ -20,6 +20,9 @@ use workflow_manager::engine::Message;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}]}]";
 const QUEUES: [&str; 3] = ["bench-a", "bench-b", "bench-c"];
 const STEPS: usize = 3;

@@ -10,6 +10,9 @@ use workflow_manager::engine::{
     StepIndex, Timestamp,
 };
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Free;
 
 impl Claims for Free {

@@ -10,6 +10,9 @@ use std::time::Instant;
 use workflow_manager::engine::{Claims, Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Step, Timestamp};
 use workflow_manager::journal::{Created, Options, Record, Store};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Free;
 
 impl Claims for Free {

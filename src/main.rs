@@ -10,6 +10,9 @@ use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArgument
 use workflow_manager::settings::Settings;
 use workflow_manager::{api, load, telemetry};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The exit code when the manager cannot be reached.
 const EXIT_UNREACHABLE: u8 = 3;
 /// The exit code of wrong usage, as clap has it.

@@ -27,6 +27,9 @@ use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load;
 use workflow_manager::settings::Settings;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Counts the words of a book, section by section.
 #[derive(Parser)]
 struct Arguments {

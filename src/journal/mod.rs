@@ -150,7 +150,10 @@ pub struct Options {
 pub struct Store {
     connection: Connection,
     file: Arc<str>,
+    /// Definitions that are in the file, by content hash.
     definitions: HashMap<[u8; 32], i64>,
+    /// The one looked up last: mostly the next one too, and its hash need not be made again.
+    latest: Option<(Arc<Definition>, i64)>,
     _lock: File,
 }
 
@@ -160,7 +163,7 @@ impl Store {
         let file: Arc<str> = options.file.to_string_lossy().into();
         let lock = lock(&options.file, &file)?;
         let connection = schema::open(options, &file)?;
-        Ok(Store { connection, file, definitions: HashMap::new(), _lock: lock })
+        Ok(Store { connection, file, definitions: HashMap::new(), latest: None, _lock: lock })
     }
 
     /// The journal's file.
@@ -179,6 +182,7 @@ impl Store {
         result.map_err(|error| {
             // The transaction is gone, and with it the definitions that it may have added.
             self.definitions.clear();
+            self.latest = None;
             self.error(error)
         })
     }
@@ -207,7 +211,12 @@ impl Store {
             let mut close_job = transaction.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?;
             for record in records {
                 if let Some(created) = &record.created {
-                    let definition = definition_number(&transaction, &mut self.definitions, &created.origin.definition)?;
+                    let used = &created.origin.definition;
+                    let definition = match &self.latest {
+                        Some((latest, number)) if Arc::ptr_eq(latest, used) => *number,
+                        _ => definition_number(&transaction, &mut self.definitions, used)?,
+                    };
+                    self.latest = Some((used.clone(), definition));
                     let row = JobRow::new(record.job, created, definition);
                     insert_job.execute(params![
                         row.number,
