@@ -11,6 +11,7 @@
 //! | 2 | [`actors`] | the shell: supervisor, router, job, journal, bus; the outbox through which effects leave |
 //! | 1 | [`load`], [`settings`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; metrics and logs; SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
+//! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
 //! # The two straight lines
 //!
@@ -45,6 +46,7 @@ pub mod api;
 pub mod bus;
 pub mod cli;
 pub mod engine;
+pub mod faults;
 pub mod journal;
 pub mod load;
 pub mod settings;

@@ -9,6 +9,7 @@ use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, StepMessage};
 use crate::engine::id::span_id;
 use crate::engine::{Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Origin, Rejected, StepIndex, Timestamp};
+use crate::faults;
 use crate::journal::{Created, JobNumber, Record};
 use actix::{Actor, ActorContext, Handler};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -357,15 +358,12 @@ fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
     format!("00-{}-{span:016x}-01", job.origin().root.0.simple())
 }
 
-/// Lets tests make a job panic: `job::take=1*return(job UUID prefix)`.
-#[cfg(feature = "failpoints")]
+/// Lets tests make a job panic when it hears from a worker or a child.
 fn fail_point(input: &Input) {
-    let armed = matches!(input, Input::Reply { .. } | Input::ChildEnded { .. });
-    fail::fail_point!("job::take", armed, |_| panic!("failpoint job::take"));
+    if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. }) && faults::hit("job::take").is_some() {
+        panic!("failpoint job::take");
+    }
 }
-
-#[cfg(not(feature = "failpoints"))]
-fn fail_point(_input: &Input) {}
 
 impl Actor for JobActor {
     type Context = actix::Context<Self>;

@@ -6,6 +6,7 @@ use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
 use crate::engine::Timestamp;
+use crate::faults;
 use crate::journal::{JobNumber, JournalError, Record, Remedy, Store};
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::sync::Arc;
@@ -140,6 +141,7 @@ impl JournalActor {
             }
             return false;
         }
+        faults::hit("journal::committed");
         let metrics = &self.shared.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(self.waiting.len() as f64);

@@ -5,6 +5,7 @@ use super::router::RouterInput;
 use super::shared::Shared;
 use crate::bus::{Acknowledge, StepMessage};
 use crate::engine::{Input, JobId, Message, Origin, Parent};
+use crate::faults;
 use crate::journal::JobNumber;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -94,11 +95,17 @@ impl Outgoing {
     /// Does it. Called by the journal actor after the commit, in order.
     pub fn release(self, shared: &Shared) {
         match self {
-            Outgoing::Ack(acknowledge) => acknowledge.ack(),
-            Outgoing::Dispatch(vhost, message) => match shared.bus(&vhost) {
-                Some(bus) => bus.post(super::bus::BusInput::Publish(message)),
-                None => tracing::error!(%vhost, job = %message.job, step = %message.step_name, "no bus for the virtual host"),
-            },
+            Outgoing::Ack(acknowledge) => {
+                faults::hit("outbox::ack");
+                acknowledge.ack();
+            }
+            Outgoing::Dispatch(vhost, message) => {
+                faults::hit("outbox::dispatch");
+                match shared.bus(&vhost) {
+                    Some(bus) => bus.post(super::bus::BusInput::Publish(message)),
+                    None => tracing::error!(%vhost, job = %message.job, step = %message.step_name, "no bus for the virtual host"),
+                }
+            }
             Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),
             // Through the router, behind the child's start.
             Outgoing::ToChild(id, input) => shared.wiring().router.post(RouterInput::ToJob(id, input)),
@@ -108,6 +115,7 @@ impl Outgoing {
                 }
             }
             Outgoing::Answer(to, answer) => {
+                faults::hit("outbox::answer");
                 // The client may have gone; the answer holds all the same.
                 let _ = to.send(answer);
             }

@@ -9,6 +9,7 @@ pub mod recover;
 mod schema;
 
 use crate::engine::{Definition, Entry, JobId, JobState, Origin, Timestamp};
+use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -210,6 +211,7 @@ impl Store {
             let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
             let mut close_job = transaction.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?;
             for record in records {
+                fail_point("journal::write")?;
                 if let Some(created) = &record.created {
                     let used = &created.origin.definition;
                     let definition = match &self.latest {
@@ -363,21 +365,12 @@ fn lock(path: &Path, file: &str) -> Result<File, JournalError> {
     }
 }
 
-/// Lets tests make a commit fail: `full` as with a full disk, `io` as with a broken one.
-#[cfg(feature = "failpoints")]
+/// Lets tests make a write or commit fail: `full` as with a full disk, anything else as with a broken one.
 fn fail_point(name: &'static str) -> rusqlite::Result<()> {
-    fn failed(code: std::ffi::c_int) -> rusqlite::Result<()> {
-        Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
-    }
-    fail::fail_point!(name, |kind: Option<String>| match kind.as_deref() {
-        Some("full") => failed(rusqlite::ffi::SQLITE_FULL),
-        _ => failed(rusqlite::ffi::SQLITE_IOERR),
-    });
-    Ok(())
-}
-
-#[cfg(not(feature = "failpoints"))]
-#[allow(clippy::unnecessary_wraps, reason = "the twin with failpoints fails")]
-fn fail_point(_name: &'static str) -> rusqlite::Result<()> {
-    Ok(())
+    let code = match faults::hit(name).as_deref() {
+        None => return Ok(()),
+        Some("full") => rusqlite::ffi::SQLITE_FULL,
+        Some(_) => rusqlite::ffi::SQLITE_IOERR,
+    };
+    Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
 }

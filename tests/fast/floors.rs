@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The floor of each module of the crate.
 fn floor(module: &str) -> u32 {
     match module {
-        "engine" => 0,
+        "engine" | "faults" => 0,
         "load" | "settings" | "telemetry" | "journal" | "bus" => 1,
         "actors" => 2,
         "api" => 3,
@@ -17,7 +17,7 @@ fn floor(module: &str) -> u32 {
 
 /// What a module may use of its own floor: settings are plain data that the others read.
 fn may_use(from: &str, to: &str) -> bool {
-    from == to || floor(to) < floor(from) || (floor(from) == 1 && to == "settings")
+    from == to || floor(to) < floor(from) || (floor(from) == 1 && to == "settings") || to == "faults"
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -1,0 +1,120 @@
+//! Where tests break the daemon. All of this exists with the feature `failpoints` alone; without it each call is nothing.
+//!
+//! [`hit`] marks a point at which something can go wrong. A process is told by the environment variable `FAILPOINTS`
+//! (syntax of the crate `fail`), for example `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
+//!
+//! | action | at every point |
+//! |---|---|
+//! | `return(abort)` | the process ends at once, as if killed |
+//! | `delay(MS)`, `sleep(MS)` | the thread stops for a while |
+//! | `panic` | the actor panics |
+//! | `return` or `return(KIND)` | what the point stands for fails: the points' callers say how |
+//!
+//! | point | fails with `return(…)` as |
+//! |---|---|
+//! | `journal::write` | a row is not written: `full` as by a full disk, else as by an I/O error |
+//! | `journal::commit` | the commit does not come to pass, as above |
+//! | `journal::committed` | between the commit and what follows from it |
+//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: `abort` or a delay make sense here |
+//! | `job::take` | the job's actor panics |
+//! | `clock::now` | the wall clock is off by so many seconds |
+//! | `amqp::connect` | a connection cannot be opened |
+//! | `amqp::publish`, `amqp::confirm`, `amqp::deliver`, `amqp::ack` | the connection breaks there |
+//!
+//! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread ([`Hooks`]).
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::any::Any;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// What a test does at the points that its own thread hits.
+    pub trait Hooks {
+        /// A point is hit: `Some(kind)` makes it fail.
+        fn hit(&self, point: &'static str) -> Option<String>;
+        /// Something to be looked at.
+        fn observe(&self, point: &'static str, what: &dyn Any);
+        /// Whether this planted bug is in force.
+        fn planted(&self, bug: &'static str) -> bool;
+        /// The wall clock, in nanoseconds since 1970.
+        fn now(&self) -> i64;
+    }
+
+    thread_local! {
+        static HOOKS: RefCell<Option<Rc<dyn Hooks>>> = const { RefCell::new(None) };
+    }
+
+    /// Puts hooks in force for this thread, or takes them away.
+    pub fn set_hooks(hooks: Option<Rc<dyn Hooks>>) {
+        HOOKS.with(|place| *place.borrow_mut() = hooks);
+    }
+
+    fn hooks() -> Option<Rc<dyn Hooks>> {
+        // None while the thread ends.
+        HOOKS.try_with(|place| place.borrow().clone()).ok().flatten()
+    }
+
+    /// A point at which something can go wrong: `Some(kind)` when it does.
+    pub fn hit(point: &'static str) -> Option<String> {
+        let kind = match hooks() {
+            Some(hooks) => hooks.hit(point),
+            None => configured(point),
+        };
+        if kind.as_deref() == Some("abort") {
+            std::process::abort();
+        }
+        kind
+    }
+
+    fn configured(point: &'static str) -> Option<String> {
+        fail::fail_point!(point, |kind: Option<String>| Some(kind.unwrap_or_default()));
+        None
+    }
+
+    /// Shows a test what came to pass.
+    pub fn observe(point: &'static str, what: &dyn Any) {
+        if let Some(hooks) = hooks() {
+            hooks.observe(point, what);
+        }
+    }
+
+    /// Whether a bug that tests plant, to see that they find it, is in force.
+    pub fn planted(bug: &'static str) -> bool {
+        hooks().is_some_and(|hooks| hooks.planted(bug))
+    }
+
+    /// The wall clock of a test.
+    pub fn now() -> Option<i64> {
+        hooks().map(|hooks| hooks.now())
+    }
+}
+
+#[cfg(feature = "failpoints")]
+pub use armed::{Hooks, hit, now, observe, planted, set_hooks};
+
+/// A point at which something can go wrong: `Some(kind)` when it does.
+#[cfg(not(feature = "failpoints"))]
+#[inline]
+pub fn hit(_point: &'static str) -> Option<String> {
+    None
+}
+
+/// Shows a test what came to pass.
+#[cfg(not(feature = "failpoints"))]
+#[inline]
+pub fn observe(_point: &'static str, _what: &dyn std::any::Any) {}
+
+/// Whether a bug that tests plant, to see that they find it, is in force.
+#[cfg(not(feature = "failpoints"))]
+#[inline]
+pub fn planted(_bug: &'static str) -> bool {
+    false
+}
+
+/// The wall clock of a test.
+#[cfg(not(feature = "failpoints"))]
+#[inline]
+pub fn now() -> Option<i64> {
+    None
+}
