@@ -73,9 +73,9 @@ mod armed {
     }
 
     /// Shows a test what came to pass.
-    pub fn observe(point: &'static str, what: &dyn Any) {
+    pub fn observe<T: Any>(point: &'static str, what: impl FnOnce() -> T) {
         if let Some(hooks) = hooks() {
-            hooks.observe(point, what);
+            hooks.observe(point, &what());
         }
     }
 
@@ -103,7 +103,7 @@ pub fn hit(_point: &'static str) -> Option<String> {
 /// Shows a test what came to pass.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
-pub fn observe(_point: &'static str, _what: &dyn std::any::Any) {}
+pub fn observe<T: std::any::Any>(_point: &'static str, _what: impl FnOnce() -> T) {}
 
 /// Whether a bug that tests plant, to see that they find it, is in force.
 #[cfg(not(feature = "failpoints"))]

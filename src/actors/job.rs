@@ -118,8 +118,11 @@ impl JobActor {
                 };
                 self.job = Some(job);
                 let created = Created { origin, root: self.root, parent: self.parent };
-                let answer = answer.map(|to| Outgoing::Answer(to, Answer::Created(id)));
-                self.append(decision, Some(created), now, answer.into_iter().collect());
+                let mut answer: Vec<Outgoing> = answer.map(|to| Outgoing::Answer(to, Answer::Created(id))).into_iter().collect();
+                if faults::planted("answer before commit") {
+                    answer.drain(..).for_each(|outgoing| outgoing.release(&shared));
+                }
+                self.append(decision, Some(created), now, answer);
             }
             Start::Recovered { job, effects } => {
                 self.job = Some(*job);
@@ -157,7 +160,7 @@ impl JobActor {
 
     /// Lets the engine decide. A panic in it costs this actor alone: the supervisor rebuilds it from the journal, and a
     /// delivery that was being taken goes back to its queue.
-    fn take(&mut self, input: Input, release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
+    fn take(&mut self, input: Input, mut release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
@@ -166,7 +169,12 @@ impl JobActor {
             job.take(input, &context)
         }));
         match taken {
-            Ok(Ok(decision)) => self.append(decision, None, now, release),
+            Ok(Ok(decision)) => {
+                if faults::planted("ack before commit") {
+                    release.drain(..).for_each(|outgoing| outgoing.release(&shared));
+                }
+                self.append(decision, None, now, release);
+            }
             Ok(Err(rejected)) => self.reject(rejected, release),
             Err(_) => {
                 self.job = None;
@@ -183,8 +191,12 @@ impl JobActor {
                 tracing::warn!(job = %self.id, reason = rejected.label(), "a reply that changes nothing (logged once a minute per reason)");
             }
         }
-        // Nothing follows from it, so nothing has to be committed first.
-        release.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+        // Behind the commit of what made it void, which may still be under way: this may be the last copy of a reply.
+        if faults::planted("rejected replies acknowledged at once") {
+            release.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+        } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
+            self.release_after_commit(release);
+        }
     }
 
     fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
@@ -226,8 +238,14 @@ impl JobActor {
 
     fn append(&self, decision: Decision, created: Option<Created>, now: Timestamp, mut release: Vec<Outgoing>) {
         self.observe(&decision, now);
+        faults::observe("job::decided", || (self.number, self.job.clone()));
         let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. }]);
-        release.extend(decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now)));
+        let effects: Vec<Outgoing> = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).collect();
+        if faults::planted("effects before commit") {
+            effects.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+        } else {
+            release.extend(effects);
+        }
         if decision.closed {
             release.push(Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none() });
         }

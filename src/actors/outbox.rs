@@ -115,6 +115,7 @@ impl Outgoing {
                 }
             }
             Outgoing::Answer(to, answer) => {
+                faults::observe("outbox::answer", || answer.clone());
                 faults::hit("outbox::answer");
                 // The client may have gone; the answer holds all the same.
                 let _ = to.send(answer);

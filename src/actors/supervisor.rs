@@ -14,6 +14,7 @@ use crate::bus::amqp::{self, AmqpSettings};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::{Bus, BusState, EventSink};
 use crate::engine::{Definition, Effect, Input, JobId, Message};
+use crate::faults;
 use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
@@ -52,7 +53,9 @@ impl Supervisor {
                 *panics += 1;
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
                 self.shared.metrics.restarts.with_label_values(&["job"]).inc();
-                self.shared.wiring().journal.post(JournalInput::Reload(number));
+                if !faults::planted("panicked actors not rebuilt") {
+                    self.shared.wiring().journal.post(JournalInput::Reload(number));
+                }
             }
             SupervisorInput::Reloaded(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
@@ -117,8 +120,42 @@ pub struct Manager {
     arbiters: Vec<Arbiter>,
 }
 
+/// Makes a bus, on the thread that it will run on.
+pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
+
+/// Chooses the transport of a virtual host, with the queues of its steps.
+pub type Transport<'a> = &'a dyn Fn(&Settings, &str, Vec<Arc<str>>) -> Result<BusMaker, StartError>;
+
+/// Where the actors run.
+pub enum Threads {
+    /// On threads of their own: the journal, the router, each bus, and for the jobs one per core.
+    Own(Vec<Arbiter>),
+    /// All on the current one, so that everything happens in one order.
+    Current,
+}
+
+impl Threads {
+    fn next(&mut self) -> ArbiterHandle {
+        match self {
+            Threads::Own(arbiters) => {
+                let arbiter = Arbiter::new();
+                let handle = arbiter.handle();
+                arbiters.push(arbiter);
+                handle
+            }
+            Threads::Current => Arbiter::current(),
+        }
+    }
+}
+
 /// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the embedded bus with `workers`.
 pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
+    let transport = |settings: &Settings, vhost: &str, queues: Vec<Arc<str>>| transport(settings, vhost, queues, workers.clone());
+    start_on(Threads::Own(Vec::new()), settings, definitions, &transport)
+}
+
+/// Starts a manager on the given threads and transport.
+pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Definition>>, transport: Transport<'_>) -> Result<Manager, StartError> {
     let by_name: BTreeMap<String, Arc<Definition>> = definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect();
     let journal = &settings.journal;
     let options = Options {
@@ -137,7 +174,7 @@ pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, worker
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = Reader::new(&settings.journal.file);
     let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
-    let arbiters = wire(&shared, store, &recovered, workers)?;
+    let arbiters = wire(&shared, store, &recovered, threads, transport)?;
     for recovered in recovered {
         job::observe_recovered(&shared, &recovered.job);
         respawn_open(&shared, recovered);
@@ -159,41 +196,45 @@ fn respawn_open(shared: &Arc<Shared>, mut recovered: Recovered) {
     }
 }
 
-fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], workers: Workers) -> Result<Vec<Arbiter>, StartError> {
+fn wire(
+    shared: &Arc<Shared>,
+    store: Store,
+    recovered: &[Recovered],
+    mut threads: Threads,
+    transport: Transport<'_>,
+) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let job_arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
-    let (journal_arbiter, router_arbiter) = (Arbiter::new(), Arbiter::new());
+    let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
+    let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let mut buses = Vec::new();
-    let mut bus_arbiters = Vec::new();
     for (vhost, queues) in queues_by_vhost(shared, recovered) {
-        let arbiter = Arbiter::new();
-        let bus = bus_maker(shared, &vhost, queues, workers.clone())?;
+        shared.health.set_bus(&vhost, BusState::Disconnected { reason: String::new() });
+        let bus = transport(&shared.settings, &vhost, queues)?;
         let (owned, name) = (shared.clone(), vhost.clone());
-        let address = BusActor::start_in_arbiter(&arbiter.handle(), move |_| {
+        let address = BusActor::start_in_arbiter(&threads.next(), move |_| {
             let sink = event_sink(&owned, &name);
             BusActor::new(bus(sink), name, owned)
         });
         buses.push((vhost, Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))));
-        bus_arbiters.push(arbiter);
     }
     let owned = shared.clone();
-    let journal = JournalActor::start_in_arbiter(&journal_arbiter.handle(), move |_| JournalActor::new(store, owned));
+    let journal = JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
     let owned = shared.clone();
-    let router = Router::start_in_arbiter(&router_arbiter.handle(), move |_| Router::new(owned));
+    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned));
     let owned = shared.clone();
-    let supervisor = Supervisor::start_in_arbiter(&router_arbiter.handle(), move |_| Supervisor { shared: owned, panicked: HashMap::new() });
+    let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor { shared: owned, panicked: HashMap::new() });
     let creations = shared.settings.limits.creations_waiting_max;
     shared.wire(Wiring {
         router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
         supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
         buses,
-        arbiters: job_arbiters.iter().map(Arbiter::handle).collect::<Vec<ArbiterHandle>>(),
+        arbiters: job_arbiters,
     });
-    let mut arbiters = job_arbiters;
-    arbiters.extend([journal_arbiter, router_arbiter]);
-    arbiters.extend(bus_arbiters);
-    Ok(arbiters)
+    Ok(match threads {
+        Threads::Own(arbiters) => arbiters,
+        Threads::Current => Vec::new(),
+    })
 }
 
 /// The virtual hosts in use and their queues: of the loaded definitions and of the jobs under way.
@@ -208,11 +249,8 @@ fn queues_by_vhost(shared: &Shared, recovered: &[Recovered]) -> BTreeMap<String,
     found.into_iter().map(|(vhost, queues)| (vhost, queues.into_iter().collect())).collect()
 }
 
-type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
-
-fn bus_maker(shared: &Arc<Shared>, vhost: &str, queues: Vec<Arc<str>>, workers: Workers) -> Result<BusMaker, StartError> {
-    let section = &shared.settings.amqp;
-    shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
+fn transport(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>, workers: Workers) -> Result<BusMaker, StartError> {
+    let section = &settings.amqp;
     if section.server.0.is_empty() {
         return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, sink))));
     }

@@ -2,7 +2,6 @@
 
 use super::definition::{Definition, GraphIndex};
 use super::id::{JobId, StepIndex};
-use super::job::JobState;
 use super::json::{Json, Message};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -295,6 +294,37 @@ pub enum Effect {
     CancelChild(JobId, Arc<str>),
     /// Tell the parent how this job ended.
     TellParent(Parent, ChildOutcome),
+}
+
+/// The states of a job (SPEC §6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// Steps are waiting or running.
+    Running,
+    /// Every step is done.
+    Completed,
+    /// A step's attempts are spent.
+    Failed,
+    /// A user, or the parent, ended it.
+    Cancelled,
+}
+
+impl JobState {
+    /// The word for users.
+    pub fn word(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state that users call `word`.
+    pub fn of_word(word: &str) -> Option<JobState> {
+        [JobState::Running, JobState::Completed, JobState::Failed, JobState::Cancelled].into_iter().find(|state| state.word() == word)
+    }
 }
 
 /// What followed from an input.

@@ -5,6 +5,7 @@ use super::definition::FanOutKeys;
 use super::entry::{Context, Entry};
 use super::id::{JobId, StepIndex};
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
+use crate::faults;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -137,7 +138,7 @@ impl FanOut {
     }
 
     pub(super) fn all_ended(&self) -> bool {
-        self.ended == self.items()
+        self.ended == self.items() || (faults::planted("fan-in one short") && self.ended + 1 == self.items())
     }
 
     /// Decides which items to start now: as many as the window has room for, each under an id that no job under way has.
@@ -146,6 +147,9 @@ impl FanOut {
         let under_way = self.next - self.ended;
         let left = self.items() - self.next;
         let count = window.saturating_sub(under_way).min(left);
+        if faults::planted("window filled once") && self.next > 0 {
+            return None;
+        }
         if count == 0 || count < refill(window).min(left) {
             return None;
         }
@@ -171,7 +175,9 @@ impl FanOut {
             let place = u16::try_from(place).unwrap_or(u16::MAX);
             if *key == self.keys.item_key {
                 item = Some((place, value.clone()));
-            } else if *key != self.keys.list_key && self.others.get(key).is_none_or(|((first, _), _)| index < *first) {
+            } else if *key != self.keys.list_key
+                && self.others.get(key).is_none_or(|((first, _), _)| index < *first || faults::planted("last child to end decides"))
+            {
                 others.push((place, key.clone(), value.clone()));
             }
         }

@@ -1,82 +1,14 @@
 //! One job: its steps, what it waits for, and the two functions that everything hangs on, `take` and `evolve`.
 
 use super::definition::{Definition, Dependency, Graph, Step};
-use super::entry::{ChildOutcome, Context, Decision, Effect, Entry, Failure, Input, Origin, REPLY_KEPT_BYTES_MAX, Rejected, Reply, Timestamp};
+use super::entry::{ChildOutcome, Context, Decision, Effect, Entry, Failure, Input, JobState, Origin, Rejected, Reply, Timestamp};
 use super::fanout::{FanOut, List};
 use super::id::{JobId, StepIndex};
 use super::json::Message;
-use serde::{Deserialize, Serialize};
+use super::step::{StepRun, StepState, parse_reply};
+use crate::faults;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The states of a job (SPEC §6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobState {
-    /// Steps are waiting or running.
-    Running,
-    /// Every step is done.
-    Completed,
-    /// A step's attempts are spent.
-    Failed,
-    /// A user, or the parent, ended it.
-    Cancelled,
-}
-
-impl JobState {
-    /// The word for users.
-    pub fn word(self) -> &'static str {
-        match self {
-            JobState::Running => "running",
-            JobState::Completed => "completed",
-            JobState::Failed => "failed",
-            JobState::Cancelled => "cancelled",
-        }
-    }
-
-    /// The state that users call `word`.
-    pub fn of_word(word: &str) -> Option<JobState> {
-        [JobState::Running, JobState::Completed, JobState::Failed, JobState::Cancelled].into_iter().find(|state| state.word() == word)
-    }
-}
-
-/// The states of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StepState {
-    /// A step that it depends on is not done.
-    Waiting,
-    /// Its message, or its child jobs, are out.
-    Running,
-    /// Its reply came.
-    Completed,
-    /// Its attempts are spent.
-    Failed,
-}
-
-/// One step of a job.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepRun {
-    /// Its state.
-    pub state: StepState,
-    /// Dispatches so far.
-    pub attempt: u32,
-    /// Whether the broker confirmed the last dispatch.
-    pub confirmed: bool,
-    /// When it started.
-    pub started: Option<Timestamp>,
-    /// When it was settled.
-    pub ended: Option<Timestamp>,
-    /// Its output, once completed.
-    pub output: Option<Message>,
-    /// Why it failed.
-    pub failure: Option<Failure>,
-    /// What the reader should know about its input.
-    pub warning: Option<Arc<str>>,
-    /// Its child jobs, for a step with a task that has started.
-    pub fan_out: Option<Box<FanOut>>,
-    waits_for: u16,
-}
 
 /// A job or child job.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,12 +70,15 @@ impl Job {
         if self.state == JobState::Running {
             for step in self.graph().indices() {
                 let run = &self.steps[step.at()];
-                if run.state == StepState::Running && run.fan_out.is_none() && !run.confirmed {
+                let is_open = !run.confirmed && !faults::planted("unconfirmed steps not dispatched after a restart");
+                if run.state == StepState::Running && run.fan_out.is_none() && is_open {
                     effects.push(Effect::Dispatch { step, attempt: run.attempt, input: self.input_of(step) });
                 }
             }
         }
-        effects.extend(self.open_children().map(|(step, index)| self.start_child(step, index)));
+        if !faults::planted("children not started after a restart") {
+            effects.extend(self.open_children().map(|(step, index)| self.start_child(step, index)));
+        }
         if let (Some(parent), Some(outcome)) = (self.origin.parent, self.outcome()) {
             effects.push(Effect::TellParent(parent, outcome));
         }
@@ -240,10 +175,17 @@ impl Job {
         if depends.is_empty() {
             return self.message.clone();
         }
-        Message::merge(depends.iter().filter_map(|dependency| match dependency {
-            Dependency::Start => Some(&self.message),
-            Dependency::Step(on) => self.steps[on.at()].output.as_ref(),
-        }))
+        let mut parts: Vec<&Message> = depends
+            .iter()
+            .filter_map(|dependency| match dependency {
+                Dependency::Start => Some(&self.message),
+                Dependency::Step(on) => self.steps[on.at()].output.as_ref(),
+            })
+            .collect();
+        if faults::planted("later dependency wins the merge") {
+            parts.reverse();
+        }
+        Message::merge(parts)
     }
 
     /// States the invariants; called after every `evolve` in debug builds, after recovery and in simulation always.
@@ -315,6 +257,7 @@ impl Job {
         match run.state {
             StepState::Running if run.fan_out.is_none() => {}
             StepState::Running | StepState::Waiting => return Err(Rejected::NotRunning),
+            StepState::Completed if faults::planted("second reply settles again") => {}
             StepState::Completed | StepState::Failed => return Err(Rejected::Duplicate),
         }
         Ok(match parse_reply(reply, ctx) {
@@ -325,6 +268,9 @@ impl Job {
 
     fn decide_confirmed(&self, step: StepIndex, attempt: u32) -> Result<(Vec<Entry>, Vec<Effect>), Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        if faults::planted("confirms forgotten") {
+            return Err(Rejected::Void);
+        }
         if run.state == StepState::Running && run.attempt == attempt && !run.confirmed {
             Ok((vec![Entry::StepConfirmed { step }], Vec::new()))
         } else {
@@ -339,7 +285,7 @@ impl Job {
             run.state == StepState::Running && run.fan_out.is_none() && run.confirmed && *self.graph().step(*step).queue == *queue
         };
         let lost: Vec<StepIndex> = self.graph().indices().filter(lost).collect();
-        if lost.is_empty() || self.state != JobState::Running {
+        if lost.is_empty() || self.state != JobState::Running || faults::planted("missing queues ignored") {
             return Err(Rejected::Void);
         }
         let entries = lost.iter().map(|step| Entry::StepUnconfirmed { step: *step }).collect();
@@ -629,52 +575,10 @@ impl Job {
     }
 }
 
-impl StepRun {
-    fn waiting(step: &Step) -> StepRun {
-        StepRun {
-            state: StepState::Waiting,
-            attempt: 0,
-            confirmed: false,
-            started: None,
-            ended: None,
-            output: None,
-            failure: None,
-            warning: None,
-            fan_out: None,
-            waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX),
-        }
-    }
-}
-
 impl Decision {
     fn settled(mut self, job: &Job, before: JobState) -> Decision {
         self.state = (job.state != before).then_some(job.state);
         self.closed = job.is_closed();
         self
     }
-}
-
-fn parse_reply(reply: Reply, ctx: &Context<'_>) -> Result<Message, Failure> {
-    let failure = |reason: String, raw: Option<&[u8]>| Failure { reason: reason.into(), raw: raw.map(kept) };
-    match reply {
-        Reply::Result(body) if body.len() > ctx.limits.reply_bytes_max => {
-            let limit = ctx.limits.reply_bytes_max;
-            let reason =
-                format!("the reply has {} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference", body.len());
-            Err(failure(reason, Some(&body)))
-        }
-        Reply::Result(body) => Message::parse(&body).map_err(|error| failure(format!("the reply is no JSON object: {error}"), Some(&body))),
-        Reply::Error(body) => {
-            let stated = Message::parse(&body).ok().and_then(|message| serde_json::from_str::<String>(message.get("error")?.text()).ok());
-            Err(match stated {
-                Some(text) => failure(format!("the worker reported an error: {text}"), None),
-                None => failure("the worker reported an error without a text under \"error\"".to_owned(), Some(&body)),
-            })
-        }
-        Reply::DeadLettered { queue, reason } => Err(failure(format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"), None)),
-    }
-}
-
-fn kept(raw: &[u8]) -> Arc<str> {
-    String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]).into()
 }

@@ -16,10 +16,14 @@ pub mod fanout;
 pub mod id;
 pub mod job;
 pub mod json;
+pub mod step;
 
 pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Step};
-pub use entry::{ChildOutcome, Claims, Context, Decision, Effect, Entry, Failure, Input, Limits, Origin, Parent, Rejected, Reply, Timestamp};
+pub use entry::{
+    ChildOutcome, Claims, Context, Decision, Effect, Entry, Failure, Input, JobState, Limits, Origin, Parent, Rejected, Reply, Timestamp,
+};
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
-pub use job::{Job, JobState, StepRun, StepState};
+pub use job::Job;
 pub use json::{Json, Message};
+pub use step::{StepRun, StepState};

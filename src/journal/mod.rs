@@ -177,7 +177,8 @@ impl Store {
         self.connection.query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0)).map_err(|error| self.error(error))
     }
 
-    /// Commits records, in order, in one transaction: all or nothing.
+    /// Commits records, in order, in one transaction: all or nothing. Records of a job that was deleted are void: a child job
+    /// may still be about to start, or to hear that it is over, when its top-level job is deleted.
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Result<(), JournalError> {
         let result = self.append_in_transaction(records);
         result.map_err(|error| {
@@ -205,9 +206,11 @@ impl Store {
         {
             let mut insert_job = transaction.prepare_cached(
                 "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, open, checksum)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'running', 1, ?12)",
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'running', 1, ?12
+                 WHERE ?7 IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE number = ?7)",
             )?;
-            let mut insert_entry = transaction.prepare_cached("INSERT INTO entries(job, body, checksum) VALUES (?1, ?2, ?3)")?;
+            let mut insert_entry = transaction
+                .prepare_cached("INSERT INTO entries(job, body, checksum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)")?;
             let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
             let mut close_job = transaction.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?;
             for record in records {

@@ -6,4 +6,6 @@ mod floors;
 mod journal;
 mod load;
 mod properties;
+#[cfg(feature = "failpoints")]
+mod simulation;
 mod world;

@@ -1,0 +1,213 @@
+//! A broker with its workers, and the bus that speaks to it. What is in the broker outlives a crash of the manager; what is
+//! in the bus does not.
+
+use super::oracle::{Answered, work};
+use super::world::{World, lock};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, oneshot};
+use workflow_manager::bus::{Bus, BusEvent, BusState, DeadLetter, Delivery, EventSink, Notice, Settled, Settlement, StepMessage, Verdict};
+
+/// A step message in the broker or with a worker.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub(crate) message: StepMessage,
+}
+
+/// A message on the reply queue.
+#[derive(Clone)]
+pub(crate) struct Reply {
+    pub(crate) correlation_id: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) dead_letter: Option<DeadLetter>,
+    pub(crate) body: Bytes,
+    pub(crate) redelivered: bool,
+}
+
+/// What the broker and the workers have.
+#[derive(Default)]
+pub(crate) struct Broker {
+    pub(crate) queues: BTreeMap<Arc<str>, VecDeque<Held>>,
+    pub(crate) working: Vec<Held>,
+    pub(crate) replies: VecDeque<Reply>,
+}
+
+impl Broker {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.values().all(VecDeque::is_empty) && self.working.is_empty() && self.replies.is_empty()
+    }
+
+    /// What a worker says of a step message.
+    pub(crate) fn reply(held: &Held) -> Reply {
+        let message = &held.message;
+        let answer = work(&message.queue, &message.step_name, &message.body);
+        let (kind, body) = match &answer {
+            Answered::Result(text) => (None, Bytes::from(text.clone())),
+            Answered::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
+            Answered::DeadLettered => (None, message.body.clone()),
+        };
+        let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
+        let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
+        Reply { correlation_id: Some(message.correlation_id()), kind, dead_letter, body, redelivered: false }
+    }
+}
+
+/// The manager's side of the transport, of one incarnation.
+pub(crate) struct Link {
+    pub(crate) sink: EventSink,
+    settle: mpsc::UnboundedSender<Settled>,
+    verdicts: mpsc::UnboundedReceiver<Settled>,
+    epoch: u64,
+    tag: u64,
+    pub(crate) is_connected: bool,
+    pub(crate) is_blocked: bool,
+    known: BTreeSet<Arc<str>>,
+    /// Taken from the manager, not yet sent.
+    pub(crate) outbox: VecDeque<StepMessage>,
+    /// Sent, not yet confirmed to the manager.
+    pub(crate) sent: Vec<StepMessage>,
+    /// Delivered to the manager, not yet acknowledged.
+    pub(crate) unacked: BTreeMap<u64, Reply>,
+    /// Acknowledged by the manager; the broker has not heard of it.
+    pub(crate) acks: Vec<u64>,
+    /// Queues that are declared once their answer has come.
+    looking: Vec<(Arc<str>, oneshot::Receiver<()>)>,
+}
+
+impl Link {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outbox.is_empty() && self.sent.is_empty() && self.unacked.is_empty() && self.acks.is_empty() && self.looking.is_empty()
+    }
+
+    /// Connects, and looks whether all queues are there.
+    pub(crate) fn connect(&mut self, broker: &Broker) -> Vec<BusEvent> {
+        self.is_connected = true;
+        self.epoch += 1;
+        let mut events = vec![BusEvent::State(BusState::Connected)];
+        for queue in self.known.clone() {
+            events.extend(self.look(broker, &queue));
+        }
+        events
+    }
+
+    /// If the queue is missing it is declared after the manager has heard of it; what was sent there is sent again.
+    fn look(&mut self, broker: &Broker, queue: &Arc<str>) -> Option<BusEvent> {
+        if broker.queues.contains_key(queue) || self.looking.iter().any(|(other, _)| other == queue) {
+            return None;
+        }
+        let (lost, kept) = std::mem::take(&mut self.sent).into_iter().partition(|message: &StepMessage| message.queue == *queue);
+        self.sent = kept;
+        self.outbox.extend::<Vec<_>>(lost);
+        let (taken, answered) = oneshot::channel();
+        self.looking.push((queue.clone(), answered));
+        Some(BusEvent::QueueMissing { queue: queue.clone(), taken })
+    }
+
+    /// Declares the queues that the manager has heard of.
+    pub(crate) fn declare(&mut self, broker: &mut Broker) {
+        self.looking.retain_mut(|(queue, answered)| {
+            if matches!(answered.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+                return true;
+            }
+            broker.queues.entry(queue.clone()).or_default();
+            false
+        });
+    }
+
+    /// The connection is gone: what the broker did not hear of comes again, and so does what it did not confirm.
+    pub(crate) fn disconnect(&mut self, broker: &mut Broker) -> Vec<BusEvent> {
+        self.is_connected = false;
+        self.is_blocked = false;
+        self.requeue_all(broker);
+        let sent = std::mem::take(&mut self.sent);
+        let mut events: Vec<BusEvent> = sent.iter().map(|_| BusEvent::Noted(Notice::Resent)).collect();
+        sent.into_iter().rev().for_each(|message| self.outbox.push_front(message));
+        events.push(BusEvent::State(BusState::Disconnected { reason: "simulated".to_owned() }));
+        events
+    }
+
+    pub(crate) fn requeue_all(&mut self, broker: &mut Broker) {
+        self.acks.clear();
+        for (_, reply) in std::mem::take(&mut self.unacked).into_iter().rev() {
+            broker.replies.push_front(Reply { redelivered: true, ..reply });
+        }
+    }
+
+    /// Sends the first message whose queue is there; looks for the queue of the first whose is not.
+    pub(crate) fn send(&mut self, broker: &mut Broker) -> Vec<BusEvent> {
+        let there = self.outbox.iter().position(|message| broker.queues.contains_key(&message.queue));
+        let Some(message) = there.and_then(|at| self.outbox.remove(at)) else {
+            let queue = self.outbox.front().map(|message| message.queue.clone());
+            return queue.into_iter().filter_map(|queue| self.look(broker, &queue)).collect();
+        };
+        if let Some(queue) = broker.queues.get_mut(&message.queue) {
+            queue.push_back(Held { message: message.clone() });
+        }
+        self.sent.push(message);
+        Vec::new()
+    }
+
+    pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
+        self.tag += 1;
+        let settlement = Settlement::new(self.tag, self.epoch, self.settle.clone());
+        let mut delivery = Delivery::new(reply.correlation_id.clone(), reply.body.clone(), settlement);
+        delivery.kind.clone_from(&reply.kind);
+        delivery.dead_letter.clone_from(&reply.dead_letter);
+        delivery.redelivered = reply.redelivered;
+        self.unacked.insert(self.tag, reply);
+        BusEvent::Delivered(delivery)
+    }
+
+    /// The manager's next verdict on a delivery of this connection: its tag, and whether it is an ack.
+    pub(crate) fn verdict(&mut self) -> Option<(u64, bool)> {
+        while let Ok(settled) = self.verdicts.try_recv() {
+            if settled.epoch == self.epoch && self.is_connected {
+                return Some((settled.tag, settled.verdict == Verdict::Ack));
+            }
+        }
+        None
+    }
+}
+
+/// The bus that the manager holds.
+pub(crate) struct SimulatedBus(Arc<Mutex<World>>);
+
+impl SimulatedBus {
+    pub(crate) fn open(world: Arc<Mutex<World>>, queues: Vec<Arc<str>>, sink: EventSink) -> SimulatedBus {
+        let (settle, verdicts) = mpsc::unbounded_channel();
+        let link = Link {
+            sink,
+            settle,
+            verdicts,
+            epoch: 0,
+            tag: 0,
+            is_connected: false,
+            is_blocked: false,
+            known: queues.into_iter().collect(),
+            outbox: VecDeque::new(),
+            sent: Vec::new(),
+            unacked: BTreeMap::new(),
+            acks: Vec::new(),
+            looking: Vec::new(),
+        };
+        lock(&world).link = Some(link);
+        SimulatedBus(world)
+    }
+}
+
+impl Bus for SimulatedBus {
+    fn publish(&mut self, message: StepMessage) {
+        lock(&self.0).publish(message);
+    }
+
+    fn unconfirmed(&self) -> usize {
+        lock(&self.0).link.as_ref().map_or(0, |link| link.outbox.len() + link.sent.len())
+    }
+
+    fn close(&mut self) -> LocalBoxFuture<'static, ()> {
+        std::future::ready(()).boxed_local()
+    }
+}

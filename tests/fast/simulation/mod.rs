@@ -1,0 +1,238 @@
+//! The simulation: the real actors, engine and journal on one thread; a simulated broker, workers, clients, clock and disk
+//! around them. A seed decides everything: the workflows, who does what in which order, and the faults: crashes at any write,
+//! commit, acknowledgement or publish, a full disk, broken connections, lost confirms and acknowledgements, redelivery,
+//! duplicates, reordering, forged replies, deleted queues, panics, a clock that jumps.
+//!
+//! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
+
+mod broker;
+mod oracle;
+mod planted;
+mod world;
+
+use broker::SimulatedBus;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock};
+use tokio::sync::oneshot;
+use workflow_manager::actors::router::RouterInput;
+use workflow_manager::actors::shared::Shared;
+use workflow_manager::actors::supervisor::{self, StartError, Threads};
+use workflow_manager::bus::{Bus, EventSink};
+use workflow_manager::engine::{JobId, Message};
+use workflow_manager::faults::set_hooks;
+use workflow_manager::settings::Settings;
+use world::invariants::WorldHooks;
+use world::{Counts, Turn, World, lock};
+
+/// Seeds in every test run.
+const SEEDS: u64 = 1_000;
+
+/// What became of a seed.
+struct Outcome {
+    counts: Counts,
+    trace: Vec<String>,
+    /// The first invariant that was broken.
+    violation: Option<String>,
+}
+
+thread_local! {
+    /// What panicked on this thread while it simulates; none: it does not.
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Keeps the panics of simulating threads from the terminal: most are meant to be.
+fn listen_to_panics() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let is_kept = PANICS.try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                kept.as_mut().map(|kept| kept.push(panic.to_string())).is_some()
+            });
+            if !is_kept.unwrap_or(false) {
+                usual(panic);
+            }
+        }));
+    });
+}
+
+/// The first panic that nobody asked for.
+fn stray_panic() -> Option<String> {
+    PANICS.with(|kept| kept.borrow().iter().flatten().find(|text| !text.contains("failpoint job::take")).cloned())
+}
+
+/// Runs one seed, with a planted bug or without.
+fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
+    listen_to_panics();
+    PANICS.with(|kept| *kept.borrow_mut() = Some(Vec::new()));
+    // In memory where there is such a place: what a crash loses is decided here, not by the disk.
+    let memory = Path::new("/dev/shm");
+    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let folder = tempfile::Builder::new().prefix("workflow-manager-simulation-").tempdir_in(place).expect("a folder");
+    let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
+    set_hooks(Some(WorldHooks::of(&world, bug)));
+    let ran = catch_unwind(AssertUnwindSafe(|| while !incarnation(&world) {}));
+    if ran.is_ok() && lock(&world).violation.is_none() {
+        lock(&world).judge();
+    }
+    set_hooks(None);
+    let mut world = lock(&world);
+    if let Some(panic) = stray_panic() {
+        world.violate(panic);
+    }
+    PANICS.with(|kept| *kept.borrow_mut() = None);
+    Outcome { counts: world.counts, trace: std::mem::take(&mut world.trace), violation: world.violation.take() }
+}
+
+fn settings(world: &mut World) -> Settings {
+    static DEFAULTS: OnceLock<Settings> = OnceLock::new();
+    let mut settings = DEFAULTS.get_or_init(|| Settings::defaults().expect("the defaults")).clone();
+    settings.journal.file = world.database.clone();
+    settings.journal.cache_bytes = 1 << 20;
+    settings.journal.retention.0 = std::time::Duration::from_secs(100_000 * 3600);
+    settings.fanout.window = world.window();
+    settings
+}
+
+/// The life of one process, to its crash (false) or the end of everything.
+fn incarnation(world: &Arc<Mutex<World>>) -> bool {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let system = actix_rt::System::with_tokio_rt(runtime);
+    let is_done = system.block_on(live(world));
+    // All actors go with their system; what they still do reaches nobody.
+    lock(world).crashed = true;
+    drop(system);
+    lock(world).end();
+    is_done
+}
+
+async fn live(world: &Arc<Mutex<World>>) -> bool {
+    let (settings, definitions) = {
+        let mut world = lock(world);
+        world.begin();
+        (settings(&mut world), world.definitions())
+    };
+    let transport = |_: &Settings, _: &str, queues: Vec<Arc<str>>| -> Result<supervisor::BusMaker, StartError> {
+        let world = world.clone();
+        Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> { Box::new(SimulatedBus::open(world, queues, sink)) }))
+    };
+    let manager = match supervisor::start_on(Threads::Current, settings, definitions, &transport) {
+        Ok(manager) => manager,
+        Err(error) => {
+            lock(world).violate(format!("the manager does not start: {error}"));
+            return true;
+        }
+    };
+    loop {
+        // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
+        let pauses = lock(world).rng.u32(0..4);
+        for _ in 0..pauses {
+            tokio::task::yield_now().await;
+        }
+        let panicked = stray_panic().is_some();
+        let (turn, sink) = {
+            let mut world = lock(world);
+            if world.crashed {
+                return false;
+            }
+            if panicked || world.violation.is_some() {
+                return true;
+            }
+            (world.turn(), world.link.as_ref().map(|link| link.sink.clone()))
+        };
+        match turn {
+            Turn::Tell(events) => {
+                if let Some(sink) = sink {
+                    events.into_iter().for_each(|event| sink(event));
+                }
+            }
+            Turn::Wait(time) => tokio::time::sleep(time).await,
+            Turn::Create(id) => ask(world, manager.shared(), id, None),
+            Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
+            Turn::End(id) => manager.shared().wiring().router.post(RouterInput::End(id, oneshot::channel().0)),
+            Turn::Done => return true,
+        }
+    }
+}
+
+/// A client asks for its job; `again`: once more, for the same (true) or for another one under the same id.
+fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option<bool>) {
+    let (world, shared) = (world.clone(), shared.clone());
+    let (workflow, text) = {
+        let world = lock(&world);
+        let asked = &world.asked[&id];
+        (asked.definition.name.clone(), asked.message.clone())
+    };
+    let text = if again == Some(false) { "{\"another\":1}".to_owned() } else { text };
+    actix_rt::spawn(async move {
+        let message = Message::parse(text.as_bytes()).expect("an object");
+        let answer = supervisor::create(&shared, &workflow, Some(id), message).await;
+        let mut world = lock(&world);
+        if !world.crashed {
+            world.told(id, again, &answer);
+        }
+    });
+}
+
+/// Runs seeds on all cores until one is bad; tells how many were good, what they saw, and the bad one.
+fn simulate_all(seeds: std::ops::Range<u64>, bug: Option<&'static str>) -> (Counts, Option<(u64, Outcome)>) {
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::new((Counts::default(), None::<(u64, Outcome)>));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let outcome = simulate(seed, bug);
+                    let mut total = total.lock().expect("no panic");
+                    total.0.add(&outcome.counts);
+                    if outcome.violation.is_some() && total.1.as_ref().is_none_or(|(earlier, _)| seed < *earlier) {
+                        next.store(seeds.end, Ordering::Relaxed);
+                        total.1 = Some((seed, outcome));
+                    }
+                }
+            });
+        }
+    });
+    total.into_inner().expect("no panic")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// `SIMULATION_SEEDS` and `SIMULATION_FIRST` say which; `SIMULATION_SEED` runs one and prints its trace.
+#[test]
+fn nothing_is_lost_whatever_the_seed() {
+    if let Some(seed) = number("SIMULATION_SEED") {
+        let outcome = simulate(seed, None);
+        eprintln!("{}\n{:?}", outcome.trace.join("\n"), outcome.counts);
+        assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        return;
+    }
+    let first = number("SIMULATION_FIRST").unwrap_or_default();
+    let seeds = first..first + number("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let (counts, bad) = simulate_all(seeds.clone(), None);
+    eprintln!("seeds {seeds:?}: {counts:?}");
+    if let Some((seed, Outcome { trace, violation, .. })) = bad {
+        let end = &trace[trace.len().saturating_sub(60)..];
+        panic!("seed {seed}: {}\n{}\nagain, with all of its trace: tests/simulation --seed {seed}", violation.unwrap_or_default(), end.join("\n"));
+    }
+    assert!(counts.crashes > counts.jobs / 10 && counts.repeated > 0 && counts.panics > 0, "the faults did not come to pass: {counts:?}");
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    for seed in 0..20 {
+        let (once, again) = (simulate(seed, None), simulate(seed, None));
+        assert_eq!(once.trace, again.trace, "seed {seed}");
+    }
+}

@@ -1,0 +1,447 @@
+//! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the broker, the clients'
+//! memory.
+
+pub(crate) mod invariants;
+
+use super::broker::{Broker, Held, Link, Reply};
+use super::oracle;
+use fastrand::Rng;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use workflow_manager::bus::{BusEvent, BusState, StepMessage};
+use workflow_manager::engine::{Definition, Job, JobId, JobState};
+use workflow_manager::journal::{JobNumber, Reader};
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// By then a confirm that was told is in the journal, unless the disk was full: some fifty times its lag.
+const SURELY_JOURNALED_NS: i64 = SECOND_NS;
+
+/// A run that takes longer goes in circles.
+const TURNS_MAX: u32 = 10_000;
+
+/// How many replies are delivered and not acknowledged, at most.
+const PREFETCH: usize = 20;
+
+/// One thing that the driver does for the world.
+pub(crate) enum Turn {
+    Tell(Vec<BusEvent>),
+    Wait(Duration),
+    Create(JobId),
+    /// Under an id that is in use: with the same message, or with another one.
+    CreateAgain(JobId, bool),
+    End(JobId),
+    Done,
+}
+
+/// A job that a client has asked for.
+pub(crate) struct Asked {
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) message: String,
+    answered: bool,
+    ended_by_client: bool,
+}
+
+/// What a run has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) jobs: u64,
+    pub(crate) messages: u64,
+    pub(crate) repeated: u64,
+    pub(crate) crashes: u64,
+    pub(crate) disconnects: u64,
+    pub(crate) panics: u64,
+    pub(crate) commits: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        let Counts { jobs, messages, repeated, crashes, disconnects, panics, commits } = other;
+        self.jobs += jobs;
+        self.messages += messages;
+        self.repeated += repeated;
+        self.crashes += crashes;
+        self.disconnects += disconnects;
+        self.panics += panics;
+        self.commits += commits;
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) rng: Rng,
+    pub(crate) trace: Vec<String>,
+    pub(crate) violation: Option<String>,
+    pub(crate) counts: Counts,
+    pub(crate) crashed: bool,
+    pub(crate) link: Option<Link>,
+    pub(crate) asked: BTreeMap<JobId, Asked>,
+    pub(crate) database: PathBuf,
+    reader: Reader,
+    broker: Broker,
+    with_faults: bool,
+    /// Turns until the faults stop; then all must come to its end.
+    faults_left: u32,
+    to_ask: Vec<JobId>,
+    idle_turns: u32,
+    turns: u32,
+    crash_in: u64,
+    disk_full: bool,
+    disk_full_until: i64,
+    panics_left: u32,
+    now_ns: i64,
+    ran_ns: i64,
+    /// What each job was after each of its decisions that are not committed yet.
+    live: BTreeMap<JobNumber, VecDeque<Job>>,
+    published: BTreeMap<(JobNumber, u16), u32>,
+    confirmed: BTreeMap<(JobId, u16), i64>,
+    /// Confirms that were told long before a crash.
+    surely_confirmed: BTreeSet<(JobId, u16)>,
+    lost_queues: BTreeSet<Arc<str>>,
+}
+
+pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, folder: &Path) -> World {
+        let mut rng = Rng::with_seed(seed);
+        let database = folder.join("journal.db");
+        let definitions: Vec<Arc<Definition>> = (0..2).map(|at| oracle::definition(&mut rng, &format!("w{at}"))).collect();
+        // One run in four has no fault at all: then nothing may be sent twice.
+        let with_faults = rng.u32(0..4) > 0;
+        let faults_left = if with_faults { rng.u32(30..=300) } else { 0 };
+        let mut asked = BTreeMap::new();
+        let mut to_ask = Vec::new();
+        for _ in 0..rng.usize(2..=6) {
+            let id = JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
+            let definition = definitions[rng.usize(0..definitions.len())].clone();
+            asked.insert(id, Asked { definition, message: oracle::message(&mut rng, !with_faults), answered: false, ended_by_client: false });
+            to_ask.push(id);
+        }
+        World {
+            trace: Vec::new(),
+            violation: None,
+            counts: Counts { jobs: asked.len() as u64, ..Counts::default() },
+            crashed: false,
+            link: None,
+            asked,
+            reader: Reader::new(&database),
+            database,
+            broker: Broker::default(),
+            with_faults,
+            faults_left,
+            to_ask,
+            idle_turns: 0,
+            turns: 0,
+            crash_in: u64::MAX,
+            disk_full: false,
+            disk_full_until: i64::MIN,
+            panics_left: 2,
+            now_ns: 1_800_000_000 * SECOND_NS,
+            ran_ns: 0,
+            live: BTreeMap::new(),
+            published: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
+            surely_confirmed: BTreeSet::new(),
+            lost_queues: BTreeSet::new(),
+            rng,
+        }
+    }
+
+    pub(crate) fn definitions(&self) -> Vec<Arc<Definition>> {
+        let by_name: BTreeMap<String, Arc<Definition>> =
+            self.asked.values().map(|asked| (asked.definition.name.clone(), asked.definition.clone())).collect();
+        by_name.into_values().collect()
+    }
+
+    /// The number of child jobs under way at once, in this incarnation.
+    pub(crate) fn window(&mut self) -> u32 {
+        self.rng.u32(1..=3)
+    }
+
+    /// A process begins.
+    pub(crate) fn begin(&mut self) {
+        self.crashed = false;
+        self.faults_left = self.faults_left.saturating_sub(1);
+        self.disk_full &= self.faults_left > 0;
+        self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
+        self.reader = Reader::new(&self.database);
+        self.note(|| "the manager starts".to_owned());
+    }
+
+    /// The process is gone, and with it what it and its bus had in memory.
+    pub(crate) fn end(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            link.requeue_all(&mut self.broker);
+        }
+        self.live.clear();
+        let (sure, disk_full_until) = (self.ran_ns - SURELY_JOURNALED_NS, self.disk_full_until);
+        let told = self.confirmed.iter().filter(|(_, at)| **at < sure && **at > disk_full_until);
+        self.surely_confirmed.extend(told.map(|(key, _)| *key));
+        self.confirmed.clear();
+        self.counts.crashes += 1;
+        // Whoever got no answer may ask again.
+        let unanswered: Vec<JobId> =
+            self.asked.iter().filter(|(id, asked)| !asked.answered && !self.to_ask.contains(id)).map(|(id, _)| *id).collect();
+        for id in unanswered {
+            if self.rng.bool() {
+                self.to_ask.push(id);
+            }
+        }
+    }
+
+    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
+        let at = self.ran_ns / 1_000_000;
+        self.trace.push(format!("{at:>7} ms  {}", text()));
+    }
+
+    pub(crate) fn violate(&mut self, what: String) {
+        self.note(|| format!("VIOLATION: {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        self.ran_ns += time;
+        self.now_ns += time;
+    }
+
+    // ---- what the world does next
+
+    pub(crate) fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        if self.turns == TURNS_MAX {
+            self.violate(format!("no end after {TURNS_MAX} turns"));
+        }
+        self.hear();
+        self.pass(Duration::from_millis(1));
+        if self.disk_full {
+            self.disk_full_until = self.ran_ns;
+        }
+        if let Some(link) = &mut self.link {
+            link.declare(&mut self.broker);
+        }
+        if self.faults_left > 0 {
+            self.faults_left -= 1;
+            if self.faults_left == 0 {
+                return self.stop_faults();
+            }
+            if self.rng.u32(0..5) == 0
+                && let Some(turn) = self.fault()
+            {
+                return turn;
+            }
+        }
+        self.work()
+    }
+
+    /// From here on everything works; the last reconnection finds what is missing.
+    fn stop_faults(&mut self) -> Turn {
+        self.note(|| "the faults stop".to_owned());
+        self.crash_in = u64::MAX;
+        self.disk_full = false;
+        self.idle_turns = 0;
+        let Some(link) = &mut self.link else { return Turn::Wait(Duration::from_millis(1)) };
+        let mut events = link.disconnect(&mut self.broker);
+        events.extend(link.connect(&self.broker));
+        Turn::Tell(events)
+    }
+
+    fn work(&mut self) -> Turn {
+        let Some(link) = &mut self.link else { return self.wait(1) };
+        if !link.is_connected && (self.faults_left == 0 || self.rng.u32(0..4) == 0) {
+            return Turn::Tell(link.connect(&self.broker));
+        }
+        let can_publish = link.is_connected && !link.is_blocked;
+        let mut choices: Vec<u8> = Vec::new();
+        let mut offer =
+            |is_possible: bool, weight: usize, choice: u8| choices.extend(std::iter::repeat_n(choice, if is_possible { weight } else { 0 }));
+        offer(can_publish && !link.outbox.is_empty(), 4, 0);
+        offer(link.is_connected && !link.sent.is_empty(), 3, 1);
+        offer(self.broker.queues.values().any(|queue| !queue.is_empty()), 4, 2);
+        offer(!self.broker.working.is_empty(), 4, 3);
+        offer(link.is_connected && !self.broker.replies.is_empty() && link.unacked.len() < PREFETCH, 4, 4);
+        offer(link.is_connected && !link.acks.is_empty(), 2, 5);
+        offer(!self.to_ask.is_empty(), 2, 6);
+        if choices.is_empty() {
+            return self.idle();
+        }
+        self.idle_turns = 0;
+        choices.extend([7]);
+        let choice = choices[self.rng.usize(0..choices.len())];
+        let Some(link) = &mut self.link else { return self.wait(1) };
+        match choice {
+            0 => Turn::Tell(link.send(&mut self.broker)),
+            1 => {
+                let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
+                let StepMessage { job, step, attempt, .. } = message;
+                self.confirmed.insert((job, step.0), self.ran_ns);
+                Turn::Tell(vec![BusEvent::Confirmed { job, step, attempt }])
+            }
+            2 => {
+                let full: Vec<&Arc<str>> = self.broker.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(name, _)| name).collect();
+                let name = full[self.rng.usize(0..full.len())].clone();
+                self.broker.working.extend(self.broker.queues.get_mut(&name).and_then(VecDeque::pop_front));
+                self.wait(0)
+            }
+            3 => {
+                let held = self.broker.working.swap_remove(self.rng.usize(0..self.broker.working.len()));
+                self.broker.replies.push_back(Broker::reply(&held));
+                self.wait(0)
+            }
+            4 => self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| Turn::Tell(vec![link.deliver(reply)])),
+            5 => {
+                let tag = link.acks.swap_remove(self.rng.usize(0..link.acks.len()));
+                link.unacked.remove(&tag);
+                self.wait(0)
+            }
+            6 => {
+                let id = self.to_ask.pop();
+                id.map_or(Turn::Wait(Duration::ZERO), Turn::Create)
+            }
+            _ => {
+                let time = self.rng.u64(0..=40);
+                self.wait(time)
+            }
+        }
+    }
+
+    fn wait(&mut self, milliseconds: u64) -> Turn {
+        let time = Duration::from_millis(milliseconds);
+        self.pass(time);
+        Turn::Wait(time)
+    }
+
+    /// Nothing to do: what is not at its end by now never will be.
+    fn idle(&mut self) -> Turn {
+        self.idle_turns += 1;
+        if self.faults_left > 0 || self.idle_turns < 5 {
+            return self.wait(500);
+        }
+        let is_idle = self.broker.is_idle() && self.link.as_ref().is_some_and(Link::is_idle);
+        if is_idle && self.asked.keys().all(|id| self.durable(*id).is_none_or(|job| job.state() != JobState::Running)) {
+            return Turn::Done;
+        }
+        if self.idle_turns < 20 {
+            return self.wait(500);
+        }
+        let running: Vec<String> =
+            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|job| job.state() == JobState::Running)).map(JobId::to_string).collect();
+        self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
+        Turn::Done
+    }
+
+    fn fault(&mut self) -> Option<Turn> {
+        let Some(link) = &mut self.link else { return None };
+        match self.rng.u32(0..12) {
+            0 if link.is_connected => {
+                self.counts.disconnects += 1;
+                let events = link.disconnect(&mut self.broker);
+                self.note(|| "the connection breaks".to_owned());
+                Some(Turn::Tell(events))
+            }
+            0 | 1 if !link.is_connected => Some(Turn::Tell(link.connect(&self.broker))),
+            2 if link.is_connected => {
+                link.is_blocked = !link.is_blocked;
+                let state = if link.is_blocked { BusState::Blocked { reason: "simulated".to_owned() } } else { BusState::Connected };
+                Some(Turn::Tell(vec![BusEvent::State(state)]))
+            }
+            3 => self.odd_worker(),
+            4 => {
+                let reply = self.odd_reply();
+                self.broker.replies.push_back(reply);
+                None
+            }
+            5 if self.rng.u32(0..4) == 0 => {
+                let names: Vec<Arc<str>> = self.broker.queues.keys().cloned().collect();
+                let name = names.get(self.rng.usize(0..names.len().max(1)))?.clone();
+                self.note(|| format!("queue {name} is deleted"));
+                self.broker.queues.remove(&name);
+                self.lost_queues.insert(name);
+                None
+            }
+            6 if self.rng.u32(0..3) == 0 => {
+                self.disk_full = !self.disk_full;
+                let is_full = self.disk_full;
+                self.note(|| format!("the disk is full: {is_full}"));
+                None
+            }
+            7 => {
+                let jump = self.rng.i64(-40_000..=40_000);
+                self.note(|| format!("the clock jumps by {jump} s"));
+                self.now_ns += jump * SECOND_NS;
+                None
+            }
+            8 if self.rng.u32(0..6) == 0 => {
+                let id = self.any_asked()?;
+                let asked = self.asked.get_mut(&id)?;
+                asked.ended_by_client = true;
+                self.note(|| format!("a client ends {id}"));
+                Some(Turn::End(id))
+            }
+            9 => {
+                let id = self.any_asked()?;
+                let same = self.rng.bool();
+                Some(Turn::CreateAgain(id, same))
+            }
+            10 => {
+                let time = self.rng.u64(0..3_000);
+                Some(self.wait(time))
+            }
+            _ => None,
+        }
+    }
+
+    fn any_asked(&mut self) -> Option<JobId> {
+        let known: Vec<JobId> = self.asked.iter().filter(|(_, asked)| asked.answered && !asked.ended_by_client).map(|(id, _)| *id).collect();
+        known.get(self.rng.usize(0..known.len().max(1))).copied()
+    }
+
+    /// A worker that answers twice, that dies before or after its answer, or that takes the newest first.
+    fn odd_worker(&mut self) -> Option<Turn> {
+        if self.broker.working.is_empty() {
+            return None;
+        }
+        let at = self.rng.usize(0..self.broker.working.len());
+        let (answers, dies) = match self.rng.u32(0..3) {
+            0 => (2, false),
+            1 => (1, true),
+            _ => (0, true),
+        };
+        let held: Held = self.broker.working.swap_remove(at);
+        (0..answers).for_each(|_| self.broker.replies.push_back(Broker::reply(&held)));
+        if dies && let Some(queue) = self.broker.queues.get_mut(&held.message.queue) {
+            queue.push_front(held);
+        } else if answers == 0 {
+            // Its queue is gone, and so is the message: it would be dispatched again once that is noticed.
+            self.broker.working.push(held);
+        }
+        None
+    }
+
+    /// A reply that must change nothing.
+    fn odd_reply(&mut self) -> Reply {
+        let known: Vec<String> = self.broker.working.iter().map(|held| held.message.correlation_id()).collect();
+        let some = known.first().cloned().unwrap_or_default();
+        let (job, step) = some.split_once(':').unwrap_or(("", "s0"));
+        let correlation_id = match self.rng.u32(0..5) {
+            0 => None,
+            1 => Some("no correlation id of ours".to_owned()),
+            2 => Some(format!("6f1c1f0e-9a30-4c1f-8d3a-0b8d2a52c1ff:{step}")),
+            3 => Some(format!("{job}:no-such-step")),
+            _ => {
+                return Reply {
+                    correlation_id: Some(some),
+                    kind: Some("progress".to_owned()),
+                    dead_letter: None,
+                    body: "{\"progress\":0.5}".into(),
+                    redelivered: false,
+                };
+            }
+        };
+        Reply { correlation_id, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false }
+    }
+}

@@ -1,0 +1,284 @@
+//! The invariants: what is looked at whenever something leaves the manager, and at the end.
+
+use super::{World, lock};
+use crate::simulation::broker::{Link, Reply};
+use crate::simulation::oracle::{self, Expected};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use workflow_manager::actors::outbox::Answer;
+use workflow_manager::bus::StepMessage;
+use workflow_manager::engine::{Job, JobId, JobState, StepState};
+use workflow_manager::faults::Hooks;
+use workflow_manager::journal::JobNumber;
+use workflow_manager::journal::read::Found;
+
+impl World {
+    pub(crate) fn publish(&mut self, message: StepMessage) {
+        if self.crashed {
+            return;
+        }
+        self.note(|| format!("published {}", message.message_id()));
+        self.counts.messages += 1;
+        let name = message.message_id();
+        let Some(Found { number, job, .. }) = self.found(message.job) else {
+            return self.violate(format!("{name} was dispatched before its job was committed"));
+        };
+        // Not by the id: it may come back once its job has ended.
+        let times = self.published.entry((number, message.step.0)).or_default();
+        *times += 1;
+        let is_repeated = *times > 1;
+        let key = (message.job, message.step.0);
+        let step = job.step(message.step);
+        if step.attempt < message.attempt {
+            self.violate(format!("{name} was dispatched before its start was committed"));
+        }
+        if is_repeated {
+            self.counts.repeated += 1;
+            if !self.with_faults {
+                self.violate(format!("{name} was dispatched twice, and there was no fault"));
+            } else if step.state == StepState::Running && step.confirmed {
+                self.violate(format!("{name} was dispatched again although its confirm is in the journal"));
+            } else if self.surely_confirmed.contains(&key) && !self.lost_queues.contains(&message.queue) {
+                self.violate(format!("{name} was dispatched again although its confirm was told long ago"));
+            }
+        }
+        if let Some(link) = &mut self.link {
+            link.outbox.push_back(message);
+        }
+    }
+
+    /// Takes the manager's verdicts on deliveries.
+    pub(super) fn hear(&mut self) {
+        if self.crashed {
+            return;
+        }
+        while let Some((tag, is_ack)) = self.link.as_mut().and_then(Link::verdict) {
+            let Some(link) = &mut self.link else { return };
+            let Some(reply) = link.unacked.get(&tag).cloned() else { continue };
+            if is_ack {
+                link.acks.push(tag);
+                self.check_ack(tag, &reply);
+            } else {
+                link.unacked.remove(&tag);
+                self.broker.replies.push_front(Reply { redelivered: true, ..reply });
+            }
+        }
+    }
+
+    /// Acknowledged implies durable: the step is settled, or another copy of its reply is still in the broker.
+    fn check_ack(&mut self, tag: u64, reply: &Reply) {
+        let Some((job, step)) = reply.correlation_id.as_deref().and_then(|text| text.split_once(':')) else { return };
+        let Ok(id) = job.parse().map(JobId) else { return };
+        self.note(|| format!("acknowledged {job}:{step}"));
+        let Some(job) = self.durable(id) else { return };
+        let Some(index) = job.graph().index_of(step) else { return };
+        let takes = matches!(job.state(), JobState::Running | JobState::Failed) && reply.kind.as_deref() != Some("progress");
+        let run = job.step(index);
+        if takes && run.state == StepState::Running && run.fan_out.is_none() {
+            let again = |other: &Reply| other.correlation_id == reply.correlation_id;
+            let unacked = self.link.iter().flat_map(|link| &link.unacked).any(|(other, reply)| *other != tag && again(reply));
+            if !unacked && !self.broker.replies.iter().any(again) {
+                self.violate(format!("the reply of {id}:{step} was acknowledged before it was committed"));
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: &Answer) {
+        if self.crashed {
+            return;
+        }
+        if let Answer::Created(id) | Answer::Existing(id) = answer {
+            self.note(|| format!("answered {answer:?}"));
+            let is_durable = self.durable(*id).is_some();
+            let twice = self.asked.get_mut(id).is_some_and(|asked| {
+                let before = std::mem::replace(&mut asked.answered, true);
+                before && !asked.ended_by_client && matches!(answer, Answer::Created(_))
+            });
+            if !is_durable {
+                self.violate(format!("{id} was answered before it was committed"));
+            }
+            if twice {
+                self.violate(format!("{id} was created twice"));
+            }
+        }
+    }
+
+    /// What a client makes of the answer to a creation.
+    pub(crate) fn told(&mut self, id: JobId, again: Option<bool>, answer: &Answer) {
+        self.note(|| format!("a client is told {answer:?}"));
+        match (again, answer) {
+            (Some(false), Answer::Created(_) | Answer::Existing(_)) => self.violate(format!("{id} was given to another job: {answer:?}")),
+            (None | Some(true), Answer::Conflict(reason)) => self.violate(format!("{id} was refused: {reason}")),
+            (None, Answer::Overloaded(_) | Answer::Failed(_)) => self.to_ask.push(id),
+            _ => {}
+        }
+    }
+
+    fn committed(&mut self, numbers: &[JobNumber]) {
+        self.counts.commits += 1;
+        self.hear();
+        let mut latest = BTreeMap::new();
+        for number in numbers {
+            if let Some(job) = self.live.get_mut(number).and_then(VecDeque::pop_front) {
+                latest.insert(*number, job);
+            }
+        }
+        for (number, live) in latest {
+            match self.reader.job(live.id()) {
+                Ok(Some(found)) if found.number != number => {}
+                Ok(Some(found)) if found.job == live => {}
+                Ok(Some(_)) => self.violate(format!("{}, rebuilt from the journal, differs from the live one", live.id())),
+                // Deleted with its top-level job.
+                Ok(None) if self.asked.get(&live.origin().root).is_some_and(|asked| asked.ended_by_client) => {}
+                Ok(None) => self.violate(format!("{} was decided and is not in the journal after the commit", live.id())),
+                Err(error) => self.violate(format!("the journal cannot be read: {error}")),
+            }
+        }
+    }
+
+    pub(super) fn found(&self, id: JobId) -> Option<Found> {
+        self.reader.job(id).ok().flatten()
+    }
+
+    pub(super) fn durable(&self, id: JobId) -> Option<Job> {
+        self.found(id).map(|found| found.job)
+    }
+
+    /// Every job that was answered is there and ended as the oracle says.
+    pub(crate) fn judge(&mut self) {
+        for (id, asked) in std::mem::take(&mut self.asked) {
+            let Some(job) = self.durable(id) else {
+                if asked.answered && !asked.ended_by_client {
+                    self.violate(format!("{id} was answered and is lost"));
+                }
+                continue;
+            };
+            if asked.ended_by_client && job.state() == JobState::Cancelled {
+                continue;
+            }
+            let is_right = match oracle::expected(&asked.definition, &asked.message) {
+                Expected::Completed(text) => job.state() == JobState::Completed && job.result().to_text() == text,
+                Expected::Failed(causes) => {
+                    let reason = job.reason().map(ToString::to_string).unwrap_or_default();
+                    job.state() == JobState::Failed && causes.iter().any(|step| reason.contains(&format!("step \"{step}\"")))
+                }
+            };
+            if !is_right {
+                let expected = oracle::expected(&asked.definition, &asked.message);
+                let found = format!("{:?} {} {:?}", job.state(), job.result().to_text(), job.reason());
+                self.violate(format!("{id} with {} ended as {found}, expected {expected:?}", asked.message));
+            }
+        }
+        if let Err(error) = self.settled_once() {
+            self.violate(error);
+        }
+    }
+
+    /// Reads the journal without the program: each step, child and job settles once, and nothing is left running.
+    fn settled_once(&self) -> Result<(), String> {
+        let failed = |error: rusqlite::Error| error.to_string();
+        let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
+        let running: i64 = connection.query_row("SELECT count(*) FROM jobs WHERE state = 'running'", [], |row| row.get(0)).map_err(failed)?;
+        if running > 0 {
+            return Err(format!("{running} jobs or child jobs are still running"));
+        }
+        let mut statement = connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
+        let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
+        let mut settled = BTreeSet::new();
+        for (job, body) in rows {
+            let entries: Vec<BTreeMap<String, serde_json::Value>> = serde_json::from_str(&body).map_err(|error| error.to_string())?;
+            for (kind, entry) in entries.into_iter().flatten() {
+                let what = match kind.as_str() {
+                    "step_completed" | "step_failed" | "fan_out_completed" => format!("step {}", entry["step"]),
+                    "child_completed" | "child_failed" => format!("child {} of step {}", entry["index"], entry["step"]),
+                    "job_completed" | "job_failed" | "job_cancelled" => "itself".to_owned(),
+                    _ => continue,
+                };
+                if !settled.insert((job, what.clone())) {
+                    return Err(format!("job number {job} settled {what} twice"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The world's eyes and hands in the manager.
+pub(crate) struct WorldHooks {
+    world: Arc<Mutex<World>>,
+    bug: Option<&'static str>,
+}
+
+impl WorldHooks {
+    pub(crate) fn of(world: &Arc<Mutex<World>>, bug: Option<&'static str>) -> Rc<dyn Hooks> {
+        Rc::new(WorldHooks { world: world.clone(), bug })
+    }
+}
+
+impl Hooks for WorldHooks {
+    fn hit(&self, point: &'static str) -> Option<String> {
+        let mut world = lock(&self.world);
+        world.hear();
+        let is_write = matches!(point, "journal::write" | "journal::commit");
+        let no_room = || is_write.then(|| "full".to_owned());
+        if world.crashed {
+            // What the process does after its death reaches nobody.
+            return no_room();
+        }
+        if point == "job::take" {
+            let panics = world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..150) == 0;
+            if panics {
+                world.panics_left -= 1;
+                world.counts.panics += 1;
+                world.note(|| "a job's actor panics".to_owned());
+            }
+            return panics.then(String::new);
+        }
+        if world.faults_left > 0 {
+            world.crash_in = world.crash_in.saturating_sub(1);
+            if world.crash_in == 0 {
+                world.note(|| format!("the process is killed at {point}"));
+                world.crashed = true;
+                return no_room();
+            }
+        }
+        if world.disk_full { no_room() } else { None }
+    }
+
+    fn observe(&self, point: &'static str, what: &dyn Any) {
+        let mut world = lock(&self.world);
+        if world.crashed {
+            return;
+        }
+        match point {
+            "job::decided" => {
+                if let Some((number, Some(job))) = what.downcast_ref::<(JobNumber, Option<Job>)>() {
+                    job.check();
+                    world.live.entry(*number).or_default().push_back(job.clone());
+                }
+            }
+            "journal::committed" => {
+                if let Some(numbers) = what.downcast_ref::<Vec<JobNumber>>() {
+                    world.committed(numbers);
+                }
+            }
+            "outbox::answer" => {
+                if let Some(answer) = what.downcast_ref::<Answer>() {
+                    world.answered(answer);
+                }
+            }
+            other => panic!("the simulation does not know what is observed at {other}"),
+        }
+    }
+
+    fn planted(&self, bug: &'static str) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn now(&self) -> i64 {
+        lock(&self.world).now_ns
+    }
+}
