@@ -10,7 +10,7 @@ use crate::bus::{Acknowledge, StepMessage};
 use crate::engine::id::span_id;
 use crate::engine::{Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Origin, Rejected, StepIndex, Timestamp};
 use crate::faults;
-use crate::journal::{Created, JobNumber, Record};
+use crate::journal::{Created, JobNumber, Record, Recovered};
 use actix::{Actor, ActorContext, Handler};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,7 +24,10 @@ pub struct JobActor {
     root: JobNumber,
     parent: Option<JobNumber>,
     start: Option<Start>,
+    /// None from a panic until it is rebuilt.
     job: Option<Job>,
+    /// What came in between.
+    set_aside: Vec<JobInput>,
 }
 
 /// What a job can be told.
@@ -56,6 +59,8 @@ pub enum JobInput {
         /// Dropped after the commit.
         done: Arc<Done>,
     },
+    /// The supervisor has rebuilt the job after a panic.
+    Rebuilt(Box<Recovered>),
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
     Close,
 }
@@ -100,7 +105,16 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
     let arbiter = &arbiters[usize::try_from(spawn.number).unwrap_or_default() % arbiters.len()];
     let Spawn { id, number, root, parent, start } = spawn;
     let owned = shared.clone();
-    let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor { shared: owned, id, number, root, parent, start: Some(start), job: None });
+    let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor {
+        shared: owned,
+        id,
+        number,
+        root,
+        parent,
+        start: Some(start),
+        job: None,
+        set_aside: Vec::new(),
+    });
     // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
     let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
     shared.routes.insert(id, number, parent.is_none(), mailbox);
@@ -124,11 +138,7 @@ impl JobActor {
                 }
                 self.append(decision, Some(created), now, answer);
             }
-            Start::Recovered { job, effects } => {
-                self.job = Some(*job);
-                // What they follow from is committed already.
-                effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).for_each(|outgoing| outgoing.release(&shared));
-            }
+            Start::Recovered { job, effects } => self.resume(*job, effects),
         }
     }
 
@@ -145,22 +155,40 @@ impl JobActor {
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        if self.job.is_none() && !matches!(input, JobInput::Rebuilt(_) | JobInput::Close) {
+            return self.set_aside.push(input);
+        }
         match input {
-            JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect(), ctx),
+            JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
-            JobInput::End(answer) => self.end(answer, ctx),
+            JobInput::End(answer) => self.end(answer),
             JobInput::QueueMissing { vhost, queue, done } => {
                 if self.job.as_ref().is_some_and(|job| *job.definition().vhost == *vhost) {
-                    self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)], ctx);
+                    self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
                 }
             }
+            JobInput::Rebuilt(recovered) => self.rebuilt(*recovered, ctx),
             JobInput::Close => ctx.stop(),
         }
     }
 
-    /// Lets the engine decide. A panic in it costs this actor alone: the supervisor rebuilds it from the journal, and a
-    /// delivery that was being taken goes back to its queue.
-    fn take(&mut self, input: Input, mut release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
+    fn rebuilt(&mut self, recovered: Recovered, ctx: &mut actix::Context<Self>) {
+        self.resume(recovered.job, recovered.effects);
+        for input in std::mem::take(&mut self.set_aside) {
+            self.receive(input, ctx);
+        }
+    }
+
+    /// Goes on with a job from the journal; what its effects follow from is committed.
+    fn resume(&mut self, job: Job, effects: Vec<Effect>) {
+        self.job = Some(job);
+        let (shared, now) = (self.shared.clone(), clock::now());
+        effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).for_each(|outgoing| outgoing.release(&shared));
+    }
+
+    /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt from the journal, what comes
+    /// in meanwhile is set aside, and a delivery that was being taken goes back to its queue.
+    fn take(&mut self, input: Input, mut release: Vec<Outgoing>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
@@ -179,7 +207,6 @@ impl JobActor {
             Err(_) => {
                 self.job = None;
                 shared.wiring().supervisor.post(SupervisorInput::Panicked { number: self.number, id: self.id });
-                ctx.stop();
             }
         }
     }
@@ -217,11 +244,11 @@ impl JobActor {
         }
     }
 
-    fn end(&mut self, answer: oneshot::Sender<Answer>, ctx: &mut actix::Context<Self>) {
+    fn end(&mut self, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
         if job.state() == JobState::Running {
             let input = Input::Cancel { reason: "by a call of the API".into(), tell_parent: true };
-            return self.take(input, vec![Outgoing::Answer(answer, Answer::Cancelled)], ctx);
+            return self.take(input, vec![Outgoing::Answer(answer, Answer::Cancelled)]);
         }
         if self.parent.is_some() {
             let reason = format!("job {} is an ended child job: it goes with the job it belongs to", self.id);

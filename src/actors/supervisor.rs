@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// Rebuilds job actors that panicked.
+/// Has jobs rebuilt whose actors panicked.
 pub struct Supervisor {
     shared: Arc<Shared>,
     panicked: HashMap<JobNumber, (JobId, u32)>,
@@ -34,7 +34,7 @@ pub struct Supervisor {
 
 /// What the supervisor can be told.
 pub enum SupervisorInput {
-    /// A job actor has panicked and stopped.
+    /// A job actor has panicked, and has no job until it is rebuilt.
     Panicked {
         /// The job.
         id: JobId,
@@ -59,14 +59,13 @@ impl Supervisor {
             }
             SupervisorInput::Reloaded(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
+                let Some(mailbox) = self.shared.routes.find(id) else { return };
                 let Some(recovered) = recovered else {
-                    tracing::error!(job = %id, "the journal does not know the job");
-                    return;
+                    // Deleted while it was broken.
+                    return mailbox.post(JobInput::Close);
                 };
-                respawn(&self.shared, *recovered);
-                if panics > REBUILDS_MAX
-                    && let Some(mailbox) = self.shared.routes.find(id)
-                {
+                mailbox.post(JobInput::Rebuilt(recovered));
+                if panics > REBUILDS_MAX {
                     let reason = format!("its actor panicked {panics} times; the log has the panics");
                     mailbox.post(JobInput::Take { input: Input::Abandon(reason.into()), ack: None });
                     self.panicked.remove(&number);

@@ -186,3 +186,22 @@ fn retention_deletes_what_ended_and_nothing_else() {
     assert!(reader.job(ended.id()).expect("reads").is_none());
     assert_eq!(store.recover().expect("recovers").len(), 1);
 }
+
+#[test]
+fn records_of_a_deleted_job_are_void() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let (mut job, first) = new_job(1);
+    store.append([&first]).expect("commits");
+    store.delete(&[1]).expect("deletes");
+    // A child job that was about to start, and a record that was on its way.
+    let (_, mut child) = new_job(2);
+    child.created = child.created.map(|created| Created { parent: Some(1), root: 1, ..created });
+    store.append([&child, &reply(&mut job, 1, "{}")]).expect("commits");
+    drop(store);
+    let store = Store::open(&options(&file)).expect("opens again");
+    assert!(store.recover().expect("recovers").is_empty());
+    assert_eq!(store.next_number().expect("a number"), 1, "no row is left");
+    assert!(Reader::new(&file).job(job.id()).expect("reads").is_none());
+}

@@ -16,7 +16,7 @@ use workflow_manager::journal::{JobNumber, Reader};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// By then a confirm that was told is in the journal, unless the disk was full: some fifty times its lag.
+/// By then a confirm that was told is in the journal: fifty times its lag, and as long as a full disk is waited for.
 const SURELY_JOURNALED_NS: i64 = SECOND_NS;
 
 /// A run that takes longer goes in circles.
@@ -139,7 +139,7 @@ impl World {
             crash_in: u64::MAX,
             disk_full: false,
             disk_full_until: i64::MIN,
-            panics_left: 2,
+            panics_left: 3,
             now_ns: 1_800_000_000 * SECOND_NS,
             ran_ns: 0,
             live: BTreeMap::new(),
@@ -166,7 +166,9 @@ impl World {
     pub(crate) fn begin(&mut self) {
         self.crashed = false;
         self.faults_left = self.faults_left.saturating_sub(1);
-        self.disk_full &= self.faults_left > 0;
+        if self.faults_left == 0 {
+            self.empty_disk();
+        }
         self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
         self.reader = Reader::new(&self.database);
         self.note(|| "the manager starts".to_owned());
@@ -178,8 +180,9 @@ impl World {
             link.requeue_all(&mut self.broker);
         }
         self.live.clear();
-        let (sure, disk_full_until) = (self.ran_ns - SURELY_JOURNALED_NS, self.disk_full_until);
-        let told = self.confirmed.iter().filter(|(_, at)| **at < sure && **at > disk_full_until);
+        // With a full disk everything waits, and for a while after it.
+        let is_flowing = !self.disk_full && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.ran_ns;
+        let told = self.confirmed.iter().filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.ran_ns);
         self.surely_confirmed.extend(told.map(|(key, _)| *key));
         self.confirmed.clear();
         self.counts.crashes += 1;
@@ -218,9 +221,6 @@ impl World {
         }
         self.hear();
         self.pass(Duration::from_millis(1));
-        if self.disk_full {
-            self.disk_full_until = self.ran_ns;
-        }
         if let Some(link) = &mut self.link {
             link.declare(&mut self.broker);
         }
@@ -242,12 +242,18 @@ impl World {
     fn stop_faults(&mut self) -> Turn {
         self.note(|| "the faults stop".to_owned());
         self.crash_in = u64::MAX;
-        self.disk_full = false;
+        self.empty_disk();
         self.idle_turns = 0;
         let Some(link) = &mut self.link else { return Turn::Wait(Duration::from_millis(1)) };
         let mut events = link.disconnect(&mut self.broker);
         events.extend(link.connect(&self.broker));
         Turn::Tell(events)
+    }
+
+    fn empty_disk(&mut self) {
+        if std::mem::take(&mut self.disk_full) {
+            self.disk_full_until = self.ran_ns;
+        }
     }
 
     fn work(&mut self) -> Turn {
@@ -365,6 +371,7 @@ impl World {
             }
             6 if self.rng.u32(0..3) == 0 => {
                 self.disk_full = !self.disk_full;
+                self.disk_full_until = self.ran_ns;
                 let is_full = self.disk_full;
                 self.note(|| format!("the disk is full: {is_full}"));
                 None

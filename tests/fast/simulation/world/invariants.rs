@@ -229,7 +229,7 @@ impl Hooks for WorldHooks {
             return no_room();
         }
         if point == "job::take" {
-            let panics = world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..150) == 0;
+            let panics = world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..60) == 0;
             if panics {
                 world.panics_left -= 1;
                 world.counts.panics += 1;
