@@ -141,6 +141,10 @@ impl Stage<'_> {
         let queue = ["double", "split", "multiply"][self.chance.below(3)];
         self.load.rest();
         self.vhost.client().delete(queue);
+        // Noticed when the connection is made anew; a worker that declared it before would hide the loss.
+        self.vhost.close_connections();
+        let client = self.vhost.client();
+        eventually("the daemon declares the queue again", || client.count(queue).ok_or("it is missing"));
         self.load.work();
         self.recover();
     }
