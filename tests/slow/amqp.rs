@@ -92,16 +92,20 @@ impl Broker {
 
     #[track_caller]
     fn management(&self, method: &str, path: &str, body: Option<&str>) -> String {
+        let sent = self.ask_management(method, path, body);
+        let mut response = sent.unwrap_or_else(|error| panic!("RabbitMQ's management API: {method} {path}: {error}"));
+        response.body_mut().read_to_string().unwrap()
+    }
+
+    fn ask_management(&self, method: &str, path: &str, body: Option<&str>) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
         let config = ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).proxy(None).build();
         let agent = ureq::Agent::from(config);
         let request =
             ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.management)).header("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
-        let sent = match body {
-            Some(text) => agent.run(request.header("Content-Type", "application/json").body(text).unwrap()),
-            None => agent.run(request.body(()).unwrap()),
-        };
-        let mut response = sent.unwrap_or_else(|error| panic!("RabbitMQ's management API: {method} {path}: {error}"));
-        response.body_mut().read_to_string().unwrap()
+        match body {
+            Some(text) => agent.run(request.header("Content-Type", "application/json").body(text)?),
+            None => agent.run(request.body(())?),
+        }
     }
 }
 
@@ -119,7 +123,7 @@ impl Vhost {
 
     /// Messages in the queue, ready or delivered and not acknowledged.
     #[track_caller]
-    fn messages(&self, queue: &str) -> Option<u64> {
+    pub(crate) fn messages(&self, queue: &str) -> Option<u64> {
         let answer = self.broker.management("GET", &format!("/api/queues/{}/{queue}", self.name), None);
         let json: Value = serde_json::from_str(&answer).unwrap();
         json["messages"].as_u64()
@@ -138,6 +142,19 @@ impl Vhost {
     /// Has the broker close all connections of the virtual host.
     pub(crate) fn close_connections(&self) {
         self.broker.ctl(&["close_all_connections", "--vhost", &self.name, "closed by a test"]);
+    }
+
+    /// Has the management API close the connections of that name; tells how many it lists.
+    pub(crate) fn close_connection(&self, name: &str) -> usize {
+        let listed = self.broker.management("GET", &format!("/api/vhosts/{}/connections", self.name), None);
+        let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+        let named: Vec<_> = listed.iter().filter(|connection| connection["client_properties"]["connection_name"] == name).collect();
+        for connection in &named {
+            let id = connection["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
+            // One that has gone in the meantime answers 404.
+            let _gone = self.broker.ask_management("DELETE", &format!("/api/connections/{id}"), None);
+        }
+        named.len()
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -179,6 +196,11 @@ impl PrivateNode {
 
     pub(crate) fn stop(&self) {
         script("stop", &self.dir);
+    }
+
+    /// Ends it at once, as a crash would.
+    pub(crate) fn kill(&self) {
+        script("kill", &self.dir);
     }
 
     pub(crate) fn start_again(&self) {

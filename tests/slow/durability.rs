@@ -1,7 +1,7 @@
 //! What was accepted is not lost: the daemon is killed and stopped at bad moments, queues go away, connections break.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
@@ -12,11 +12,9 @@ use uuid::Uuid;
 
 use crate::{
     amqp::{Answer, REPLY_QUEUE, StepMessage, Vhost, Worker},
-    harness::{Api, Daemon, Setup, eventually, when, within},
+    harness::{Daemon, Setup, eventually, when, within},
+    load::{LONG, create_through_crashes, repeated},
 };
-
-/// For what takes many jobs and several starts of the daemon.
-const LONG: Duration = Duration::from_secs(180);
 
 const CHAIN: &str = r"
 workflows:
@@ -48,27 +46,6 @@ fn chain_worker(vhost: &Vhost) -> Worker {
 
 fn chain_result(n: usize) -> Value {
     json!({ "n": n, "result": n * 2 + 1 })
-}
-
-/// Creates a job again and again, as a client must when it got no answer, until it is accepted.
-fn create_through_crashes(api: &Api, workflow: &str, id: Uuid, message: &str) {
-    let path = format!("/api/workflow/{workflow}?id={id}");
-    within(LONG, "a job is accepted", || match api.try_send("POST", &path, &[], Some(message.as_bytes())) {
-        Ok(answer) if answer.status == 201 => Ok(()),
-        // Stopping or overloaded: it says so and is asked again.
-        Ok(answer) if answer.status == 503 => Err(answer.to_string()),
-        Ok(answer) => panic!("{answer}"),
-        Err(error) => Err(error.to_string()),
-    });
-}
-
-/// How many messages were sent again: deliveries of a message id beyond its first that the broker does not call redelivered.
-fn repeats(seen: &[StepMessage]) -> usize {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for message in seen.iter().filter(|message| !message.redelivered) {
-        *counts.entry(message.message_id()).or_default() += 1;
-    }
-    counts.values().map(|count| count - 1).sum()
 }
 
 // ---- kill -9 ---------------------------------------------------------------------------------------------------
@@ -108,7 +85,7 @@ fn kill_five_times_in_the_middle_of_300_chain_jobs() {
     vhost.await_drained(REPLY_QUEUE);
     assert!(daemon.api.get("/api/jobs").expect(200).ids("jobs").is_empty());
     let seen = worker.seen();
-    let repeated = repeats(&seen);
+    let repeated = repeated(&seen).len();
     eprintln!("{} messages for {} steps, {repeated} of them sent again after {KILLS} kills", seen.len(), JOBS * STEPS.len());
     assert!(repeated <= JOBS, "only what was not confirmed is sent again: {repeated} of {} messages", seen.len());
 }

@@ -63,6 +63,7 @@ pub(crate) struct Setup {
     settings: Vec<(String, String)>,
     flags: Vec<String>,
     listen: Option<String>,
+    faults: Option<String>,
 }
 
 impl Setup {
@@ -76,6 +77,7 @@ impl Setup {
             settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             flags: Vec::new(),
             listen: None,
+            faults: None,
         }
     }
 
@@ -92,6 +94,12 @@ impl Setup {
 
     pub(crate) fn listen(mut self, address: &str) -> Setup {
         self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// Where it breaks, in the words of `src/faults.rs`.
+    pub(crate) fn faults(mut self, faults: &str) -> Setup {
+        self.faults = Some(faults.to_owned());
         self
     }
 
@@ -158,8 +166,14 @@ impl Daemon {
         command.arg("serve").arg("--workflows").arg(dir.join("workflows.yaml")).arg("--db").arg(dir.join("journal.db"));
         command.args(["--amqp-server", &self.setup.server, "--listen", &listen]).args(&self.setup.flags);
         command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
+        command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Where it breaks from its next start on.
+    pub(crate) fn set_faults(&mut self, faults: Option<&str>) {
+        self.setup.faults = faults.map(str::to_owned);
     }
 
     /// Starts the process again after its end, and waits until it is ready.
@@ -193,6 +207,11 @@ impl Daemon {
         });
     }
 
+    /// The most memory that the running process ever had resident, in bytes.
+    pub(crate) fn memory_peak(&self) -> u64 {
+        resident_bytes(self.child.as_ref().expect("the daemon runs").id())
+    }
+
     /// How the process ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().unwrap()
@@ -211,6 +230,13 @@ impl Daemon {
         let mut child = self.child.take().expect("the daemon runs");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// As [`Daemon::kill`], of a process that may have ended by itself.
+    pub(crate) fn kill_if_alive(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
     }
 
     /// Asks the process to end, without waiting for it.

@@ -1,6 +1,7 @@
 //! Where the broker is, how a connection to it is opened, and in plain words why one could not be or was lost.
 
 use super::{AmqpError, AmqpSettings};
+use crate::faults;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::uri::AMQPUri;
@@ -63,6 +64,7 @@ impl Address {
             .with_client_property("product".into(), "workflow-manager".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let allowed = Duration::from_millis(self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000));
+        fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
         let opening = Box::pin(Connection::connect_uri(self.uri.clone(), properties));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
@@ -143,6 +145,14 @@ fn ipv6_host(server: &str) -> Option<&str> {
 pub(super) async fn close(connection: &Connection) {
     // An error means that it is closed already.
     let _ = tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into())).await;
+}
+
+/// Lets tests break a connection.
+pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
+    match faults::hit(name) {
+        None => Ok(()),
+        Some(_) => Err(io::Error::other(format!("failpoint {name}")).into()),
+    }
 }
 
 /// The code and the words with which the broker closed a channel, if that is what happened.

@@ -1,16 +1,15 @@
 //! The consumer: takes deliveries from the reply queue and gives the verdicts on them back to the broker.
 
 use super::acks::{Answer, Window};
-use super::connection::{self, Pauses, channel_error};
+use super::connection::{self, Pauses, channel_error, fail_point};
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, Side, reached};
 use crate::bus::{BusEvent, DeadLetter, Delivery, Settled, Settlement};
-use crate::settings::ReplyQueueType;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::protocol::AMQPSoftError;
-use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
 use std::rc::Rc;
 use std::time::Duration;
@@ -139,7 +138,7 @@ impl Consumer {
         let queue = settings.reply_queue.as_str();
         let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
         let queues = Queues::new(connection.clone());
-        match self.look_or_declare(&queues).await {
+        match queues.reply_queue(settings).await {
             Found::There { consumers: 0 } => {}
             Found::There { consumers } => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
             Found::Locked => return Err(Obstacle::Taken("it is an exclusive queue of another connection".to_owned())),
@@ -171,34 +170,6 @@ impl Consumer {
         Err(Obstacle::Other(format!("the broker does not let this user consume the reply queue \"{queue}\"")))
     }
 
-    async fn look_or_declare(&self, queues: &Queues) -> Found {
-        let settings = &self.common.settings;
-        let found = queues.look(&settings.reply_queue).await;
-        if !matches!(found, Found::Missing) {
-            return found;
-        }
-        tracing::info!(queue = settings.reply_queue, kind = ?settings.reply_queue_type, "declaring the reply queue");
-        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
-        let mut arguments = FieldTable::default();
-        match settings.reply_queue_type {
-            ReplyQueueType::Classic => {
-                arguments.insert("x-queue-type".into(), text("classic"));
-                queues.declare(&settings.reply_queue, arguments).await
-            }
-            ReplyQueueType::Quorum => {
-                arguments.insert("x-queue-type".into(), text("quorum"));
-                arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-                let mut unlimited = arguments.clone();
-                unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
-                match queues.declare(&settings.reply_queue, unlimited).await {
-                    // Brokers before 4.0 have no limit by default, and no word for "none".
-                    Found::Refused(said) if said.contains("x-delivery-limit") => queues.declare(&settings.reply_queue, arguments).await,
-                    found @ (Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
-                }
-            }
-        }
-    }
-
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
         self.epoch += 1;
         let Session { connection, channel, mut deliveries } = session;
@@ -212,10 +183,7 @@ impl Consumer {
                     return End::Closed;
                 }
                 delivery = deliveries.next() => match delivery {
-                    Some(Ok(delivery)) => {
-                        self.deliver(delivery, &mut window);
-                        Ok(())
-                    }
+                    Some(Ok(delivery)) => fail_point("amqp::deliver").map(|()| self.deliver(delivery, &mut window)),
                     Some(Err(error)) => return End::Lost(self.common.address.explain(&error)),
                     None => {
                         connection::close(&connection).await;
@@ -230,6 +198,8 @@ impl Consumer {
                 }
             };
             if let Err(error) = sent {
+                // It may be the channel alone that is gone.
+                connection::close(&connection).await;
                 return End::Lost(self.common.address.explain(&error));
             }
         }
@@ -280,6 +250,7 @@ impl Consumer {
 
 async fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
     for answer in answers {
+        fail_point("amqp::ack")?;
         match answer {
             Answer::Ack(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?,
             Answer::AckUpTo(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?,

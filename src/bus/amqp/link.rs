@@ -2,7 +2,7 @@
 
 use super::Common;
 use super::connection::channel_error;
-use super::queues::{Looked, Queues, short};
+use super::queues::{Found, Looked, Queues, short};
 use crate::bus::StepMessage;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
@@ -114,6 +114,14 @@ impl Link {
         let connection = Rc::new(common.address.open("step messages").await?);
         let events = connection.events_listener().boxed();
         let channel = confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
+        let queues = Queues::new(connection.clone());
+        // Before the first message: a reply to a queue that is not there is dropped by the broker without a word.
+        match queues.reply_queue(&common.settings).await {
+            Found::There { .. } => {}
+            Found::Lost(error) => return Err(common.address.explain(&error)),
+            Found::Missing | Found::Locked => return Err(format!("the reply queue \"{}\" cannot be used", common.settings.reply_queue)),
+            Found::Refused(said) => return Err(format!("the broker refuses the reply queue \"{}\": {said}", common.settings.reply_queue)),
+        }
         Ok(Link {
             events,
             is_blocked: connection.status().blocked(),
@@ -125,7 +133,7 @@ impl Link {
             looks: FuturesUnordered::new(),
             looks_again: BTreeMap::new(),
             channel: Rc::new(channel),
-            queues: Queues::new(connection.clone()),
+            queues,
             finds: 0,
             answered: Vec::new(),
             settling: Vec::new(),

@@ -105,8 +105,9 @@ impl Connector {
         let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None } };
         let board = Rc::new(Board::new(sink.clone()));
         let common = Rc::new(Common { settings: self.settings, address, sink, board });
-        let publishing = publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone());
-        let loops = Loops { consumer: actix_rt::spawn(consumer::run(common, phases)), publisher: actix_rt::spawn(publishing) };
+        let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
+        let consuming = watched(common.sink.clone(), consumer::run(common, phases));
+        let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing) };
         AmqpBus { outbox, unconfirmed, phase, loops: Some(loops) }
     }
 }
@@ -143,6 +144,22 @@ impl Bus for AmqpBus {
             phase.send_replace(Phase::EndPublishing);
             let _ = (&mut loops.publisher).await;
         })
+    }
+}
+
+/// A loop whose panic is told: a bus that is half dead must not look alive.
+async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
+    let _watch = Watch(sink);
+    run.await;
+}
+
+struct Watch(EventSink);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)(BusEvent::Refused("the bus panicked; the log has the panic".to_owned()));
+        }
     }
 }
 

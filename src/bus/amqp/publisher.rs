@@ -3,7 +3,7 @@
 //! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is in exactly one place:
 //! waiting, parked, delayed, or published on a link.
 
-use super::connection::{self, Pauses, channel_error};
+use super::connection::{self, Pauses, channel_error, fail_point};
 use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
 use super::{Common, Phase, Side, reached};
@@ -127,7 +127,9 @@ impl Publisher {
         self.backlog.queues.iter().for_each(|queue| link.look(queue));
         let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
         loop {
-            self.pump(link);
+            if let Err(error) = self.pump(link) {
+                return End::Lost(self.common.address.explain(&error));
+            }
             link.raise_barrier();
             if is_ending && self.is_done(link) {
                 return End::Closed;
@@ -169,7 +171,7 @@ impl Publisher {
     }
 
     /// Publishes what may be published now.
-    fn pump(&mut self, link: &mut Link) {
+    fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
         let flight_max = self.common.settings.unconfirmed_max;
         // What waits for the barrier alone leaves room for as many again: the broker has answered it. And nothing is given to a
         // blocked connection: lapin would keep it in memory.
@@ -184,6 +186,7 @@ impl Publisher {
                     let alone = held.kills > 0 || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
                     self.numbers += 1;
                     link.publish(self.numbers, held, *generation, alone, &self.common.settings.reply_queue);
+                    fail_point("amqp::publish")?;
                 }
                 known => {
                     if known.is_none() {
@@ -194,6 +197,7 @@ impl Publisher {
                 }
             }
         }
+        Ok(())
     }
 
     /// Whether nothing is left that a little waiting could bring to an end.
@@ -223,6 +227,7 @@ impl Publisher {
         if let Err(error) = passed {
             return self.channel_closed(link, error).await;
         }
+        fail_point("amqp::confirm").map_err(|error| self.common.address.explain(&error))?;
         let settled = link.settled();
         // Which of them were returned may be said by answers that were not taken yet.
         let mut answers = Vec::new();

@@ -1,10 +1,12 @@
 //! Whether queues exist: looked at side by side on a few channels of their own, since looking for a missing one costs the
 //! channel it was looked for on.
 
+use super::AmqpSettings;
 use super::connection::channel_error;
+use crate::settings::ReplyQueueType;
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::AMQPSoftError;
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{Channel, Connection};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,6 +54,34 @@ impl Queues {
     /// Declares `queue` durable, with `arguments`. One that was declared otherwise in the meantime counts as there.
     pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) -> Found {
         self.ask(queue, QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }, arguments).await
+    }
+
+    /// Whether the reply queue exists; it is declared if it is missing.
+    pub(super) async fn reply_queue(&self, settings: &AmqpSettings) -> Found {
+        let found = self.look(&settings.reply_queue).await;
+        if !matches!(found, Found::Missing) {
+            return found;
+        }
+        tracing::info!(queue = settings.reply_queue, kind = ?settings.reply_queue_type, "declaring the reply queue");
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let mut arguments = FieldTable::default();
+        match settings.reply_queue_type {
+            ReplyQueueType::Classic => {
+                arguments.insert("x-queue-type".into(), text("classic"));
+                self.declare(&settings.reply_queue, arguments).await
+            }
+            ReplyQueueType::Quorum => {
+                arguments.insert("x-queue-type".into(), text("quorum"));
+                arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+                let mut unlimited = arguments.clone();
+                unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+                match self.declare(&settings.reply_queue, unlimited).await {
+                    // Brokers before 4.0 have no limit by default, and no word for "none".
+                    Found::Refused(said) if said.contains("x-delivery-limit") => self.declare(&settings.reply_queue, arguments).await,
+                    found @ (Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
+                }
+            }
+        }
     }
 
     /// As [`Queues::declare`], after `taken` was answered or dropped.
