@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// For what takes many jobs and several starts of the daemon.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// A chain, a diamond and a fan-out with a fan-in.
 pub(crate) const WORKFLOWS: &str = r"
