@@ -150,7 +150,10 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                     events.into_iter().for_each(|event| sink(event));
                 }
             }
-            Turn::Wait(time) => tokio::time::sleep(time).await,
+            Turn::Wait(time) => {
+                tokio::time::sleep(time).await;
+                lock(world).pass(time);
+            }
             Turn::Create(id) => ask(world, manager.shared(), id, None),
             Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
             Turn::End(id) => manager.shared().wiring().router.post(RouterInput::End(id, oneshot::channel().0)),

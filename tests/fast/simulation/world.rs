@@ -89,6 +89,7 @@ pub(crate) struct World {
     crash_in: u64,
     disk_full: bool,
     disk_full_until: i64,
+    crashed_ns: i64,
     panics_left: u32,
     now_ns: i64,
     ran_ns: i64,
@@ -139,6 +140,7 @@ impl World {
             crash_in: u64::MAX,
             disk_full: false,
             disk_full_until: i64::MIN,
+            crashed_ns: 0,
             panics_left: 3,
             now_ns: 1_800_000_000 * SECOND_NS,
             ran_ns: 0,
@@ -181,8 +183,8 @@ impl World {
         }
         self.live.clear();
         // With a full disk everything waits, and for a while after it.
-        let is_flowing = !self.disk_full && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.ran_ns;
-        let told = self.confirmed.iter().filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.ran_ns);
+        let is_flowing = !self.disk_full && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
+        let told = self.confirmed.iter().filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.crashed_ns);
         self.surely_confirmed.extend(told.map(|(key, _)| *key));
         self.confirmed.clear();
         self.counts.crashes += 1;
@@ -206,7 +208,8 @@ impl World {
         self.violation.get_or_insert(what);
     }
 
-    fn pass(&mut self, time: Duration) {
+    /// Time has passed.
+    pub(crate) fn pass(&mut self, time: Duration) {
         let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         self.ran_ns += time;
         self.now_ns += time;
@@ -315,10 +318,8 @@ impl World {
         }
     }
 
-    fn wait(&mut self, milliseconds: u64) -> Turn {
-        let time = Duration::from_millis(milliseconds);
-        self.pass(time);
-        Turn::Wait(time)
+    fn wait(&self, milliseconds: u64) -> Turn {
+        Turn::Wait(Duration::from_millis(milliseconds))
     }
 
     /// Nothing to do: what is not at its end by now never will be.

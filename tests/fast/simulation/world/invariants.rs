@@ -242,6 +242,7 @@ impl Hooks for WorldHooks {
             if world.crash_in == 0 {
                 world.note(|| format!("the process is killed at {point}"));
                 world.crashed = true;
+                world.crashed_ns = world.ran_ns;
                 return no_room();
             }
         }
