@@ -146,6 +146,16 @@ fn a_truncated_file_and_files_of_others_are_refused() {
 }
 
 #[test]
+fn a_start_that_ended_before_the_first_migration_is_made_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    rusqlite::Connection::open(&file).expect("opens").pragma_update(None, "journal_mode", "WAL").expect("updates");
+    assert!(std::fs::metadata(&file).expect("is there").len() > 0);
+    let mut store = Store::open(&options(&file)).expect("opens");
+    store.append([&new_job(1).1]).expect("commits");
+}
+
+#[test]
 fn a_newer_schema_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
