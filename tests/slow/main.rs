@@ -14,5 +14,6 @@ mod conformance;
 mod durability;
 mod harness;
 mod outages;
+mod power_loss;
 mod refusals;
 mod workers;
