@@ -1,10 +1,11 @@
 //! Rebuilding jobs from their rows: all that are open, at start; one, for a reader or after a panic.
 
-use super::schema::{JOB_ROWS, checked_body, damaged_or_failed, job_row};
+use super::schema::{JOB_ROWS, checked_body, checked_definition, damaged_or_failed, job_row};
 use super::{JobNumber, JobRow, JournalError, Store};
 use crate::engine::{Definition, Effect, Entry, Job, JobState, Message, Origin, Parent, StepIndex};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A job as the journal knows it.
@@ -48,6 +49,30 @@ impl Store {
         }
         Ok(rebuild.finish()?.pop())
     }
+}
+
+/// The job that follows from its entries, or why it does not.
+fn rebuilt(origin: Origin, message: Option<Message>, entries: Vec<Entry>) -> Result<Job, String> {
+    unwound(|| {
+        let job = Job::recover(origin, message, entries);
+        job.check();
+        job
+    })
+    .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
+}
+
+fn parsed(body: &str) -> Result<Definition, String> {
+    let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
+    unwound(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
+}
+
+/// The engine asserts what it has written itself. Rows that carry the right checksum and the wrong content, of a program
+/// that erred, are damage all the same: refused, and no reason to end in the middle of a start.
+fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        text.unwrap_or("a panic without a text").to_owned()
+    })
 }
 
 /// A child's place: its parent's number, step and item.
@@ -99,6 +124,8 @@ impl<'a> Rebuild<'a> {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
         }
         let (parent, root, message) = match (row.parent, row.step, row.item) {
+            // Also keeps rows that are one another's parents from being followed for ever.
+            (Some(parent_number), ..) if parent_number >= number => return Err(damaged(format!("its parent, {parent_number}, is not older"))),
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
                 let message = self.child_message(parent_number, step, index)?.ok_or_else(|| self.orphan(number))?;
@@ -108,8 +135,7 @@ impl<'a> Rebuild<'a> {
             _ => (None, row.id, None),
         };
         let origin = Origin { id: row.id, definition, graph: row.graph, parent, root, depth: row.depth, created: row.created };
-        let job = Job::recover(origin, message, self.entries(number)?);
-        job.check();
+        let job = rebuilt(origin, message, self.entries(number)?).map_err(damaged)?;
         if row.parent.is_some() {
             self.live_children.insert(place(&row));
         }
@@ -156,13 +182,12 @@ impl<'a> Rebuild<'a> {
             return Ok(known.clone());
         }
         let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "definitions", row: number, what };
-        let body: Option<String> = self
-            .connection
-            .query_row("SELECT body FROM definitions WHERE number = ?1", [number], |row| row.get(0))
-            .optional()
-            .map_err(|error| self.failed(error))?;
-        let body = body.ok_or_else(|| damaged("it is missing".to_owned()))?;
-        let definition: Arc<Definition> = serde_json::from_str(&body).map(Arc::new).map_err(|error| damaged(error.to_string()))?;
+        let mut statement =
+            self.connection.prepare_cached("SELECT number, hash, body FROM definitions WHERE number = ?1").map_err(|error| self.failed(error))?;
+        let mut rows = statement.query([number]).map_err(|error| self.failed(error))?;
+        let row = rows.next().map_err(|error| self.failed(error))?.ok_or_else(|| damaged("it is missing".to_owned()))?;
+        let body = checked_definition(row, self.file)?;
+        let definition = parsed(&body).map(Arc::new).map_err(damaged)?;
         self.definitions.insert(number, definition.clone());
         Ok(definition)
     }
