@@ -42,7 +42,7 @@ fn what_was_committed_outlives_a_loss_of_power() {
     let states = states(&folder.path().join("calm"));
     let number = |name: &str, otherwise: u64| std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"));
     let (first, seeds) = (number("POWER_LOSS_SEED", 1), number("POWER_LOSS_SEEDS", SEEDS));
-    println!("{} operations, {} commits; seeds {first}..{}", operations.len(), states.len() - 1, first + seeds);
+    eprintln!("{} operations, {} commits; seeds {first}..{}", operations.len(), states.len() - 1, first + seeds);
     let mut disk = Disk::default();
     let mut answered = 0;
     let place = folder.path().join("after");
