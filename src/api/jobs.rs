@@ -66,8 +66,7 @@ pub async fn create(
         Ok(Err(error)) => return Err(Problem::malformed(format!("the body could not be read: {error}"))),
         Err(_) => return Err(Problem::too_large(format!("the body is larger than {limit} bytes (setting http.body_bytes_max)"))),
     };
-    let message = Message::parse(&body).map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
-    let id = chosen_id(query.0.id.as_deref(), &message)?;
+    let (id, message) = asked_for(query.0.id.as_deref(), &body)?;
     match supervisor::create(&shared, &definition.full_name(), id, message).await {
         Answer::Created(id) | Answer::Existing(id) => {
             Ok(HttpResponse::Created().insert_header((header::LOCATION, format!("/api/job/{id}"))).json(serde_json::json!({ "id": id })))
@@ -78,6 +77,16 @@ pub async fn create(
         Answer::Failed(reason) => Err(Problem::broken(reason)),
         Answer::Cancelled | Answer::Deleted => Err(Problem::broken("a creation was answered as an end".to_owned())),
     }
+}
+
+/// What a creation asks for: a job's id, if it names one, and its message. `id` is the query's, unparsed.
+///
+/// # Errors
+///
+/// 400: the body is no message, an id is none, or the two differ.
+pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
+    let message = Message::parse(body).map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
+    Ok((chosen_id(id, &message)?, message))
 }
 
 /// The id from the query or the body; both, if they agree.
@@ -149,8 +158,8 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
 }
 
 /// Where the next page of both lists begins.
-#[derive(Clone, Copy)]
-struct WorkflowCursor {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkflowCursor {
     running: i64,
     ended: EndedCursor,
 }
@@ -158,11 +167,17 @@ struct WorkflowCursor {
 impl WorkflowCursor {
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
-    fn text(self) -> String {
+    /// As it stands in an answer and in the query of the next call.
+    pub fn text(self) -> String {
         format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
     }
 
-    fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
+    /// Reads [`WorkflowCursor::text`].
+    ///
+    /// # Errors
+    ///
+    /// 400: it is another text.
+    pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
         let numbers: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong_cursor(text))?;
         let [running, ended, number] = numbers[..] else { return Err(wrong_cursor(text)) };
         Ok(WorkflowCursor { running, ended: EndedCursor { ended: Timestamp(ended), number } })

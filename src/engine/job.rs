@@ -442,7 +442,7 @@ impl Job {
             graph: self.graph().step(step).task.unwrap_or_default(),
             parent: Some(super::entry::Parent { job: self.origin.id, step, index }),
             root: self.origin.root,
-            depth: self.origin.depth + 1,
+            depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
         };
         Effect::StartChild { origin: Box::new(origin), message: self.child_message(step, index).unwrap_or_default() }

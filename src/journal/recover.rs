@@ -1,11 +1,12 @@
 //! Rebuilding jobs from their rows: all that are open, at start; one, for a reader or after a panic.
 
-use super::schema::{JOB_ROWS, checked_body, damaged_or_failed, job_row};
+use super::schema::{JOB_ROWS, checked_body, checked_definition, damaged_or_failed, job_row};
 use super::{JobNumber, JobRow, JournalError, Store};
 use crate::engine::{Definition, Effect, Entry, Job, JobState, Message, Origin, Parent, StepIndex};
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A job as the journal knows it.
@@ -30,6 +31,10 @@ impl Store {
         for row in rows {
             let number = row.number;
             rebuild.load_row(row)?;
+            if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
+                let what = "it is marked as open, and its entries say that it is closed".to_owned();
+                return Err(JournalError::Damaged { file: self.file.to_string(), table: "jobs", row: number, what });
+            }
             rebuild.wanted.push(number);
         }
         rebuild.finish()
@@ -42,13 +47,37 @@ impl Store {
             return Ok(None);
         }
         rebuild.wanted.push(number);
-        for row in
-            rebuild.rows(&format!("{JOB_ROWS} WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND open = 1"), [number])?
-        {
+        // A child that has failed and is kept for late replies has ended: its parent may not have heard of it.
+        let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND state = 'running'";
+        for row in rebuild.rows(&format!("{JOB_ROWS} {live}"), [number])? {
             rebuild.live_children.insert(place(&row));
         }
         Ok(rebuild.finish()?.pop())
     }
+}
+
+/// The job that follows from its entries, or why it does not.
+fn rebuilt(origin: Origin, message: Option<Message>, entries: Vec<Entry>) -> Result<Job, String> {
+    unwound(|| {
+        let job = Job::recover(origin, message, entries);
+        job.check();
+        job
+    })
+    .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
+}
+
+fn parsed(body: &str) -> Result<Definition, String> {
+    let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
+    unwound(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
+}
+
+/// The engine asserts what it has written itself. Rows that carry the right checksum and the wrong content, of a program
+/// that erred, are damage all the same: refused, and no reason to end in the middle of a start.
+fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        text.unwrap_or("a panic without a text").to_owned()
+    })
 }
 
 /// A child's place: its parent's number, step and item.
@@ -100,6 +129,8 @@ impl<'a> Rebuild<'a> {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
         }
         let (parent, root, message) = match (row.parent, row.step, row.item) {
+            // Also keeps rows that are one another's parents from being followed for ever.
+            (Some(parent_number), ..) if parent_number >= number => return Err(damaged(format!("its parent, {parent_number}, is not older"))),
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
                 let message = self.child_message(parent_number, step, index)?.ok_or_else(|| self.orphan(number))?;
@@ -109,8 +140,7 @@ impl<'a> Rebuild<'a> {
             _ => (None, row.id, None),
         };
         let origin = Origin { id: row.id, definition, graph: row.graph, parent, root, depth: row.depth, created: row.created };
-        let job = Job::recover(origin, message, self.entries(number)?);
-        job.check();
+        let job = rebuilt(origin, message, self.entries(number)?).map_err(damaged)?;
         if row.parent.is_some() {
             self.live_children.insert(place(&row));
         }
@@ -157,13 +187,12 @@ impl<'a> Rebuild<'a> {
             return Ok(known.clone());
         }
         let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "definitions", row: number, what };
-        let body: Option<String> = self
-            .connection
-            .query_row("SELECT body FROM definitions WHERE number = ?1", [number], |row| row.get(0))
-            .optional()
-            .map_err(|error| self.failed(error))?;
-        let body = body.ok_or_else(|| damaged("it is missing".to_owned()))?;
-        let definition: Arc<Definition> = serde_json::from_str(&body).map(Arc::new).map_err(|error| damaged(error.to_string()))?;
+        let mut statement =
+            self.connection.prepare_cached("SELECT number, hash, body FROM definitions WHERE number = ?1").map_err(|error| self.failed(error))?;
+        let mut rows = statement.query([number]).map_err(|error| self.failed(error))?;
+        let row = rows.next().map_err(|error| self.failed(error))?.ok_or_else(|| damaged("it is missing".to_owned()))?;
+        let body = checked_definition(row, self.file)?;
+        let definition = parsed(&body).map(Arc::new).map_err(damaged)?;
         self.definitions.insert(number, definition.clone());
         Ok(definition)
     }

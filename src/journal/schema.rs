@@ -84,9 +84,12 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
 fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
     let pragma =
         |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map_err(|error| damaged_or_failed(file, error));
-    let (found, application, pages) = (pragma("user_version")?, pragma("application_id")?, pragma("page_count")?);
+    let (found, application) = (pragma("user_version")?, pragma("application_id")?);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if pages > 0 && application != APPLICATION_ID {
+    // A file without tables is nobody's: new, or of a process that ended between its first page and the first migration.
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|error| damaged_or_failed(file, error))?;
+    if application != APPLICATION_ID && (application != 0 || tables > 0) {
         return Err(JournalError::Foreign { file: file.to_owned(), found: application });
     }
     if found > known {
@@ -114,9 +117,13 @@ fn verify(connection: &Connection, options: &Options, file: &str) -> Result<(), 
         return Ok(());
     }
     // Rows first: their errors name the place.
-    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| check_definition(row, file))?;
+    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| checked_definition(row, file).map(|_| ()))?;
     each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
     each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| checked_body(row, file).map(|_| ()))?;
+    each_row(connection, CONTRADICTIONS, file, |row| {
+        let what = "its columns state, ended and open contradict each other".to_owned();
+        Err(JournalError::Damaged { file: file.to_owned(), table: "jobs", row: row.get(0).unwrap_or_default(), what })
+    })?;
     let findings: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
     if findings != "ok" {
         return Err(JournalError::Malformed { file: file.to_owned(), what: findings });
@@ -133,6 +140,12 @@ fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMu
     }
     Ok(())
 }
+
+/// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of open jobs is compared with
+/// the entries when these are rebuilt.
+const CONTRADICTIONS: &str = "SELECT number FROM jobs
+  WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'completed', 'failed', 'cancelled')
+     OR (state = 'running') <> (ended IS NULL) OR (state = 'running' AND open = 0)";
 
 /// The checked columns of `jobs`, in the order that [`job_row`] reads.
 pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, depth, created, checksum, state FROM jobs";
@@ -170,12 +183,13 @@ pub(super) fn checked_body(row: &Row<'_>, file: &str) -> Result<String, JournalE
     if checksum(job, &body) == stored { Ok(body) } else { Err(damaged("the checksum does not match".to_owned())) }
 }
 
-fn check_definition(row: &Row<'_>, file: &str) -> Result<(), JournalError> {
+/// Reads `number, hash, body` of `definitions` and compares the hash.
+pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
     let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "definitions", row: number, what };
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
     let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
-    if content_hash(&body) == hash { Ok(()) } else { Err(damaged("the content does not match its hash".to_owned())) }
+    if content_hash(&body) == hash { Ok(body) } else { Err(damaged("the content does not match its hash".to_owned())) }
 }
 
 /// Tells damage of the file from other errors of SQLite.

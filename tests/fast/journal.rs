@@ -146,6 +146,16 @@ fn a_truncated_file_and_files_of_others_are_refused() {
 }
 
 #[test]
+fn a_start_that_ended_before_the_first_migration_is_made_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    rusqlite::Connection::open(&file).expect("opens").pragma_update(None, "journal_mode", "WAL").expect("updates");
+    assert!(std::fs::metadata(&file).expect("is there").len() > 0);
+    let mut store = Store::open(&options(&file)).expect("opens");
+    store.append([&new_job(1).1]).expect("commits");
+}
+
+#[test]
 fn a_newer_schema_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
@@ -204,4 +214,30 @@ fn records_of_a_deleted_job_are_void() {
     assert!(store.recover().expect("recovers").is_empty());
     assert_eq!(store.next_number().expect("a number"), 1, "no row is left");
     assert!(Reader::new(&file).job(job.id()).expect("reads").is_none());
+}
+
+#[test]
+fn columns_that_contradict_each_other_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        let (_, running) = new_job(1);
+        let (mut job, created) = new_job(2);
+        store.append([&running, &created, &reply(&mut job, 2, "{}")]).expect("commits");
+    }
+    let change = |sql: &str| rusqlite::Connection::open(&file).expect("opens").execute_batch(sql).expect("changes");
+    for (wrong, right) in [
+        ("open = 0 WHERE number = 1", "open = 1 WHERE number = 1"),
+        ("open = 3 WHERE number = 1", "open = 1 WHERE number = 1"),
+        ("state = 'runninG' WHERE number = 1", "state = 'running' WHERE number = 1"),
+        ("ended = NULL WHERE number = 2", "ended = 3 WHERE number = 2"),
+        ("open = 1 WHERE number = 2", "open = 0 WHERE number = 2"),
+    ] {
+        change(&format!("UPDATE jobs SET {wrong}"));
+        let error = Store::open(&options(&file)).and_then(|store| store.recover().map(drop)).expect_err(wrong).to_string();
+        assert!(error.contains("table jobs, row"), "{wrong}: {error}");
+        change(&format!("UPDATE jobs SET {right}"));
+        assert_eq!(Store::open(&options(&file)).and_then(|store| store.recover()).expect(right).len(), 1);
+    }
 }

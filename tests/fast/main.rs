@@ -3,9 +3,15 @@
 mod conformance;
 mod embedded;
 mod floors;
+mod fuzzed;
 mod journal;
 mod load;
 mod properties;
 #[cfg(feature = "failpoints")]
 mod simulation;
-mod world;
+#[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
+#[path = "../../fuzz/src/lib.rs"]
+mod targets;
+
+// In one place for both, within the fuzz targets' crate.
+use targets::world;

@@ -19,6 +19,7 @@ mod harness;
 mod load;
 mod outages;
 mod overload;
+mod power_loss;
 mod refusals;
 mod soak;
 mod workers;

@@ -272,8 +272,8 @@ fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Deliv
     received
 }
 
-/// The header `x-death`: a list, the latest death first.
-fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
+/// What the header `x-death` says: a list, the latest death first.
+pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
     let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
     let text = |key: &str| match latest.inner().get(key) {

@@ -14,6 +14,7 @@ mod queues;
 use super::{Bus, BusEvent, BusState, EventSink, StepMessage};
 use crate::settings::ReplyQueueType;
 use connection::Address;
+pub use consumer::dead_letter;
 use futures_util::future::LocalBoxFuture;
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -258,6 +258,10 @@ impl Hooks for WorldHooks {
             "job::decided" => {
                 if let Some((number, Some(job))) = what.downcast_ref::<(JobNumber, Option<Job>)>() {
                     job.check();
+                    world.note(|| {
+                        let steps: Vec<String> = job.steps().map(|(step, run)| format!("{} {:?}", step.name, run.state)).collect();
+                        format!("decided: {} {:?}, {}", job.id(), job.state(), steps.join(", "))
+                    });
                     world.live.entry(*number).or_default().push_back(job.clone());
                 }
             }
