@@ -6,7 +6,7 @@ use super::entry::{Context, Entry};
 use super::id::{JobId, StepIndex};
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
 use crate::faults;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The items of a fan-out step and what has become of them.
@@ -22,6 +22,8 @@ pub struct FanOut {
     failed: u32,
     without_item: u32,
     own_ids: HashMap<u32, JobId>,
+    /// The ids among these: no two items of one list get the same, or a late reply to the one would settle the other.
+    used: HashSet<JobId>,
     others: HashMap<Arc<str>, (Place, Json)>,
     list_place: Option<Place>,
 }
@@ -75,6 +77,7 @@ impl FanOut {
             failed: 0,
             without_item: 0,
             own_ids: HashMap::new(),
+            used: HashSet::new(),
             others: HashMap::new(),
             list_place: None,
         }
@@ -157,7 +160,7 @@ impl FanOut {
         for index in self.next..self.next + count {
             let brought = self.elements.as_ref().and_then(|elements| uuid_of(&elements.get(index)));
             let id = match brought {
-                Some(id) if ctx.claims.claim(id) => id,
+                Some(id) if !self.used.contains(&id) && ctx.claims.claim(id) => id,
                 Some(_) | None => claim_derived(job, name, index, ctx),
             };
             if id != job.derived(name, index, 0) {
@@ -190,6 +193,7 @@ impl FanOut {
         }
         self.next = from + count;
         self.own_ids.extend(own_ids.iter().copied());
+        self.used.extend(own_ids.iter().map(|(_, id)| *id));
     }
 
     pub(super) fn on_completed(&mut self, index: u32, item: Option<&(u16, Json)>, others: &[(u16, Arc<str>, Json)]) {
@@ -231,6 +235,7 @@ impl FanOut {
     pub(super) fn release(&mut self) {
         self.elements = None;
         self.others = HashMap::new();
+        self.used = HashSet::new();
         self.slots = Vec::new();
     }
 }

@@ -203,3 +203,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_id_that_items_bring_twice_is_given_once() {
+    let keys = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: Some(1) };
+    let own = Graph::new("w".to_owned(), None, vec![step("each".to_owned(), vec![], Some(1))]);
+    let child = Graph::new("t".to_owned(), Some(keys), vec![step("work".to_owned(), vec![], None)]);
+    let definition = Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![own, child] });
+    let mut world = World::new();
+    let brought = "6f1c1f0e-9a30-4c1f-8d3a-0b8d2a52c1aa";
+    let message = format!(r#"{{"items":["{brought}",{{"id":"{brought}","n":2}},"{brought}"]}}"#);
+    let id = world.create(&definition, Message::parse(message.as_bytes()).expect("a message"));
+    let mut ids = Vec::new();
+    while let Some(next) = world.dispatched.pop_front() {
+        ids.push(next.job.to_string());
+        let reply = next.input.to_text();
+        assert!(world.reply(&next, &reply).is_ok());
+        // The first child job has ended when the second starts: a second reply to the first is nobody's.
+        assert_eq!(world.reply(&next, &reply), Err(Rejected::Ended));
+    }
+    assert_eq!(ids[0], brought);
+    assert!(ids.len() == 3 && ids[1] != ids[0] && ids[2] != ids[0] && ids[1] != ids[2], "{ids:?}");
+    assert_eq!(world.job(id).result().to_text(), message);
+}
