@@ -83,6 +83,9 @@ impl Address {
                 format!("{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?", self.host())
             }
             ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
+            ErrorKind::ParsingError(_) => {
+                format!("{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP port (5672, with TLS 5671)?", self.host())
+            }
             ErrorKind::ProtocolError(why) => self.explain_refusal(why),
             ErrorKind::MissingHeartbeatError => format!("{} has been silent for two heartbeats", self.host()),
             _ => format!("the connection to {} is gone: {error}", self.host()),
