@@ -13,6 +13,7 @@ mod chaos;
 mod cli;
 mod conformance;
 mod durability;
+mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
 mod harness;

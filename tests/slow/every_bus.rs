@@ -1,0 +1,153 @@
+//! One suite for every bus: the manager in this process, on the embedded bus and on RabbitMQ, with the same workflows and the same workers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use workflow_manager::actors::outbox;
+use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{ServerAddress, Settings};
+
+use crate::amqp::{Answer, Vhost, Worker};
+use crate::harness::DEADLINE;
+
+const WORKFLOWS: &str = r"
+workflows:
+  - name: chain
+    steps: [ { name: echo }, { name: mark, depends: [ echo ] }, { name: last, queue: echo, depends: [ mark ] } ]
+  - name: diamond
+    steps:
+      - { name: top, queue: echo }
+      - { name: left, queue: left, depends: [ top ] }
+      - { name: right, queue: right, depends: [ top ] }
+      - { name: both, queue: echo, depends: [ right, left ] }
+  - name: fan
+    steps: [ { name: each, task: item } ]
+    tasks:
+      - { name: item, itemListKey: items, steps: [ { name: mark }, { name: inner, task: part, depends: [ mark ] } ] }
+      - { name: part, itemListKey: parts, steps: [ { name: echo } ] }
+  - name: bad
+    steps: [ { name: no-object } ]
+  - name: held
+    steps: [ { name: gate }, { name: echo, depends: [ gate ] } ]
+";
+
+const QUEUES: [&str; 6] = ["echo", "mark", "left", "right", "no-object", "gate"];
+
+/// The workers, for every bus the same.
+fn work(queue: &str, body: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(body).unwrap();
+    let with = |pair: &str| if text == "{}" { format!("{{{pair}}}") } else { format!("{},{pair}}}", &text[..text.len() - 1]) };
+    let output = match queue {
+        "mark" => with(r#""marked":1.50"#),
+        "left" | "right" => format!(r#"{{"from":"{queue}","only_{queue}":[1,  2]}}"#),
+        "no-object" => "[1]".to_owned(),
+        _ => text.to_owned(),
+    };
+    output.into_bytes()
+}
+
+/// The two transports, each with its workers.
+enum Transport {
+    Embedded,
+    Amqp(Vhost),
+}
+
+impl Transport {
+    /// Starts a manager on the journal in `folder`; while `gate` is shut the queue of that name answers nobody.
+    async fn start(&self, folder: &Path, gate: &Arc<AtomicBool>) -> (Manager, Vec<Worker>) {
+        let mut settings = Settings::defaults().unwrap();
+        settings.journal.file = folder.join("journal.db");
+        let definitions = load_text("suite.yaml", WORKFLOWS).unwrap().definitions;
+        let mut embedded = Workers::new();
+        let mut others = Vec::new();
+        for queue in QUEUES {
+            if queue == "gate" && !gate.load(Ordering::SeqCst) {
+                continue;
+            }
+            match self {
+                Transport::Embedded => {
+                    let work =
+                        move |message: &workflow_manager::bus::StepMessage| -> Result<Bytes, WorkerError> { Ok(work(queue, &message.body).into()) };
+                    embedded = embedded.with(queue, 2, work);
+                }
+                Transport::Amqp(vhost) => others.push(Worker::start(&vhost.url, &[queue], move |message| Answer::Reply(work(queue, &message.body)))),
+            }
+        }
+        if let Transport::Amqp(vhost) = self {
+            settings.amqp.server = ServerAddress(vhost.url.clone());
+        }
+        (supervisor::start(settings, definitions, embedded).await.unwrap(), others)
+    }
+}
+
+async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
+    let answer = manager.create(workflow, None, Message::parse(text.as_bytes()).unwrap()).await;
+    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    id
+}
+
+async fn ended(manager: &Manager, id: JobId) -> Job {
+    let look = async {
+        loop {
+            let job = manager.shared().reader.job(id).unwrap().unwrap().job;
+            if job.state() != JobState::Running {
+                return job;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, look).await.unwrap_or_else(|_| panic!("job {id} did not end"))
+}
+
+async fn suite(transport: Transport) {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Arc::new(AtomicBool::new(false));
+    let (manager, workers) = transport.start(folder.path(), &gate).await;
+    let digits = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"nested":{ "b" : [ 1 ] }}"#;
+    let marked = format!(r#"{},"marked":1.50}}"#, &digits[..digits.len() - 1]);
+    let cases = [
+        ("chain", digits, marked.as_str()),
+        ("chain", "{}", r#"{"marked":1.50}"#),
+        ("diamond", digits, r#"{"from":"right","only_right":[1,  2],"only_left":[1,  2]}"#),
+        ("fan", r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[]}"#, r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[],"marked":1.50}"#),
+        ("fan", r#"{"items":[1,2],"parts":[7,8.0]}"#, r#"{"items":[1,2],"parts":[7,8.0],"marked":1.50}"#),
+        ("fan", r#"{"items":[]}"#, r#"{"items":[]}"#),
+    ];
+    let mut jobs = Vec::new();
+    for (workflow, message, result) in cases {
+        jobs.push((create(&manager, workflow, message).await, result));
+    }
+    let bad = create(&manager, "bad", "{}").await;
+    let held = create(&manager, "held", digits).await;
+    for (id, result) in jobs {
+        let job = ended(&manager, id).await;
+        assert_eq!((job.state(), job.result().to_text().as_str()), (JobState::Completed, result));
+    }
+    let job = ended(&manager, bad).await;
+    assert_eq!(job.state(), JobState::Failed);
+    assert!(job.reason().unwrap().contains("no JSON object"), "{:?}", job.reason());
+
+    // Stopped in the middle, and started again: the job goes on where it was.
+    manager.stop().await;
+    drop(workers);
+    gate.store(true, Ordering::SeqCst);
+    let (manager, _workers) = transport.start(folder.path(), &gate).await;
+    assert_eq!(ended(&manager, held).await.result().to_text(), digits);
+    manager.stop().await;
+}
+
+#[test]
+fn the_embedded_bus_keeps_the_rules() {
+    actix_rt::System::new().block_on(suite(Transport::Embedded));
+}
+
+#[test]
+fn rabbitmq_keeps_the_rules() {
+    actix_rt::System::new().block_on(suite(Transport::Amqp(Vhost::new())));
+}
