@@ -6,27 +6,19 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
-    ChildOutcome, Claims, Context, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message, Origin, Reply, Step,
-    StepIndex, Timestamp,
+    ChildOutcome, Context, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message, Origin, Reply, Step, StepIndex,
+    Timestamp,
 };
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-struct Free;
-
-impl Claims for Free {
-    fn claim(&self, _: JobId) -> bool {
-        true
-    }
-}
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 30, reply_bytes_max: 1 << 30, depth_max: 32, window: 10_000 };
 const CHAINS: u32 = 20_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","title":"De finibus","sections":[1,2,3],"n":12345678901234567890}"#;
 
 fn context() -> Context<'static> {
-    Context { now: Timestamp(1), limits: &LIMITS, claims: &Free }
+    Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
 }
 
 fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {

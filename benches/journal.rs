@@ -7,19 +7,11 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use workflow_manager::engine::{Claims, Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Step, Timestamp};
+use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Step, Timestamp};
 use workflow_manager::journal::{Created, Options, Record, Store};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-struct Free;
-
-impl Claims for Free {
-    fn claim(&self, _: JobId) -> bool {
-        true
-    }
-}
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
 const RUNNING: i64 = 100_000;
@@ -29,7 +21,7 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
     let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
     let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
-    let (_, decision) = Job::create(origin.clone(), message, &Context { now: Timestamp(number), limits: &LIMITS, claims: &Free });
+    let (_, decision) = Job::create(origin.clone(), message, &Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true });
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
     Record { job: number, created, state: None, closed: decision.closed, entries: decision.entries }
 }

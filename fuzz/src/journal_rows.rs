@@ -9,8 +9,7 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use workflow_manager::engine::{
-    Claims, Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin, Reply, Step, StepIndex,
-    Timestamp,
+    Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin, Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
 
@@ -179,16 +178,8 @@ fn sample() -> &'static [u8] {
     })
 }
 
-struct Free;
-
-impl Claims for Free {
-    fn claim(&self, _: JobId) -> bool {
-        true
-    }
-}
-
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &Free }
+    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
 }
 
 fn id(number: i64) -> JobId {

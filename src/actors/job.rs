@@ -2,7 +2,7 @@
 //! engine decide, and sends the record with its effects to the journal. It does nothing else.
 
 use super::journal::{Append, JournalInput};
-use super::outbox::{Answer, Done, NewChild, Outgoing};
+use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
@@ -59,8 +59,13 @@ pub enum JobInput {
         /// Dropped after the commit.
         done: Arc<Done>,
     },
-    /// The supervisor has rebuilt the job after a panic.
-    Rebuilt(Box<Recovered>),
+    /// The supervisor has had the job rebuilt after a panic.
+    Rebuilt {
+        /// The job.
+        recovered: Box<Recovered>,
+        /// Why it fails now, if it panicked too often: before it hears anything else.
+        abandon: Option<Arc<str>>,
+    },
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
     Close,
 }
@@ -155,7 +160,7 @@ impl JobActor {
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        if self.job.is_none() && !matches!(input, JobInput::Rebuilt(_) | JobInput::Close) {
+        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
             return self.set_aside.push(input);
         }
         match input {
@@ -167,13 +172,16 @@ impl JobActor {
                     self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
                 }
             }
-            JobInput::Rebuilt(recovered) => self.rebuilt(*recovered, ctx),
+            JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Close => ctx.stop(),
         }
     }
 
-    fn rebuilt(&mut self, recovered: Recovered, ctx: &mut actix::Context<Self>) {
+    fn rebuilt(&mut self, recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
         self.resume(recovered.job, recovered.effects);
+        if let Some(reason) = abandon {
+            self.take(Input::Abandon(reason), Vec::new());
+        }
         for input in std::mem::take(&mut self.set_aside) {
             self.receive(input, ctx);
         }
@@ -228,19 +236,15 @@ impl JobActor {
 
     fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
-        let conflict = if self.parent.is_some() {
-            Some(format!("the id {} belongs to a child job", self.id))
-        } else if job.definition().full_name() != workflow {
-            Some(format!("the id {} belongs to a job of workflow \"{}\"", self.id, job.definition().full_name()))
-        } else if job.message() != message {
-            Some(format!("the id {} belongs to a job with another message", self.id))
-        } else {
-            None
-        };
-        match conflict {
-            Some(reason) => Outgoing::Answer(answer, Answer::Conflict(reason)).release(&self.shared),
+        let known = Known { is_child: self.parent.is_some(), workflow: &job.definition().full_name(), message: Some(job.message()) };
+        let told = Answer::again(self.id, known, workflow, message);
+        let is_confirmed = matches!(told, Answer::Existing(_));
+        let told = Outgoing::Answer(answer, told);
+        if is_confirmed {
             // Through the journal: behind the commit of the creation, which may still be under way.
-            None => self.release_after_commit(vec![Outgoing::Answer(answer, Answer::Existing(self.id))]),
+            self.release_after_commit(vec![told]);
+        } else {
+            told.release(&self.shared);
         }
     }
 
@@ -251,8 +255,7 @@ impl JobActor {
             return self.take(input, vec![Outgoing::Answer(answer, Answer::Cancelled)]);
         }
         if self.parent.is_some() {
-            let reason = format!("job {} is an ended child job: it goes with the job it belongs to", self.id);
-            return Outgoing::Answer(answer, Answer::Conflict(reason)).release(&self.shared);
+            return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
         }
         // It has failed and was kept for late replies.
         self.release_after_commit(vec![Outgoing::Closed { id: self.id, number: self.number, is_root: true }, Outgoing::Delete(self.number, answer)]);
@@ -267,9 +270,9 @@ impl JobActor {
         self.observe(&decision, now);
         faults::observe("job::decided", || (self.number, self.job.clone()));
         let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. }]);
-        let effects: Vec<Outgoing> = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).collect();
+        let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
         if faults::planted("effects before commit") {
-            effects.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+            effects.for_each(|outgoing| outgoing.release(&self.shared));
         } else {
             release.extend(effects);
         }

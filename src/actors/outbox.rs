@@ -72,6 +72,36 @@ pub enum Answer {
     Failed(String),
 }
 
+/// What is known of the job that has an id.
+pub struct Known<'a> {
+    /// Whether it is a child job.
+    pub is_child: bool,
+    /// The workflow's full name.
+    pub workflow: &'a str,
+    /// A top-level job's message.
+    pub message: Option<&'a Message>,
+}
+
+impl Answer {
+    /// What a client is told who asks for a job under an id that is in use, or was (SPEC §5.1).
+    pub fn again(id: JobId, known: Known<'_>, workflow: &str, message: &Message) -> Answer {
+        if known.is_child {
+            Answer::Conflict(format!("the id {id} belongs to a child job"))
+        } else if known.workflow != workflow {
+            Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", known.workflow))
+        } else if known.message != Some(message) {
+            Answer::Conflict(format!("the id {id} belongs to a job with another message"))
+        } else {
+            Answer::Existing(id)
+        }
+    }
+
+    /// What a client is told who ends a child job that has ended.
+    pub fn of_ended_child(id: JobId) -> Answer {
+        Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))
+    }
+}
+
 /// Answers when the last clone is dropped.
 pub struct Done(Option<oneshot::Sender<()>>);
 

@@ -1,7 +1,7 @@
 //! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
 
 use super::job::{self, JobActor, JobInput, Spawn, Start};
-use super::outbox::{Answer, Done, NewChild};
+use super::outbox::{Answer, Done, Known, NewChild};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
@@ -217,14 +217,10 @@ impl Router {
     fn earlier(&self, id: JobId, job: &NewJob) -> Option<Answer> {
         match self.shared.reader.creation(id) {
             Ok(None) => None,
-            Ok(Some(earlier)) if earlier.is_child => Some(Answer::Conflict(format!("the id {id} belongs to a child job"))),
-            Ok(Some(earlier)) if earlier.workflow != job.definition.full_name() => {
-                Some(Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", earlier.workflow)))
+            Ok(Some(earlier)) => {
+                let known = Known { is_child: earlier.is_child, workflow: &earlier.workflow, message: earlier.message.as_ref() };
+                Some(Answer::again(id, known, &job.definition.full_name(), &job.message))
             }
-            Ok(Some(earlier)) if earlier.message.as_ref() != Some(&job.message) => {
-                Some(Answer::Conflict(format!("the id {id} belongs to a job with another message")))
-            }
-            Ok(Some(_)) => Some(Answer::Existing(id)),
             Err(error) => Some(Answer::Failed(error.to_string())),
         }
     }
@@ -248,9 +244,7 @@ impl Router {
         }
         match self.shared.reader.creation(id) {
             Ok(None) => tell(answer, Answer::Unknown),
-            Ok(Some(found)) if found.is_child => {
-                tell(answer, Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to")))
-            }
+            Ok(Some(found)) if found.is_child => tell(answer, Answer::of_ended_child(id)),
             Ok(Some(found)) => self.shared.wiring().journal.post(super::journal::JournalInput::Delete(found.number, answer)),
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
         }

@@ -64,12 +64,11 @@ impl Supervisor {
                     // Deleted while it was broken.
                     return mailbox.post(JobInput::Close);
                 };
-                mailbox.post(JobInput::Rebuilt(recovered));
-                if panics > REBUILDS_MAX {
-                    let reason = format!("its actor panicked {panics} times; the log has the panics");
-                    mailbox.post(JobInput::Take { input: Input::Abandon(reason.into()), ack: None });
+                let abandon = (panics > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
-                }
+                    format!("its actor panicked {panics} times; the log has the panics").into()
+                });
+                mailbox.post(JobInput::Rebuilt { recovered, abandon });
             }
         }
     }
@@ -90,12 +89,6 @@ impl Handler<Mail<SupervisorInput>> for Supervisor {
     fn handle(&mut self, mail: Mail<SupervisorInput>, _: &mut Self::Context) {
         mail.handle(|input| self.receive(input));
     }
-}
-
-fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
-    let Recovered { number, root, parent, job, effects } = recovered;
-    let id = job.id();
-    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
 }
 
 /// Why a daemon does not start.
@@ -176,16 +169,16 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     let arbiters = wire(&shared, store, &recovered, threads, transport)?;
     for recovered in recovered {
         job::observe_recovered(&shared, &recovered.job);
-        respawn_open(&shared, recovered);
+        respawn(&shared, recovered);
     }
     Ok(Manager { shared, fatal, arbiters })
 }
 
 /// A recovered job starts at once; what it tells others must find them started, so it is told behind them.
-fn respawn_open(shared: &Arc<Shared>, mut recovered: Recovered) {
-    let (told, own): (Vec<Effect>, Vec<Effect>) = recovered.effects.drain(..).partition(|effect| matches!(effect, Effect::TellParent(..)));
-    recovered.effects = own;
-    respawn(shared, recovered);
+fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
+    let Recovered { number, root, parent, job, effects } = recovered;
+    let (told, effects): (Vec<Effect>, Vec<Effect>) = effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
+    job::spawn(shared, Spawn { id: job.id(), number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
     for effect in told {
         if let Effect::TellParent(parent, outcome) = effect {
             let input = Input::ChildEnded { step: parent.step, index: parent.index, outcome };

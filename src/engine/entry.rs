@@ -64,6 +64,13 @@ pub trait Claims {
     fn claim(&self, id: JobId) -> bool;
 }
 
+/// A rule in place of a table.
+impl<F: Fn(JobId) -> bool> Claims for F {
+    fn claim(&self, id: JobId) -> bool {
+        self(id)
+    }
+}
+
 /// What a decision may look at beside the job: time and chance are arguments.
 pub struct Context<'a> {
     /// The time of the decision.

@@ -175,15 +175,12 @@ impl Job {
         if depends.is_empty() {
             return self.message.clone();
         }
-        let mut parts: Vec<&Message> = depends
-            .iter()
-            .filter_map(|dependency| match dependency {
-                Dependency::Start => Some(&self.message),
-                Dependency::Step(on) => self.steps[on.at()].output.as_ref(),
-            })
-            .collect();
+        let parts = depends.iter().filter_map(|dependency| match dependency {
+            Dependency::Start => Some(&self.message),
+            Dependency::Step(on) => self.steps[on.at()].output.as_ref(),
+        });
         if faults::planted("later dependency wins the merge") {
-            parts.reverse();
+            return Message::merge(parts.rev());
         }
         Message::merge(parts)
     }

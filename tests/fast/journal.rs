@@ -2,17 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use workflow_manager::engine::{Claims, Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Reply, Step, Timestamp};
+use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Reply, Step, Timestamp};
 use workflow_manager::engine::{Decision, Effect, Input};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
-
-struct Free;
-
-impl Claims for Free {
-    fn claim(&self, _: JobId) -> bool {
-        true
-    }
-}
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
 
@@ -26,7 +18,7 @@ fn definition() -> Arc<Definition> {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &Free }
+    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
 }
 
 fn new_job(number: i64) -> (Job, Record) {

@@ -14,25 +14,12 @@ use crate::{
     harness::{Api, Daemon, JobView, Setup, eventually, when},
 };
 
-const BOOK: &str = r"
-workflows:
-  - name: book-word-counts
-    steps:
-      - name: book-split
-      - name: section-counts
-        task: word-counts
-        depends: [ book-split ]
-      - name: sum-splits
-        depends: [ section-counts ]
-      - name: store-title
-    tasks:
-      - name: word-counts
-        itemListKey: sections
-        steps:
-          - name: segment-word-counts
-  - name: other
+const BOOK: &str = concat!(
+    include_str!("../../examples/word-counts/workflow.yaml"),
+    "  - name: other
     steps: [ { name: other-step } ]
-";
+"
+);
 
 fn book(vhost: &Vhost) -> Daemon {
     Setup::new(&vhost.url, BOOK).start()

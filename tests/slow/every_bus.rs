@@ -1,9 +1,6 @@
 //! One suite for every bus: the manager in this process, on the embedded bus and on RabbitMQ, with the same workflows and the same workers.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use workflow_manager::actors::outbox;
@@ -14,7 +11,7 @@ use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
 use crate::amqp::{Answer, Vhost, Worker};
-use crate::harness::DEADLINE;
+use crate::harness::eventually;
 
 const WORKFLOWS: &str = r"
 workflows:
@@ -59,15 +56,15 @@ enum Transport {
 }
 
 impl Transport {
-    /// Starts a manager on the journal in `folder`; while `gate` is shut the queue of that name answers nobody.
-    async fn start(&self, folder: &Path, gate: &Arc<AtomicBool>) -> (Manager, Vec<Worker>) {
+    /// Starts a manager on the journal in `folder`; while the gate is shut nobody works on the queue of that name.
+    async fn start(&self, folder: &Path, gate_is_open: bool) -> (Manager, Vec<Worker>) {
         let mut settings = Settings::defaults().unwrap();
         settings.journal.file = folder.join("journal.db");
         let definitions = load_text("suite.yaml", WORKFLOWS).unwrap().definitions;
         let mut embedded = Workers::new();
         let mut others = Vec::new();
         for queue in QUEUES {
-            if queue == "gate" && !gate.load(Ordering::SeqCst) {
+            if queue == "gate" && !gate_is_open {
                 continue;
             }
             match self {
@@ -92,23 +89,16 @@ async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     id
 }
 
-async fn ended(manager: &Manager, id: JobId) -> Job {
-    let look = async {
-        loop {
-            let job = manager.shared().reader.job(id).unwrap().unwrap().job;
-            if job.state() != JobState::Running {
-                return job;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, look).await.unwrap_or_else(|_| panic!("job {id} did not end"))
+fn ended(manager: &Manager, id: JobId) -> Job {
+    eventually(&format!("job {id} ends"), || {
+        let job = manager.shared().reader.job(id).unwrap().unwrap().job;
+        if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
+    })
 }
 
 async fn suite(transport: Transport) {
     let folder = tempfile::tempdir().unwrap();
-    let gate = Arc::new(AtomicBool::new(false));
-    let (manager, workers) = transport.start(folder.path(), &gate).await;
+    let (manager, workers) = transport.start(folder.path(), false).await;
     let digits = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"nested":{ "b" : [ 1 ] }}"#;
     let marked = format!(r#"{},"marked":1.50}}"#, &digits[..digits.len() - 1]);
     let cases = [
@@ -126,19 +116,18 @@ async fn suite(transport: Transport) {
     let bad = create(&manager, "bad", "{}").await;
     let held = create(&manager, "held", digits).await;
     for (id, result) in jobs {
-        let job = ended(&manager, id).await;
+        let job = ended(&manager, id);
         assert_eq!((job.state(), job.result().to_text().as_str()), (JobState::Completed, result));
     }
-    let job = ended(&manager, bad).await;
+    let job = ended(&manager, bad);
     assert_eq!(job.state(), JobState::Failed);
     assert!(job.reason().unwrap().contains("no JSON object"), "{:?}", job.reason());
 
     // Stopped in the middle, and started again: the job goes on where it was.
     manager.stop().await;
     drop(workers);
-    gate.store(true, Ordering::SeqCst);
-    let (manager, _workers) = transport.start(folder.path(), &gate).await;
-    assert_eq!(ended(&manager, held).await.result().to_text(), digits);
+    let (manager, _workers) = transport.start(folder.path(), true).await;
+    assert_eq!(ended(&manager, held).result().to_text(), digits);
     manager.stop().await;
 }
 

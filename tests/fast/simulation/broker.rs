@@ -11,12 +11,6 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::bus::{Bus, BusEvent, BusState, DeadLetter, Delivery, EventSink, Notice, Settled, Settlement, StepMessage, Verdict};
 
-/// A step message in the broker or with a worker.
-#[derive(Clone)]
-pub(crate) struct Held {
-    pub(crate) message: StepMessage,
-}
-
 /// A message on the reply queue.
 #[derive(Clone)]
 pub(crate) struct Reply {
@@ -30,8 +24,8 @@ pub(crate) struct Reply {
 /// What the broker and the workers have.
 #[derive(Default)]
 pub(crate) struct Broker {
-    pub(crate) queues: BTreeMap<Arc<str>, VecDeque<Held>>,
-    pub(crate) working: Vec<Held>,
+    pub(crate) queues: BTreeMap<Arc<str>, VecDeque<StepMessage>>,
+    pub(crate) working: Vec<StepMessage>,
     pub(crate) replies: VecDeque<Reply>,
 }
 
@@ -41,8 +35,7 @@ impl Broker {
     }
 
     /// What a worker says of a step message.
-    pub(crate) fn reply(held: &Held) -> Reply {
-        let message = &held.message;
+    pub(crate) fn reply(message: &StepMessage) -> Reply {
         let answer = work(&message.queue, &message.step_name, &message.body);
         let (kind, body) = match &answer {
             Answered::Result(text) => (None, Bytes::from(text.clone())),
@@ -144,7 +137,7 @@ impl Link {
             return queue.into_iter().filter_map(|queue| self.look(broker, &queue)).collect();
         };
         if let Some(queue) = broker.queues.get_mut(&message.queue) {
-            queue.push_back(Held { message: message.clone() });
+            queue.push_back(message.clone());
         }
         self.sent.push(message);
         Vec::new()

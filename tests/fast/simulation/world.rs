@@ -3,7 +3,7 @@
 
 pub(crate) mod invariants;
 
-use super::broker::{Broker, Held, Link, Reply};
+use super::broker::{Broker, Link, Reply};
 use super::oracle;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -419,9 +419,9 @@ impl World {
             1 => (1, true),
             _ => (0, true),
         };
-        let held: Held = self.broker.working.swap_remove(at);
+        let held = self.broker.working.swap_remove(at);
         (0..answers).for_each(|_| self.broker.replies.push_back(Broker::reply(&held)));
-        if dies && let Some(queue) = self.broker.queues.get_mut(&held.message.queue) {
+        if dies && let Some(queue) = self.broker.queues.get_mut(&held.queue) {
             queue.push_front(held);
         } else if answers == 0 {
             // Its queue is gone, and so is the message: it would be dispatched again once that is noticed.
@@ -432,7 +432,7 @@ impl World {
 
     /// A reply that must change nothing.
     fn odd_reply(&mut self) -> Reply {
-        let known: Vec<String> = self.broker.working.iter().map(|held| held.message.correlation_id()).collect();
+        let known: Vec<String> = self.broker.working.iter().map(|held| held.correlation_id()).collect();
         let some = known.first().cloned().unwrap_or_default();
         let (job, step) = some.split_once(':').unwrap_or(("", "s0"));
         let correlation_id = match self.rng.u32(0..5) {
