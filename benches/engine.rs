@@ -22,7 +22,7 @@ fn context() -> Context<'static> {
 }
 
 fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {
-    Step { name: name.into(), queue: name.into(), depends, task, priority: None }
+    Step { depends, task, ..Step::named(name) }
 }
 
 fn origin(definition: &Arc<Definition>) -> Origin {
@@ -33,7 +33,7 @@ fn origin(definition: &Arc<Definition>) -> Origin {
 fn chain() -> f64 {
     let steps =
         vec![step("a", vec![], None), step("b", vec![Dependency::Step(StepIndex(0))], None), step("c", vec![Dependency::Step(StepIndex(1))], None)];
-    let definition = Arc::new(Definition { name: "w".into(), vhost: String::new(), graphs: vec![Graph::new("w".into(), None, steps)] });
+    let definition = Arc::new(Definition::new("w", vec![Graph::new("w".into(), None, steps)]));
     let started = Instant::now();
     for _ in 0..CHAINS {
         let (mut job, _) = Job::create(origin(&definition), Message::default(), &context());
@@ -47,10 +47,10 @@ fn chain() -> f64 {
 }
 
 fn fan_out(items: u32) -> f64 {
-    let keys = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: None };
+    let keys = FanOutKeys::new("items", "item");
     let graphs =
         vec![Graph::new("w".into(), None, vec![step("each", vec![], Some(1))]), Graph::new("t".into(), Some(keys), vec![step("work", vec![], None)])];
-    let definition = Arc::new(Definition { name: "w".into(), vhost: String::new(), graphs });
+    let definition = Arc::new(Definition::new("w", graphs));
     let list: Vec<u32> = (0..items).collect();
     let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes()).expect("a message");
     let (mut job, _) = Job::create(origin(&definition), message, &context());

@@ -32,8 +32,8 @@ fn options(file: &Path) -> Options {
 
 fn main() {
     let out = &mut std::io::stdout();
-    let step = Step { name: "only".into(), queue: "only".into(), depends: Vec::new(), task: None, priority: None };
-    let definition = Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![Graph::new("w".to_owned(), None, vec![step])] });
+    let step = Step::named("only");
+    let definition = Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]));
     // In the current folder: the temporary folder may be in memory.
     let folder = tempfile::tempdir_in(".").expect("a folder");
     for (batch, batches) in [(1, 500), (10, 300), (100, 200), (1_000, 50)] {

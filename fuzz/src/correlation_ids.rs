@@ -40,9 +40,9 @@ pub fn run(data: &[u8]) {
 }
 
 fn two_steps() -> Arc<Definition> {
-    let step = |name: &str, depends| Step { name: name.into(), queue: name.into(), depends, task: None, priority: None };
+    let step = |name: &str, depends| Step { depends, ..Step::named(name) };
     let steps = vec![step("first", Vec::new()), step("second", vec![Dependency::Step(StepIndex(0))])];
-    Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![Graph::new("w".to_owned(), None, steps)] })
+    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 
 /// Keys that the broker uses, and others.

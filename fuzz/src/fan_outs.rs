@@ -6,7 +6,7 @@ use super::plain_json::{self, Pairs};
 use super::world::World;
 use std::collections::HashSet;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Dependency, FanOutKeys, Graph, Input, JobState, Limits, Message, Rejected, Step, StepIndex};
+use workflow_manager::engine::{Definition, Dependency, FanOutKeys, Graph, Input, JobState, Limits, Message, Rejected, Step, StepIndex, Tolerate};
 
 /// Keys of messages; each may also be a task's list or item.
 const KEYS: [&str; 4] = ["x", "xs", "y", "z\\\"ä"];
@@ -91,15 +91,20 @@ fn definition(choices: &mut Choices<'_>) -> Arc<Definition> {
             // A task's steps start only tasks declared behind it: none without end.
             let task = if at < tasks && choices.below(2) == 1 { u16::try_from(at + 1 + choices.below(tasks - at)).ok() } else { None };
             let name = format!("g{at}s{step}");
-            Step { queue: name.as_str().into(), name: name.into(), depends: depends(choices, step), task, priority: None }
+            Step { depends: depends(choices, step), task, ..Step::named(&name) }
         });
         let steps = steps.collect();
         let window = choices.byte();
         let mut key = || Arc::from(KEYS[choices.below(KEYS.len())]);
-        let keys = FanOutKeys { list_key: key(), item_key: key(), max_concurrency: (window & 1 == 1).then(|| u32::from(window / 64)) };
+        let keys = FanOutKeys {
+            list_key: key(),
+            item_key: key(),
+            tolerate: Tolerate::default(),
+            max_concurrency: (window & 1 == 1).then(|| u32::from(window / 64)),
+        };
         Graph::new(format!("g{at}"), (at > 0).then_some(keys), steps)
     });
-    Arc::new(Definition { name: "g0".to_owned(), vhost: String::new(), graphs: graphs.collect() })
+    Arc::new(Definition::new("g0", graphs.collect()))
 }
 
 /// Some of the earlier steps, and the start, in any order.

@@ -219,10 +219,10 @@ fn reply(step: &str, body: &str) -> Input {
 fn definition() -> Arc<Definition> {
     let step = |name: &str, on: Option<u16>, task| {
         let depends = on.map(|on| Dependency::Step(StepIndex(on))).into_iter().collect();
-        Step { name: name.into(), queue: name.into(), depends, task, priority: None }
+        Step { depends, task, ..Step::named(name) }
     };
-    let keys = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: None };
+    let keys = FanOutKeys::new("items", "item");
     let own = Graph::new("w".to_owned(), None, vec![step("first", None, None), step("each", Some(0), Some(1)), step("last", Some(1), None)]);
     let task = Graph::new("t".to_owned(), Some(keys), vec![step("child", None, None)]);
-    Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![own, task] })
+    Arc::new(Definition::new("w", vec![own, task]))
 }

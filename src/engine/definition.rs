@@ -1,6 +1,7 @@
 //! The parsed, validated graph of a workflow and its tasks. `load` builds it from YAML; the journal keeps it as JSON
 //! under its content hash, so that a running job keeps the definition it started with.
 
+use super::expression::Expression;
 use super::id::StepIndex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -13,6 +14,12 @@ pub struct Definition {
     /// The virtual host it runs in; empty: the one of the connection's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vhost: String,
+    /// The whole job fails when it is not done within it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Millis>,
+    /// How long an ended job is kept; none: the setting `journal.retention`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Millis>,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
     pub graphs: Vec<Graph>,
 }
@@ -44,6 +51,124 @@ pub struct FanOutKeys {
     /// Child jobs under way at once; none: the setting `fanout.window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u32>,
+    /// How many child jobs may fail before the step does.
+    #[serde(default, skip_serializing_if = "Tolerate::is_none")]
+    pub tolerate: Tolerate,
+}
+
+/// A span of time, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Millis(pub u64);
+
+/// How many child jobs of a fan-out step may fail (key `tolerate`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tolerate {
+    /// This many.
+    Count(u32),
+    /// This share of the items, in hundredths of a percent (10 % is 1,000), rounded down.
+    Share(u32),
+}
+
+/// When and how often a failed attempt is followed by another (key `retry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// The most attempts, the first one counted; at least 1.
+    pub attempts: u32,
+    /// The longest pause before the second attempt.
+    pub backoff: Millis,
+    /// What the longest pause is multiplied with from one attempt to the next, in thousandths; at least 1,000.
+    pub factor_milli: u32,
+    /// What the longest pause never exceeds.
+    pub max_backoff: Millis,
+}
+
+impl Default for Retry {
+    /// One attempt; and what `retry: { attempts: N }` says of the pauses.
+    fn default() -> Retry {
+        Retry { attempts: 1, backoff: Millis(1_000), factor_milli: 2_000, max_backoff: Millis(300_000) }
+    }
+}
+
+impl Default for Tolerate {
+    fn default() -> Tolerate {
+        Tolerate::Count(0)
+    }
+}
+
+impl Tolerate {
+    /// How many of `items` child jobs may fail.
+    pub fn of(self, items: u32) -> u32 {
+        match self {
+            Tolerate::Count(count) => count,
+            Tolerate::Share(share) => u32::try_from(u64::from(items) * u64::from(share) / 10_000).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        *self == Tolerate::default()
+    }
+}
+
+/// What a step whose attempts are spent does to its job (key `onFailure`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The job fails.
+    #[default]
+    Fail,
+    /// The step counts as done, without an output.
+    Continue,
+}
+
+impl OnFailure {
+    fn is_default(&self) -> bool {
+        *self == OnFailure::Fail
+    }
+}
+
+/// The words for a step's status (SPEC §7).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusWords {
+    /// The key of the reply whose string value is the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Arc<str>>,
+    /// The words allowed, the first while the step runs; empty: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<Arc<str>>,
+    /// The word of a skipped step; none: `SKIPPED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Arc<str>>,
+    /// The word of a cancelled step; none: `CANCELLED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<Arc<str>>,
+}
+
+impl StatusWords {
+    /// The word while the step runs.
+    pub fn running(&self) -> &str {
+        self.words.first().map_or("PENDING", |word| word)
+    }
+
+    /// The word of a skipped step.
+    pub fn skipped(&self) -> &str {
+        self.skipped.as_deref().unwrap_or("SKIPPED")
+    }
+
+    /// The word of a cancelled step.
+    pub fn cancelled(&self) -> &str {
+        self.cancelled.as_deref().unwrap_or("CANCELLED")
+    }
+
+    /// Whether a worker may report `word`.
+    pub fn allows(&self, word: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|allowed| **allowed == *word)
+    }
+
+    fn is_default(&self) -> bool {
+        *self == StatusWords::default()
+    }
 }
 
 /// One step.
@@ -62,6 +187,27 @@ pub struct Step {
     /// The AMQP message priority, 0–9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
+    /// No reply within it: the attempt fails. Of a step with a task: not done within it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// What follows a failed attempt; none: the step fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// False when the step is about to start: it is skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
+    /// True while the step waits or runs: it is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_when: Option<Expression>,
+    /// What its failure does to the job.
+    #[serde(default, skip_serializing_if = "OnFailure::is_default")]
+    pub on_failure: OnFailure,
+    /// No message is sent: a call of the API completes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+    /// The words for its status.
+    #[serde(default, skip_serializing_if = "StatusWords::is_default")]
+    pub status: StatusWords,
 }
 
 /// What a step waits for.
@@ -91,6 +237,13 @@ impl From<GraphData> for Graph {
 impl From<Graph> for GraphData {
     fn from(graph: Graph) -> GraphData {
         GraphData { name: graph.name, fan_out: graph.fan_out, steps: graph.steps }
+    }
+}
+
+impl FanOutKeys {
+    /// A fan-out over `list_key`, of which nothing else is said.
+    pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
+        FanOutKeys { list_key: list_key.into(), item_key: item_key.into(), max_concurrency: None, tolerate: Tolerate::default() }
     }
 }
 
@@ -138,6 +291,30 @@ impl Graph {
 }
 
 impl Step {
+    /// A step of which nothing is said but its name.
+    pub fn named(name: &str) -> Step {
+        let name: Arc<str> = name.into();
+        Step {
+            queue: name.clone(),
+            name,
+            depends: Vec::new(),
+            task: None,
+            priority: None,
+            timeout: None,
+            retry: None,
+            when: None,
+            cancel_when: None,
+            on_failure: OnFailure::Fail,
+            external: false,
+            status: StatusWords::default(),
+        }
+    }
+
+    /// Whether it sends messages to a queue.
+    pub fn has_queue(&self) -> bool {
+        self.task.is_none() && !self.external
+    }
+
     /// The distinct steps that this one waits for.
     pub fn depended_on(&self) -> Vec<StepIndex> {
         let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
@@ -153,6 +330,11 @@ impl Step {
 }
 
 impl Definition {
+    /// A workflow of these graphs, of which nothing else is said.
+    pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
+        Definition { name: name.to_owned(), vhost: String::new(), deadline: None, retention: None, graphs }
+    }
+
     /// The workflow's own graph.
     pub fn graph(&self) -> &Graph {
         &self.graphs[0]
@@ -167,7 +349,7 @@ impl Definition {
     pub fn queues(&self) -> Vec<Arc<str>> {
         let mut queues: Vec<Arc<str>> = Vec::new();
         for step in self.graphs.iter().flat_map(|graph| &graph.steps) {
-            if step.task.is_none() && !queues.contains(&step.queue) {
+            if step.has_queue() && !queues.contains(&step.queue) {
                 queues.push(step.queue.clone());
             }
         }

@@ -12,16 +12,18 @@
 
 pub mod definition;
 pub mod entry;
+pub mod expression;
 pub mod fanout;
 pub mod id;
 pub mod job;
 pub mod json;
 pub mod step;
 
-pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Step};
+pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
 pub use entry::{
     ChildOutcome, Claims, Context, Decision, Effect, Entry, Failure, Input, JobState, Limits, Origin, Parent, Rejected, Reply, Timestamp,
 };
+pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use job::Job;

@@ -57,7 +57,8 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
         warn_of_idle_keys(step, name, report);
         let name: Arc<str> = name.text.as_str().into();
         let queue = step.queue.as_ref().map_or_else(|| name.clone(), |queue| queue.text.as_str().into());
-        steps.push(Step { name, queue, depends, task, priority: step.priority.map(|(priority, _)| priority) });
+        let priority = step.priority.map(|(priority, _)| priority);
+        steps.push(Step { queue, depends, task, priority, ..Step::named(&name) });
         report.step = None;
     }
     report_cycles(draft, &names, report);

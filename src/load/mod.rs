@@ -158,7 +158,7 @@ impl Loading {
             );
         }
         for vhost in vhosts {
-            let definition = Definition { name: name.text.clone(), vhost, graphs: Vec::new() };
+            let definition = Definition { vhost, ..Definition::new(&name.text, Vec::new()) };
             if let Some((file, first)) = self.declared.get(&definition.full_name()) {
                 let message = format!("a workflow {} is declared already, at {file}:{first}", quoted(&definition.full_name()));
                 report.error(name.at, message);

@@ -6,8 +6,8 @@ use super::schema::{self, Place};
 use super::singular::singular;
 use super::words::{quoted, shortened};
 use super::yaml::{Entry, Node, Position, Scalar, Value};
-use crate::engine::FanOutKeys;
 use crate::engine::id::is_name;
+use crate::engine::{FanOutKeys, Tolerate};
 
 /// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's properties, and `message_id`
 /// is `<UUID>:<step>:<attempt>`.
@@ -125,6 +125,7 @@ fn task(node: &Node, report: &mut Report) -> Option<GraphDraft> {
         item_key: item_key.map_or_else(|| singular(&list_key.text), |key| key.text).into(),
         list_key: list_key.text.into(),
         max_concurrency: max_concurrency.and_then(|number| u32::try_from(number).ok()),
+        tolerate: Tolerate::default(),
     });
     Some(GraphDraft { at: node.at, name, fan_out, steps })
 }

@@ -13,8 +13,8 @@ fn options(file: &Path) -> Options {
 }
 
 fn definition() -> Arc<Definition> {
-    let step = Step { name: "only".into(), queue: "only".into(), depends: Vec::new(), task: None, priority: None };
-    Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![Graph::new("w".to_owned(), None, vec![step])] })
+    let step = Step::named("only");
+    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]))
 }
 
 fn context(now: i64) -> Context<'static> {

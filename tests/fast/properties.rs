@@ -34,7 +34,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 fn step(name: String, depends: Vec<Dependency>, task: Option<u16>) -> Step {
-    Step { queue: name.as_str().into(), name: name.into(), depends, task, priority: None }
+    Step { depends, task, ..Step::named(&name) }
 }
 
 fn definition(plan: &Plan) -> Arc<Definition> {
@@ -49,9 +49,9 @@ fn definition(plan: &Plan) -> Arc<Definition> {
         step(format!("s{at}"), depends, fan_out.then_some(1))
     });
     let own = Graph::new("w".to_owned(), None, steps.collect());
-    let keys = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: None };
+    let keys = FanOutKeys::new("items", "item");
     let child = vec![step("c0".to_owned(), vec![], None), step("c1".to_owned(), vec![Dependency::Step(StepIndex(0))], None)];
-    Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![own, Graph::new("t".to_owned(), Some(keys), child)] })
+    Arc::new(Definition::new("w", vec![own, Graph::new("t".to_owned(), Some(keys), child)]))
 }
 
 /// What a worker replies: its input, marked with its name, so that every merge shows.
@@ -206,10 +206,10 @@ proptest! {
 
 #[test]
 fn an_id_that_items_bring_twice_is_given_once() {
-    let keys = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: Some(1) };
+    let keys = FanOutKeys { max_concurrency: Some(1), ..FanOutKeys::new("items", "item") };
     let own = Graph::new("w".to_owned(), None, vec![step("each".to_owned(), vec![], Some(1))]);
     let child = Graph::new("t".to_owned(), Some(keys), vec![step("work".to_owned(), vec![], None)]);
-    let definition = Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![own, child] });
+    let definition = Arc::new(Definition::new("w", vec![own, child]));
     let mut world = World::new();
     let brought = "6f1c1f0e-9a30-4c1f-8d3a-0b8d2a52c1aa";
     let message = format!(r#"{{"items":["{brought}",{{"id":"{brought}","n":2}},"{brought}"]}}"#);

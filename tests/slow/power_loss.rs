@@ -170,9 +170,9 @@ fn context(now: i64) -> Context<'static> {
 }
 
 fn new_job(number: i64, bytes: usize) -> (Job, Record) {
-    let step = Step { name: "only".into(), queue: "only".into(), depends: Vec::new(), task: None, priority: None };
+    let step = Step::named("only");
     let graph = Graph::new("w".to_owned(), None, vec![step]);
-    let definition = Arc::new(Definition { name: "w".to_owned(), vhost: String::new(), graphs: vec![graph] });
+    let definition = Arc::new(Definition::new("w", vec![graph]));
     let id = JobId(uuid::Uuid::from_u128(number.unsigned_abs().into()));
     let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
     let message = format!("{{\"n\":{number},\"text\":\"{}\"}}", "x".repeat(bytes));

@@ -132,12 +132,12 @@ pub(crate) enum Expected {
 pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
     let count = rng.usize(1..=5);
     let top = Graph::new(name.to_owned(), None, (0..count).map(|at| step(rng, "s", at, 0.35, 1)).collect());
-    let items = FanOutKeys { list_key: "items".into(), item_key: "item".into(), max_concurrency: None };
+    let items = FanOutKeys::new("items", "item");
     let count = rng.usize(1..=2);
     let middle = Graph::new("t".to_owned(), Some(items), (0..count).map(|at| step(rng, "t", at, 0.25, 2)).collect());
-    let subs = FanOutKeys { list_key: "subs".into(), item_key: "sub".into(), max_concurrency: None };
+    let subs = FanOutKeys::new("subs", "sub");
     let bottom = Graph::new("u".to_owned(), Some(subs), vec![step(rng, "u", 0, 0.0, 0)]);
-    Arc::new(Definition { name: name.to_owned(), vhost: String::new(), graphs: vec![top, middle, bottom] })
+    Arc::new(Definition::new(name, vec![top, middle, bottom]))
 }
 
 /// A random step; with the probability `share` it fans out over `task`.
@@ -154,7 +154,7 @@ fn step(rng: &mut Rng, prefix: &str, at: usize, share: f64, task: u16) -> Step {
     // Failures are rare: they end all that hangs on them.
     let good = if rng.f64() < 0.96 { 6 } else { WORKS.len() };
     let queue = if task.is_some() { name.as_str() } else { WORKS[rng.usize(0..good)].1 };
-    Step { name: name.as_str().into(), queue: queue.into(), depends, task, priority: None }
+    Step { queue: queue.into(), depends, task, ..Step::named(&name) }
 }
 
 /// A job's message. With `own_ids` its items bring the ids of their child jobs. Several steps may fan out over the same
