@@ -6,8 +6,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
-    ChildOutcome, Context, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message, Origin, Reply, Step, StepIndex,
-    Timestamp,
+    ChildEnd, ChildOutcome, Context, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message, Origin, Reply, Step,
+    StepIndex, Timestamp,
 };
 
 #[global_allocator]
@@ -38,7 +38,7 @@ fn chain() -> f64 {
     for _ in 0..CHAINS {
         let (mut job, _) = Job::create(origin(&definition), Message::default(), &context());
         for name in ["a", "b", "c"] {
-            let input = Input::Reply { step: name.to_owned(), reply: Reply::Result(BODY.into()) };
+            let input = Input::Reply { step: name.to_owned(), attempt: None, reply: Reply::Result(BODY.into()) };
             job.take(input, &context()).expect("taken");
         }
         assert_eq!(job.state(), JobState::Completed);
@@ -57,7 +57,9 @@ fn fan_out(items: u32) -> f64 {
     let result = Message::parse(br#"{"item":1}"#).expect("a message");
     let started = Instant::now();
     for index in 0..items {
-        let input = Input::ChildEnded { step: StepIndex(0), index, outcome: ChildOutcome::Completed(result.clone()) };
+        let child = job.child_id(StepIndex(0), index).expect("a child");
+        let ended = ChildEnd { child, round: 0, outcome: ChildOutcome::Completed(result.clone()) };
+        let input = Input::ChildEnded { step: StepIndex(0), index, ended };
         job.take(input, &context()).expect("taken");
     }
     assert_eq!(job.state(), JobState::Completed);

@@ -35,6 +35,8 @@ pub struct Metrics {
     pub replied: IntCounterVec,
     /// `workflow_steps_failed_total{workflow,step}`
     pub failed: IntCounterVec,
+    /// `workflow_steps_retried_total{workflow,step}`
+    pub retried: IntCounterVec,
     /// `workflow_step_duration_seconds{workflow,step}`: from the first dispatch to the end.
     pub step_duration: HistogramVec,
     /// `workflow_job_duration_seconds{workflow,state}`: of top-level jobs, from creation to the end.
@@ -85,6 +87,7 @@ impl Metrics {
             confirmed: kept.counters("steps_confirmed_total", "step messages confirmed by the broker", &["workflow", "step"]),
             replied: kept.counters("steps_replied_total", "steps settled by a reply", &["workflow", "step"]),
             failed: kept.counters("steps_failed_total", "steps whose attempts are spent", &["workflow", "step"]),
+            retried: kept.counters("steps_retried_total", "failed attempts that another one follows", &["workflow", "step"]),
             step_duration: kept.histograms("step_duration_seconds", "time from a step's first dispatch to its end", &["workflow", "step"]),
             job_duration: kept.histograms("job_duration_seconds", "time from a top-level job's creation to its end", &["workflow", "state"]),
             rejected: kept.counters("replies_rejected_total", "replies that changed nothing", &["reason"]),

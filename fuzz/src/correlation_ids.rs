@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     let job = world.create(&two_steps(), Message::default());
     let name = parsed.map_or(text, |id| id.step);
     for name in [name, "first".to_owned(), "second".to_owned(), "first".to_owned()] {
-        let _ = world.take(job, Input::Reply { step: name, reply: reply.clone() });
+        let _ = world.take(job, Input::Reply { step: name, attempt: None, reply: reply.clone() });
     }
 }
 

@@ -209,11 +209,11 @@ fn write_sample(file: &Path) {
 
 fn record(number: i64, decision: &Decision, created: Option<Created>) -> Record {
     let state = decision.state.map(|state| (state, Timestamp(number)));
-    Record { job: number, created, entries: decision.entries.clone(), state, closed: decision.closed }
+    Record { job: number, created, entries: decision.entries.clone(), state, closed: decision.closed, statuses: decision.statuses.clone() }
 }
 
 fn reply(step: &str, body: &str) -> Input {
-    Input::Reply { step: step.to_owned(), reply: Reply::Result(body.to_owned().into()) }
+    Input::Reply { step: step.to_owned(), attempt: None, reply: Reply::Result(body.to_owned().into()) }
 }
 
 fn definition() -> Arc<Definition> {

@@ -8,26 +8,34 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, StepMessage};
 use crate::engine::id::span_id;
-use crate::engine::{Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Origin, Rejected, StepIndex, Timestamp};
+use crate::engine::{
+    ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin, Rejected,
+    StepIndex, Timestamp,
+};
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
-use actix::{Actor, ActorContext, Handler};
+use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A job under way.
 pub struct JobActor {
-    shared: Arc<Shared>,
-    id: JobId,
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: JobId,
     number: JobNumber,
     root: JobNumber,
-    parent: Option<JobNumber>,
+    pub(super) parent: Option<JobNumber>,
     start: Option<Start>,
     /// None from a panic until it is rebuilt.
-    job: Option<Job>,
+    pub(super) job: Option<Job>,
     /// What came in between.
     set_aside: Vec<JobInput>,
+    /// The state in which the metrics count the job.
+    pub(super) counted: Option<JobState>,
+    /// What is due next, and the wait for it.
+    timer: Option<(Timestamp, SpawnHandle)>,
 }
 
 /// What a job can be told.
@@ -48,8 +56,10 @@ pub enum JobInput {
         /// Answered after the commit of the job's creation.
         answer: oneshot::Sender<Answer>,
     },
-    /// A client ends the job.
+    /// A client ends the job: cancels it, or has it deleted.
     End(oneshot::Sender<Answer>),
+    /// A client asks something of it; answered after the commit.
+    Operate(Operation, oneshot::Sender<Answer>),
     /// A queue of a virtual host was found missing.
     QueueMissing {
         /// The virtual host.
@@ -90,6 +100,9 @@ pub enum Start {
     },
 }
 
+/// The longest wait for a timer; what is due later is looked at again then.
+const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// A job actor to be started.
 pub struct Spawn {
     /// The job.
@@ -119,6 +132,8 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
         start: Some(start),
         job: None,
         set_aside: Vec::new(),
+        counted: None,
+        timer: None,
     });
     // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
     let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
@@ -152,14 +167,42 @@ impl JobActor {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         self.shared.routes.remove(self.id, self.number, origin.parent.is_none());
         if let Some(parent) = origin.parent {
-            let outcome = crate::engine::ChildOutcome::Failed("the creation of the child job panicked".into());
-            let input = Input::ChildEnded { step: parent.step, index: parent.index, outcome };
-            Outgoing::ToParent(parent, input).release(&self.shared);
+            let outcome = ChildOutcome::Failed("the creation of the child job panicked".into());
+            Outgoing::ToParent(parent, ChildEnd { child: self.id, round: 0, outcome }).release(&self.shared);
         }
         ctx.stop();
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        self.act(input, ctx);
+        self.set_timer(ctx);
+    }
+
+    /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock, once.
+    fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
+        let due = self.job.as_ref().and_then(Job::next_timer);
+        if due == self.timer.as_ref().map(|(due, _)| *due) {
+            return;
+        }
+        if let Some((_, wait)) = self.timer.take() {
+            ctx.cancel_future(wait);
+        }
+        let Some(due) = due else { return };
+        if faults::planted("retry timer lost") {
+            return;
+        }
+        let left = Duration::from_nanos(u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default());
+        let wait = ctx.run_later(left.min(WAIT_MAX), move |actor, ctx| {
+            actor.timer = None;
+            if left <= WAIT_MAX {
+                actor.take(Input::Timer { due }, Vec::new());
+            }
+            actor.set_timer(ctx);
+        });
+        self.timer = Some((due, wait));
+    }
+
+    fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
         if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
             return self.set_aside.push(input);
         }
@@ -167,6 +210,7 @@ impl JobActor {
             JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::End(answer) => self.end(answer),
+            JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { vhost, queue, done } => {
                 if self.job.as_ref().is_some_and(|job| *job.definition().vhost == *vhost) {
                     self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
@@ -179,24 +223,33 @@ impl JobActor {
 
     fn rebuilt(&mut self, recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
         self.resume(recovered.job, recovered.effects);
+        for order in recovered.orders {
+            self.take(Input::Order(order), Vec::new());
+        }
         if let Some(reason) = abandon {
             self.take(Input::Abandon(reason), Vec::new());
         }
         for input in std::mem::take(&mut self.set_aside) {
-            self.receive(input, ctx);
+            self.act(input, ctx);
         }
     }
 
     /// Goes on with a job from the journal; what its effects follow from is committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.job = Some(job);
+        self.count();
         let (shared, now) = (self.shared.clone(), clock::now());
         effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).for_each(|outgoing| outgoing.release(&shared));
     }
 
+    /// Lets the engine decide; `release` follows the commit.
+    fn take(&mut self, input: Input, release: Vec<Outgoing>) {
+        self.decide(input, release, None);
+    }
+
     /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt from the journal, what comes
-    /// in meanwhile is set aside, and a delivery that was being taken goes back to its queue.
-    fn take(&mut self, input: Input, mut release: Vec<Outgoing>) {
+    /// in meanwhile is set aside, and a delivery that was being taken goes back to its queue. A client is told the job's state.
+    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<oneshot::Sender<Answer>>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
@@ -209,9 +262,13 @@ impl JobActor {
                 if faults::planted("ack before commit") {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
+                release.extend(answer.map(|answer| Outgoing::Answer(answer, Answer::Changed(job.state()))));
                 self.append(decision, None, now, release);
             }
-            Ok(Err(rejected)) => self.reject(rejected, release),
+            Ok(Err(rejected)) => {
+                release.extend(answer.map(|answer| Outgoing::Answer(answer, Answer::Conflict(format!("nothing to change: {}", rejected.label())))));
+                self.reject(rejected, release);
+            }
             Err(_) => {
                 self.job = None;
                 shared.wiring().supervisor.post(SupervisorInput::Panicked { number: self.number, id: self.id });
@@ -232,6 +289,7 @@ impl JobActor {
         } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
             self.release_after_commit(release);
         }
+        self.close_if_over();
     }
 
     fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
@@ -250,24 +308,45 @@ impl JobActor {
 
     fn end(&mut self, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
-        if job.state() == JobState::Running {
-            let input = Input::Cancel { reason: "by a call of the API".into(), tell_parent: true };
-            return self.take(input, vec![Outgoing::Answer(answer, Answer::Cancelled)]);
+        if !job.state().is_ended() {
+            return self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer);
         }
         if self.parent.is_some() {
             return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
         }
         // It has failed and was kept for late replies.
-        self.release_after_commit(vec![Outgoing::Closed { id: self.id, number: self.number, is_root: true }, Outgoing::Delete(self.number, answer)]);
+        self.release_after_commit(vec![self.closed(), Outgoing::Delete(self.number, answer)]);
+    }
+
+    fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
+        let Some(job) = &mut self.job else { return };
+        if let Some(objection) = job.objection(&operation) {
+            Outgoing::Answer(answer, objection.into()).release(&self.shared);
+            return self.close_if_over();
+        }
+        tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
+        self.decide(Input::Operate(operation), Vec::new(), Some(answer));
+    }
+
+    fn closed(&self) -> Outgoing {
+        Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none() }
+    }
+
+    /// A job that was brought back in vain goes again.
+    fn close_if_over(&self) {
+        if self.job.as_ref().is_some_and(Job::is_closed) {
+            self.release_after_commit(vec![self.closed()]);
+        }
     }
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
-        let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false };
+        let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new() };
         self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent: true, release }));
     }
 
-    fn append(&self, decision: Decision, created: Option<Created>, now: Timestamp, mut release: Vec<Outgoing>) {
+    fn append(&mut self, decision: Decision, created: Option<Created>, now: Timestamp, mut release: Vec<Outgoing>) {
         self.observe(&decision, now);
+        self.count();
         faults::observe("job::decided", || (self.number, self.job.clone()));
         let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. }]);
         let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
@@ -277,10 +356,11 @@ impl JobActor {
             release.extend(effects);
         }
         if decision.closed {
-            release.push(Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none() });
+            release.push(self.closed());
         }
         let state = decision.state.map(|state| (state, now));
-        let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed };
+        let statuses = decision.statuses;
+        let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed, statuses };
         self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent, release }));
     }
 
@@ -294,91 +374,9 @@ impl JobActor {
             Effect::StartChild { origin, message } => {
                 Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))
             }
-            Effect::HaltChild(id, reason) => Outgoing::ToChild(id, Input::Halt(reason)),
-            Effect::CancelChild(id, reason) => Outgoing::ToChild(id, Input::Cancel { reason, tell_parent: false }),
-            Effect::TellParent(parent, outcome) => Outgoing::ToParent(parent, Input::ChildEnded { step: parent.step, index: parent.index, outcome }),
+            Effect::TellChild(id, order) => Outgoing::ToChild(id, order),
+            Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
         })
-    }
-
-    /// Counts and logs what was decided, in one place.
-    fn observe(&self, decision: &Decision, now: Timestamp) {
-        let Some(job) = &self.job else { return };
-        let metrics = &self.shared.metrics;
-        let workflow = job.definition().full_name();
-        let is_root = self.parent.is_none();
-        let name = |step: StepIndex| job.graph().step(step).name.clone();
-        for entry in &decision.entries {
-            match entry {
-                Entry::JobCreated { .. } => {
-                    if is_root {
-                        metrics.jobs_created.with_label_values(&[&*workflow]).inc();
-                        metrics.jobs.with_label_values(&[&*workflow, JobState::Running.word()]).inc();
-                    } else {
-                        metrics.child_jobs.inc();
-                    }
-                    tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
-                }
-                Entry::StepStarted { step, attempt, .. } => {
-                    metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt, "step started");
-                }
-                Entry::StepUnconfirmed { step } => {
-                    metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, "step dispatched again: its queue was lost");
-                }
-                Entry::StepConfirmed { step } => metrics.confirmed.with_label_values(&[&*workflow, &*name(*step)]).inc(),
-                Entry::StepCompleted { step, .. } | Entry::FanOutCompleted { step, .. } => {
-                    let elapsed = job.step(*step).started.map_or(0, |started| now.0 - started.0);
-                    metrics.replied.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    metrics.step_duration.with_label_values(&[&*workflow, &*name(*step)]).observe(elapsed as f64 / 1e9);
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, elapsed_ms = elapsed / 1_000_000, "step completed");
-                }
-                Entry::StepFailed { step, failure, .. } => {
-                    metrics.failed.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::warn!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, reason = %failure.reason, "step failed");
-                }
-                Entry::FanOutStarted { step, items, warning, .. } => {
-                    if let Some(warning) = warning {
-                        tracing::warn!(job = %self.id, step = %name(*step), warning = %warning, "fan-out started");
-                    } else {
-                        tracing::debug!(job = %self.id, step = %name(*step), items, "fan-out started");
-                    }
-                }
-                Entry::ChildrenStarted { step, from, count, .. } => {
-                    tracing::trace!(job = %self.id, step = %name(*step), from, count, "children started")
-                }
-                Entry::ChildCompleted { step, index, .. } => tracing::trace!(job = %self.id, step = %name(*step), index, "child completed"),
-                Entry::ChildFailed { step, index } => tracing::debug!(job = %self.id, step = %name(*step), index, "child failed"),
-                Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),
-            }
-        }
-    }
-
-    fn observe_end(&self, job: &Job, workflow: &str, now: Timestamp) {
-        let metrics = &self.shared.metrics;
-        let state = job.state().word();
-        let elapsed = now.0 - job.origin().created.0;
-        if self.parent.is_some() {
-            metrics.child_jobs.dec();
-            tracing::debug!(job = %self.id, state, elapsed_ms = elapsed / 1_000_000, "child job ended");
-            return;
-        }
-        metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
-        metrics.jobs.with_label_values(&[workflow, JobState::Running.word()]).dec();
-        metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
-        tracing::info!(job = %self.id, workflow, state, elapsed_ms = elapsed / 1_000_000, reason = job.reason().map(|reason| &**reason), "job ended");
-    }
-}
-
-/// Counts a recovered job among those under way.
-pub(super) fn observe_recovered(shared: &Shared, job: &Job) {
-    if job.state() != JobState::Running {
-        return;
-    }
-    if job.origin().parent.is_some() {
-        shared.metrics.child_jobs.inc();
-    } else {
-        shared.metrics.jobs.with_label_values(&[&*job.definition().full_name(), JobState::Running.word()]).inc();
     }
 }
 
@@ -419,6 +417,7 @@ impl Actor for JobActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         if let Some(start) = self.start.take() {
             self.begin(start, ctx);
+            self.set_timer(ctx);
         }
     }
 }

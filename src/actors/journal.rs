@@ -2,6 +2,7 @@
 //! one transaction; only after its commit do the effects leave.
 
 use super::outbox::{Answer, Outgoing};
+use super::router::{Errand, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
@@ -28,6 +29,8 @@ pub enum JournalInput {
     Append(Append),
     /// Rebuild a job for the supervisor, behind all that was appended before.
     Reload(JobNumber),
+    /// Rebuild an ended job that is to go on, for the router.
+    Revive(JobNumber, Errand),
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
     /// Answer when all that was appended before is committed.
@@ -88,6 +91,18 @@ impl JournalActor {
                 }
                 match self.store.recover_one(number) {
                     Ok(recovered) => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered.map(Box::new))),
+                    Err(error) => self.broken(&error),
+                }
+            }
+            JournalInput::Revive(number, errand) => {
+                if !self.commit(ctx) {
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| {
+                        actor.receive(JournalInput::Revive(number, errand), ctx);
+                    });
+                    return;
+                }
+                match self.store.recover_one(number) {
+                    Ok(recovered) => self.shared.wiring().router.post(RouterInput::Revived(recovered.map(Box::new), errand)),
                     Err(error) => self.broken(&error),
                 }
             }

@@ -8,6 +8,7 @@ pub mod bus;
 pub mod clock;
 pub mod job;
 pub mod journal;
+mod observe;
 pub mod outbox;
 pub mod router;
 pub mod shared;

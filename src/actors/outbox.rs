@@ -4,7 +4,7 @@ use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use crate::bus::{Acknowledge, StepMessage};
-use crate::engine::{Input, JobId, Message, Origin, Parent};
+use crate::engine::{ChildEnd, Input, JobId, JobState, Message, Objection, Order, Origin, Parent};
 use crate::faults;
 use crate::journal::JobNumber;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub enum Outgoing {
     /// Start a child job.
     StartChild(Box<NewChild>),
     /// Tell a child job.
-    ToChild(JobId, Input),
+    ToChild(JobId, Order),
     /// Tell the parent.
-    ToParent(Parent, Input),
+    ToParent(Parent, ChildEnd),
     /// Tell a client.
     Answer(oneshot::Sender<Answer>, Answer),
     /// The job takes no more input: its id is free again, its actor ends.
@@ -62,12 +62,14 @@ pub enum Answer {
     Conflict(String),
     /// There are too many.
     Overloaded(String),
-    /// It was running and is cancelled.
-    Cancelled,
+    /// What was asked of it is done; its state now.
+    Changed(JobState),
     /// It is deleted.
     Deleted,
     /// There is none.
     Unknown,
+    /// The job has no such step.
+    UnknownStep(String),
     /// Something broke; the text is for the log and the client.
     Failed(String),
 }
@@ -99,6 +101,15 @@ impl Answer {
     /// What a client is told who ends a child job that has ended.
     pub fn of_ended_child(id: JobId) -> Answer {
         Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))
+    }
+}
+
+impl From<Objection> for Answer {
+    fn from(objection: Objection) -> Answer {
+        match objection {
+            Objection::UnknownStep(text) => Answer::UnknownStep(text),
+            Objection::Conflict(text) => Answer::Conflict(text),
+        }
     }
 }
 
@@ -138,10 +149,10 @@ impl Outgoing {
             }
             Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),
             // Through the router, behind the child's start.
-            Outgoing::ToChild(id, input) => shared.wiring().router.post(RouterInput::ToJob(id, input)),
-            Outgoing::ToParent(parent, input) => {
+            Outgoing::ToChild(id, order) => shared.wiring().router.post(RouterInput::ToChild(id, order)),
+            Outgoing::ToParent(parent, ended) => {
                 if let Some(mailbox) = shared.routes.find(parent.job) {
-                    mailbox.post(JobInput::Take { input, ack: None });
+                    mailbox.post(JobInput::Take { input: Input::ChildEnded { step: parent.step, index: parent.index, ended }, ack: None });
                 }
             }
             Outgoing::Answer(to, answer) => {

@@ -1,13 +1,13 @@
 //! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
 
 use super::job::{self, JobActor, JobInput, Spawn, Start};
-use super::outbox::{Answer, Done, Known, NewChild};
+use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
-use crate::engine::{Claims, CorrelationId, Definition, Input, JobId, Message, Origin, Reply};
+use crate::engine::{ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Reply};
 use crate::faults;
-use crate::journal::JobNumber;
+use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -107,6 +107,12 @@ pub enum RouterInput {
     StartChild(Box<NewChild>),
     /// Something for a job, if it takes input.
     ToJob(JobId, Input),
+    /// What a parent tells its child job. One that has ended is brought back to be retried.
+    ToChild(JobId, Order),
+    /// A client asks something of a job.
+    Operate(JobId, Operation, oneshot::Sender<Answer>),
+    /// The journal has rebuilt an ended job that is to go on, if it is still there.
+    Revived(Option<Box<Recovered>>, Errand),
     /// A client ends a job: cancels it if it runs, deletes it if it has ended.
     End(JobId, oneshot::Sender<Answer>),
     /// A queue was found missing in a virtual host.
@@ -118,6 +124,14 @@ pub enum RouterInput {
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
+}
+
+/// Why an ended job is brought back.
+pub enum Errand {
+    /// Its parent has it retried.
+    Order(JobId, Order),
+    /// A client asks something of it.
+    Operate(Operation, oneshot::Sender<Answer>),
 }
 
 /// A top-level job that a client asks for.
@@ -148,6 +162,9 @@ impl Router {
                     mailbox.post(JobInput::Take { input, ack: None });
                 }
             }
+            RouterInput::ToChild(id, order) => self.tell_child(id, order),
+            RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
+            RouterInput::Revived(recovered, errand) => self.revived(recovered.map(|recovered| *recovered), errand),
             RouterInput::End(id, answer) => self.end(id, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
@@ -166,11 +183,11 @@ impl Router {
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
             (Some(dead), _) => Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() },
             (None, Some("error")) => Reply::Error(delivery.body.clone()),
-            // Shown by a later version; it must not complete the step.
-            (None, Some("progress")) => return self.reject(delivery, "progress"),
+            (None, Some("progress")) => Reply::Progress(delivery.body.clone()),
             (None, _) => Reply::Result(delivery.body.clone()),
         };
-        mailbox.post(JobInput::Take { input: Input::Reply { step, reply }, ack: Some(delivery.into_settlement()) });
+        let input = Input::Reply { step, attempt: delivery.attempt, reply };
+        mailbox.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
     }
 
     fn reject(&self, delivery: Delivery, reason: &'static str) {
@@ -236,6 +253,86 @@ impl Router {
         let number = self.shared.take_number();
         let start = Start::New { origin: Arc::new(origin), message: child.message, answer: None };
         job::spawn(&self.shared, Spawn { id, number, root: child.root, parent: Some(child.parent), start });
+    }
+
+    fn tell_child(&self, id: JobId, order: Order) {
+        if let Some(mailbox) = self.shared.routes.find(id) {
+            return mailbox.post(JobInput::Take { input: Input::Order(order), ack: None });
+        }
+        if matches!(order, Order::Retry { .. }) {
+            match self.shared.reader.creation(id) {
+                Ok(Some(found)) => self.revive(found.number, Errand::Order(id, order)),
+                Ok(None) => tracing::error!(job = %id, "a child job that is to be retried is not in the journal"),
+                Err(error) => tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read"),
+            }
+        }
+    }
+
+    fn operate(&self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
+        if let Some(mailbox) = self.shared.routes.find(id) {
+            return mailbox.post(JobInput::Operate(operation, answer));
+        }
+        match self.shared.reader.job(id) {
+            Ok(None) => tell(answer, Answer::Unknown),
+            Ok(Some(found)) => match found.job.objection(&operation) {
+                Some(objection) => tell(answer, objection.into()),
+                None => self.revive(found.number, Errand::Operate(operation, answer)),
+            },
+            Err(error) => tell(answer, Answer::Failed(error.to_string())),
+        }
+    }
+
+    /// An ended job goes on: its actor is made from the journal, behind all that was committed.
+    fn revive(&self, number: JobNumber, errand: Errand) {
+        self.shared.wiring().journal.post(super::journal::JournalInput::Revive(number, errand));
+    }
+
+    fn revived(&self, recovered: Option<Recovered>, errand: Errand) {
+        let shared = &self.shared;
+        let Some(Recovered { number, root, parent, job, .. }) = recovered else {
+            return match errand {
+                // Deleted with its top-level job.
+                Errand::Order(..) => {}
+                Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
+            };
+        };
+        let id = job.id();
+        // Somebody else may have brought it back meanwhile.
+        if shared.routes.find(id).is_none() {
+            let limit = shared.settings.limits.jobs_running_max;
+            let refusal = if parent.is_none() && shared.routes.roots() >= limit {
+                Some(Answer::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)")))
+            } else if shared.routes.claim(id) {
+                None
+            } else {
+                Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start")))
+            };
+            match (refusal, errand) {
+                (None, errand) => {
+                    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
+                    self.run_errand(id, errand);
+                }
+                (Some(refusal), Errand::Operate(_, answer)) => tell(answer, refusal),
+                (Some(_), Errand::Order(_, order)) => self.cannot_retry(&job, &order),
+            }
+            return;
+        }
+        self.run_errand(id, errand);
+    }
+
+    fn run_errand(&self, id: JobId, errand: Errand) {
+        let Some(mailbox) = self.shared.routes.find(id) else { return };
+        mailbox.post(match errand {
+            Errand::Order(_, order) => JobInput::Take { input: Input::Order(order), ack: None },
+            Errand::Operate(operation, answer) => JobInput::Operate(operation, answer),
+        });
+    }
+
+    /// A child job whose id another job has by now fails once more.
+    fn cannot_retry(&self, child: &Job, order: &Order) {
+        let (Some(parent), Order::Retry { round }) = (child.origin().parent, order) else { return };
+        let outcome = ChildOutcome::Failed("its id belongs to another job by now".into());
+        Outgoing::ToParent(parent, ChildEnd { child: child.id(), round: *round, outcome }).release(&self.shared);
     }
 
     fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {

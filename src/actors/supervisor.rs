@@ -168,7 +168,6 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
     let arbiters = wire(&shared, store, &recovered, threads, transport)?;
     for recovered in recovered {
-        job::observe_recovered(&shared, &recovered.job);
         respawn(&shared, recovered);
     }
     Ok(Manager { shared, fatal, arbiters })
@@ -176,15 +175,19 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
 
 /// A recovered job starts at once; what it tells others must find them started, so it is told behind them.
 fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
-    let Recovered { number, root, parent, job, effects } = recovered;
+    let Recovered { number, root, parent, job, effects, orders } = recovered;
     let (told, effects): (Vec<Effect>, Vec<Effect>) = effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
-    job::spawn(shared, Spawn { id: job.id(), number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
+    let id = job.id();
+    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
+    let router = &shared.wiring().router;
     for effect in told {
-        if let Effect::TellParent(parent, outcome) = effect {
-            let input = Input::ChildEnded { step: parent.step, index: parent.index, outcome };
+        if let Effect::TellParent(parent, ended) = effect {
             // Parents were started before their children.
-            shared.wiring().router.post(RouterInput::ToJob(parent.job, input));
+            router.post(RouterInput::ToJob(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended }));
         }
+    }
+    for order in orders {
+        router.post(RouterInput::ToChild(id, order));
     }
 }
 

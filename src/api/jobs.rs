@@ -1,20 +1,20 @@
 //! Workflows and jobs: create, list, show, end.
 
 use super::problem::Problem;
+use super::view::JobView;
 use crate::actors::outbox::Answer;
 use crate::actors::router::RouterInput;
 use crate::actors::shared::Shared;
 use crate::actors::{clock, supervisor};
-use crate::engine::{Definition, Job, JobId, JobState, Message, Step, StepRun, StepState, Timestamp};
+use crate::engine::{Definition, JobId, Message, Timestamp};
 use crate::journal::JournalError;
-use crate::journal::read::{EndedCursor, Found, Reader};
+use crate::journal::read::{EndedCursor, Reader};
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
@@ -75,7 +75,7 @@ pub async fn create(
         Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
         Answer::Unknown => Err(Problem::not_found(format!("unknown workflow {}", definition.full_name()))),
         Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Cancelled | Answer::Deleted => Err(Problem::broken("a creation was answered as an end".to_owned())),
+        Answer::Changed(_) | Answer::Deleted | Answer::UnknownStep(_) => Err(Problem::broken("a creation was answered as an end".to_owned())),
     }
 }
 
@@ -356,9 +356,10 @@ pub async fn end(shared: web::Data<Shared>, path: web::Path<String>) -> Result<H
         return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
     }
     match answered.await {
-        Ok(Answer::Cancelled) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": JobState::Cancelled }))),
+        Ok(Answer::Changed(state)) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state }))),
         Ok(Answer::Deleted) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" }))),
         Ok(Answer::Unknown) => Err(unknown_job(id)),
+        Ok(Answer::UnknownStep(reason)) => Err(Problem::not_found(reason)),
         Ok(Answer::Conflict(reason)) => Err(Problem::conflict(reason)),
         Ok(Answer::Overloaded(reason)) => Err(Problem::overloaded(reason)),
         Ok(Answer::Failed(reason)) => Err(Problem::broken(reason)),
@@ -414,171 +415,5 @@ impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
     fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
         let parsed = web::Query::<T>::from_query(request.query_string());
         std::future::ready(parsed.map(|query| Query(query.into_inner())).map_err(|error| Problem::malformed(format!("the query: {error}"))))
-    }
-}
-
-/// A job as the API shows it.
-#[derive(Serialize)]
-struct JobView<'a> {
-    uuid: JobId,
-    workflow: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<&'a str>,
-    state: JobState,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    created: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent: Option<ParentView>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    running: Vec<StepEntry<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    completed: Vec<StepEntry<'a>>,
-    steps: Vec<StepView<'a>>,
-}
-
-#[derive(Serialize)]
-struct ParentView {
-    job: JobId,
-    root: JobId,
-    item: u32,
-}
-
-/// `E` of SPEC §8.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StepEntry<'a> {
-    name: &'a str,
-    start_time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    elapsed: Option<i64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tasks: Vec<JobId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Message>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StepView<'a> {
-    name: &'a str,
-    state: StepState,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<&'a str>,
-    attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    start_time: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    end_time: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    raw: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    warning: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    children: Option<ChildrenView>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ChildrenView {
-    items: u32,
-    started: u32,
-    ended: u32,
-    failed: u32,
-    without_item: u32,
-}
-
-struct Time(Timestamp);
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let since = Duration::from_nanos(u64::try_from(self.0.0).unwrap_or_default());
-        serializer.collect_str(&humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + since))
-    }
-}
-
-impl<'a> JobView<'a> {
-    fn of(found: &'a Found) -> JobView<'a> {
-        let job = &found.job;
-        let origin = job.origin();
-        let created = origin.created;
-        let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
-        let mut completed = vec![StepEntry::done("__start__", created, first_start, Vec::new(), job.message().clone())];
-        let mut running = Vec::new();
-        for (at, (step, run)) in job.steps().enumerate() {
-            let tasks = children(job, at, run);
-            let started = run.started.unwrap_or(created);
-            match run.state {
-                StepState::Running => running.push(StepEntry {
-                    name: &step.name,
-                    start_time: Time(started),
-                    elapsed: None,
-                    tasks,
-                    message: run.fan_out.as_ref().map(|fan_out| fan_out.input().clone()),
-                }),
-                StepState::Completed => {
-                    let output = run.output.clone().unwrap_or_default();
-                    completed.push(StepEntry::done(&step.name, started, run.ended.unwrap_or(started), tasks, output));
-                }
-                StepState::Waiting | StepState::Failed => {}
-            }
-        }
-        if job.state() == JobState::Completed {
-            let ended = job.ended().unwrap_or(created);
-            completed.push(StepEntry::done("__end__", ended, ended, Vec::new(), job.result()));
-        }
-        JobView {
-            uuid: job.id(),
-            workflow: job.definition().full_name(),
-            task: origin.parent.is_some().then(|| job.graph().name.as_str()),
-            state: job.state(),
-            reason: job.reason().map(|reason| &**reason),
-            created: Time(created),
-            ended: job.ended().map(Time),
-            parent: origin.parent.map(|parent| ParentView { job: parent.job, root: origin.root, item: parent.index }),
-            running,
-            completed,
-            steps: job.steps().map(|(step, run)| StepView::of(step, run)).collect(),
-        }
-    }
-}
-
-fn children(job: &Job, at: usize, run: &StepRun) -> Vec<JobId> {
-    let Some(fan_out) = &run.fan_out else { return Vec::new() };
-    let step = crate::engine::StepIndex(u16::try_from(at).unwrap_or(u16::MAX));
-    (0..fan_out.started()).filter_map(|index| job.child_id(step, index)).collect()
-}
-
-impl<'a> StepEntry<'a> {
-    fn done(name: &'a str, started: Timestamp, ended: Timestamp, tasks: Vec<JobId>, message: Message) -> StepEntry<'a> {
-        // At least 1: clients know an entry without `elapsed` as one that still runs.
-        StepEntry { name, start_time: Time(started), elapsed: Some((ended.0 - started.0).max(1)), tasks, message: Some(message) }
-    }
-}
-
-impl<'a> StepView<'a> {
-    fn of(step: &'a Step, run: &'a StepRun) -> StepView<'a> {
-        StepView {
-            name: &step.name,
-            state: run.state,
-            queue: step.task.is_none().then_some(&*step.queue),
-            attempt: run.attempt,
-            start_time: run.started.map(Time),
-            end_time: run.ended.map(Time),
-            reason: run.failure.as_ref().map(|failure| &*failure.reason),
-            raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
-            warning: run.warning.as_deref(),
-            children: run.fan_out.as_ref().map(|fan_out| ChildrenView {
-                items: fan_out.items(),
-                started: fan_out.started(),
-                ended: fan_out.ended(),
-                failed: fan_out.failed(),
-                without_item: fan_out.without_item(),
-            }),
-        }
     }
 }

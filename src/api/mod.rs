@@ -3,6 +3,7 @@
 pub mod jobs;
 pub mod observe;
 mod problem;
+mod view;
 
 use crate::actors::shared::Shared;
 use actix_web::body::MessageBody;

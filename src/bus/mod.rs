@@ -60,6 +60,9 @@ pub struct Delivery {
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
+    /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of a reply if the worker
+    /// gives it back.
+    pub attempt: Option<u32>,
     /// Set when the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered it before.
@@ -135,7 +138,7 @@ impl Drop for Settlement {
 impl Delivery {
     /// A delivery; `settlement` leads back to the bus.
     pub fn new(correlation_id: Option<String>, body: Bytes, settlement: Settlement) -> Delivery {
-        Delivery { correlation_id, kind: None, dead_letter: None, redelivered: false, body, settlement }
+        Delivery { correlation_id, kind: None, attempt: None, dead_letter: None, redelivered: false, body, settlement }
     }
 
     /// Takes the message off its queue. Only after the commit of what followed from it: a crash between must redeliver.

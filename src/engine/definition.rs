@@ -3,7 +3,9 @@
 
 use super::expression::Expression;
 use super::id::StepIndex;
+use core::time::Duration;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// A workflow: its own graph and those of its tasks. Plain data; what can be derived is not stored.
@@ -60,6 +62,12 @@ pub struct FanOutKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(Duration::from_millis(self.0)).fmt(f)
+    }
+}
 
 /// How many child jobs of a fan-out step may fail (key `tolerate`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
-//! What goes into a decision and what comes out: inputs, entries, effects.
+//! What comes out of a decision: entries for the journal, effects for the world.
 
-use super::definition::{Definition, GraphIndex};
+use super::definition::{Definition, GraphIndex, Millis};
 use super::id::{JobId, StepIndex};
+use super::input::{ChildEnd, Order};
 use super::json::{Json, Message};
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -14,6 +14,14 @@ pub const REPLY_KEPT_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// The time after a span from this one.
+    pub(super) fn after(self, span: Option<Millis>) -> Option<Timestamp> {
+        let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
+        Some(Timestamp(self.0.saturating_add(span_ns)))
+    }
+}
 
 /// Where a job comes from: all that never changes about it, but its message.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,106 +53,18 @@ pub struct Parent {
     pub index: u32,
 }
 
-/// The limits that decisions look at (settings, section `limits` and `fanout`).
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The largest step message, in bytes.
-    pub step_message_bytes_max: usize,
-    /// The largest reply, in bytes.
-    pub reply_bytes_max: usize,
-    /// Levels of child jobs below a job.
-    pub depth_max: u16,
-    /// Child jobs of one step under way at once, where its task says nothing.
-    pub window: u32,
-}
-
-/// Reserves ids of jobs that have not ended, over all jobs of the process.
-pub trait Claims {
-    /// Reserves `id`; false if a job that has not ended has it.
-    fn claim(&self, id: JobId) -> bool;
-}
-
-/// A rule in place of a table.
-impl<F: Fn(JobId) -> bool> Claims for F {
-    fn claim(&self, id: JobId) -> bool {
-        self(id)
-    }
-}
-
-/// What a decision may look at beside the job: time and chance are arguments.
-pub struct Context<'a> {
-    /// The time of the decision.
-    pub now: Timestamp,
-    /// The limits in force.
-    pub limits: &'a Limits,
-    /// Who has which id.
-    pub claims: &'a dyn Claims,
-}
-
-/// What happens to a job.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// A worker answered, or the broker gave its message up.
-    Reply {
-        /// The step's name, from the correlation id.
-        step: String,
-        /// What came.
-        reply: Reply,
-    },
-    /// The broker took responsibility for a step message.
-    Confirmed {
-        /// The step.
-        step: StepIndex,
-        /// The attempt that was dispatched.
-        attempt: u32,
-    },
-    /// A queue was found missing: what was in it is lost.
-    QueueMissing(Arc<str>),
-    /// A child job ended.
-    ChildEnded {
-        /// The fan-out step.
-        step: StepIndex,
-        /// The item's index.
-        index: u32,
-        /// How it ended.
-        outcome: ChildOutcome,
-    },
-    /// The job's parent failed: nothing new is dispatched (SPEC §6).
-    Halt(Arc<str>),
-    /// A user, or the parent, cancels the job.
-    Cancel {
-        /// Why, for the reader.
-        reason: Arc<str>,
-        /// Whether the parent is to be told (not when the parent itself is cancelled).
-        tell_parent: bool,
-    },
-    /// The job cannot go on: its actor panicked once too often.
-    Abandon(Arc<str>),
-}
-
-/// What a worker, or the broker in its place, said of an attempt.
-#[derive(Clone, Debug)]
-pub enum Reply {
-    /// A result: the body, not yet parsed.
-    Result(Bytes),
-    /// `type: error`: the attempt failed; the body, not yet parsed.
-    Error(Bytes),
-    /// The broker dead-lettered the step message.
-    DeadLettered {
-        /// The queue it was in.
-        queue: String,
-        /// The broker's word: `rejected`, `expired`, …
-        reason: String,
-    },
-}
-
-/// How a child job ended, as its parent sees it.
-#[derive(Clone, Debug)]
-pub enum ChildOutcome {
-    /// With this result.
-    Completed(Message),
-    /// Failed or cancelled, for this reason.
-    Failed(Arc<str>),
+/// What a worker tells of a step that runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The step's status from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Arc<str>>,
+    /// How much of the work is done: a number from 0 to 1, as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Json>,
+    /// A sentence for the reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Arc<str>>,
 }
 
 /// Why a step failed.
@@ -166,8 +86,11 @@ pub enum Entry {
         /// A top-level job's message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Message>,
+        /// When it fails, if it is not done by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
-    /// A plain step's message is to go out, unconfirmed.
+    /// A plain step's message is to go out, unconfirmed; of an external step none.
     StepStarted {
         /// The step.
         step: StepIndex,
@@ -175,6 +98,9 @@ pub enum Entry {
         attempt: u32,
         /// When.
         at: Timestamp,
+        /// When the attempt fails, if there is no reply by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
     /// The broker confirmed the message of the attempt.
     StepConfirmed {
@@ -194,6 +120,45 @@ pub enum Entry {
         at: Timestamp,
         /// The reply, the step's output.
         output: Message,
+    },
+    /// The worker told how it gets on.
+    StepProgressed {
+        /// The step.
+        step: StepIndex,
+        /// When.
+        at: Timestamp,
+        /// What it told.
+        progress: Progress,
+        /// When the attempt fails now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
+    },
+    /// An attempt failed; the next one follows after a pause.
+    AttemptFailed {
+        /// The step.
+        step: StepIndex,
+        /// The attempt.
+        attempt: u32,
+        /// When.
+        at: Timestamp,
+        /// Why.
+        failure: Failure,
+        /// When the next one is due.
+        retry_at: Timestamp,
+    },
+    /// Its condition `when` came to false.
+    StepSkipped {
+        /// The step.
+        step: StepIndex,
+        /// When.
+        at: Timestamp,
+    },
+    /// Its condition `cancelWhen` came to true.
+    StepCancelled {
+        /// The step.
+        step: StepIndex,
+        /// When.
+        at: Timestamp,
     },
     /// The step's attempts are spent.
     StepFailed {
@@ -215,6 +180,21 @@ pub enum Entry {
         /// What the reader should know: the list was missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<Arc<str>>,
+        /// When it fails, if it is not done by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
+    },
+    /// A fan-out step goes on after a failure: the child jobs that were started and have no result are retried.
+    FanOutRestarted {
+        /// The step.
+        step: StepIndex,
+        /// Which beginning, from 2.
+        attempt: u32,
+        /// When.
+        at: Timestamp,
+        /// When it fails, if it is not done by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
     /// Child jobs `from..from + count` are to be started.
     ChildrenStarted {
@@ -266,6 +246,39 @@ pub enum Entry {
         at: Timestamp,
         /// Why.
         reason: Arc<str>,
+        /// Whether it takes no more replies: its deadline has passed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        expired: bool,
+    },
+    /// Nothing new is dispatched from now on.
+    JobPaused {
+        /// When.
+        at: Timestamp,
+    },
+    /// It goes on after a pause.
+    JobResumed {
+        /// When.
+        at: Timestamp,
+    },
+    /// A failed job goes on from its failed steps.
+    JobRetried {
+        /// When.
+        at: Timestamp,
+        /// How often it has been retried with this one.
+        round: u32,
+        /// When it fails now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
+    },
+    /// A step, and all that depends on it, begins once more.
+    JobRerun {
+        /// When.
+        at: Timestamp,
+        /// The step.
+        step: StepIndex,
+        /// When the job fails now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
     /// The job was cancelled.
     JobCancelled {
@@ -295,12 +308,10 @@ pub enum Effect {
         /// Its message.
         message: Message,
     },
-    /// Tell a child job that its parent failed.
-    HaltChild(JobId, Arc<str>),
-    /// Tell a child job that its parent was cancelled.
-    CancelChild(JobId, Arc<str>),
+    /// Tell a child job.
+    TellChild(JobId, Order),
     /// Tell the parent how this job ended.
-    TellParent(Parent, ChildOutcome),
+    TellParent(Parent, ChildEnd),
 }
 
 /// The states of a job (SPEC §6).
@@ -309,6 +320,8 @@ pub enum Effect {
 pub enum JobState {
     /// Steps are waiting or running.
     Running,
+    /// Steps that run are waited for, nothing new is dispatched.
+    Paused,
     /// Every step is done.
     Completed,
     /// A step's attempts are spent.
@@ -318,10 +331,22 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// All of them.
+    pub const ALL: [JobState; 5] = [JobState::Running, JobState::Paused, JobState::Completed, JobState::Failed, JobState::Cancelled];
+
+    /// Whether the job has come to an end, be it that it can be retried.
+    pub fn is_ended(self) -> bool {
+        match self {
+            JobState::Running | JobState::Paused => false,
+            JobState::Completed | JobState::Failed | JobState::Cancelled => true,
+        }
+    }
+
     /// The word for users.
     pub fn word(self) -> &'static str {
         match self {
             JobState::Running => "running",
+            JobState::Paused => "paused",
             JobState::Completed => "completed",
             JobState::Failed => "failed",
             JobState::Cancelled => "cancelled",
@@ -330,7 +355,7 @@ impl JobState {
 
     /// The state that users call `word`.
     pub fn of_word(word: &str) -> Option<JobState> {
-        [JobState::Running, JobState::Completed, JobState::Failed, JobState::Cancelled].into_iter().find(|state| state.word() == word)
+        JobState::ALL.into_iter().find(|state| state.word() == word)
     }
 }
 
@@ -343,34 +368,8 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// The job's new state, if the entries changed it.
     pub state: Option<JobState>,
+    /// The new statuses of a top-level job's steps, if the entries changed them (SPEC §7).
+    pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// Whether the job takes no more input from now on.
     pub closed: bool,
-}
-
-/// An input that changes nothing: counted, acknowledged, harmless (SPEC §4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rejected {
-    /// The graph has no step of that name.
-    UnknownStep,
-    /// The step waits, or is a fan-out: it has sent no message.
-    NotRunning,
-    /// The step, or child job, is settled already.
-    Duplicate,
-    /// The job has ended.
-    Ended,
-    /// Nothing to change: a confirm of an attempt that is over.
-    Void,
-}
-
-impl Rejected {
-    /// The reason as a metric label.
-    pub fn label(self) -> &'static str {
-        match self {
-            Rejected::UnknownStep => "unknown_step",
-            Rejected::NotRunning => "not_running",
-            Rejected::Duplicate => "duplicate",
-            Rejected::Ended => "ended",
-            Rejected::Void => "void",
-        }
-    }
 }

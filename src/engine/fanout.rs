@@ -2,8 +2,9 @@
 //! (SPEC §3.3–§3.5). Work per child's end is O(keys of its result), whatever the number of its siblings.
 
 use super::definition::FanOutKeys;
-use super::entry::{Context, Entry};
+use super::entry::Entry;
 use super::id::{JobId, StepIndex};
+use super::input::Context;
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
 use crate::faults;
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,10 @@ pub struct FanOut {
     failed: u32,
     without_item: u32,
     own_ids: HashMap<u32, JobId>,
+    /// How often each child job was retried; those that are not named: never.
+    rounds: HashMap<u32, u32>,
+    /// Ids of child jobs are derived with salts from here on: a rerun of the step has child jobs of its own.
+    first_salt: u32,
     /// The ids among these: no two items of one list get the same, or a late reply to the one would settle the other.
     used: HashSet<JobId>,
     others: HashMap<Arc<str>, (Place, Json)>,
@@ -60,7 +65,7 @@ impl List {
 }
 
 impl FanOut {
-    pub(super) fn new(keys: FanOutKeys, input: Message) -> FanOut {
+    pub(super) fn new(keys: FanOutKeys, input: Message, reruns: u32) -> FanOut {
         let elements = match List::in_input(&input, &keys) {
             List::Items(elements) => Some(elements),
             List::Missing | List::Wrong(_) => None,
@@ -77,6 +82,8 @@ impl FanOut {
             failed: 0,
             without_item: 0,
             own_ids: HashMap::new(),
+            rounds: HashMap::new(),
+            first_salt: reruns.saturating_mul(SALTS_MAX + 1),
             used: HashSet::new(),
             others: HashMap::new(),
             list_place: None,
@@ -110,7 +117,7 @@ impl FanOut {
 
     /// The id of the child job at `index`, as recorded when it was started.
     pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
-        self.own_ids.get(&index).copied().unwrap_or_else(|| job.derived(step, index, 0))
+        self.own_ids.get(&index).copied().unwrap_or_else(|| job.derived(step, index, self.first_salt))
     }
 
     /// The message of the child job at `index` (SPEC §3.3).
@@ -140,6 +147,21 @@ impl FanOut {
         matches!(self.slots.get(index as usize), Some(Slot::UnderWay))
     }
 
+    /// How often the child job at `index` has been retried.
+    pub(super) fn round(&self, index: u32) -> u32 {
+        self.rounds.get(&index).copied().unwrap_or_default()
+    }
+
+    /// Whether more child jobs have failed than the task tolerates.
+    pub(super) fn exceeds(&self, failed: u32) -> bool {
+        failed > self.keys.tolerate.of(self.items)
+    }
+
+    /// The child jobs that a restart goes on with: those started that have no result.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.next).filter(|index| matches!(self.slots.get(*index as usize), Some(Slot::UnderWay | Slot::Failed)))
+    }
+
     pub(super) fn all_ended(&self) -> bool {
         self.ended == self.items() || (faults::planted("fan-in one short") && self.ended + 1 == self.items())
     }
@@ -161,9 +183,9 @@ impl FanOut {
             let brought = self.elements.as_ref().and_then(|elements| uuid_of(&elements.get(index)));
             let id = match brought {
                 Some(id) if !self.used.contains(&id) && ctx.claims.claim(id) => id,
-                Some(_) | None => claim_derived(job, name, index, ctx),
+                Some(_) | None => self.claim_derived(job, name, index, ctx),
             };
-            if id != job.derived(name, index, 0) {
+            if id != job.derived(name, index, self.first_salt) {
                 own_ids.push((index, id));
             }
         }
@@ -209,6 +231,19 @@ impl FanOut {
         }
     }
 
+    /// The child jobs that have no result are under way again.
+    pub(super) fn on_restarted(&mut self) {
+        let unfinished: Vec<u32> = self.unfinished().collect();
+        for index in unfinished {
+            if self.slots[index as usize] == Slot::Failed {
+                self.slots[index as usize] = Slot::UnderWay;
+                self.ended -= 1;
+                self.failed -= 1;
+            }
+            *self.rounds.entry(index).or_default() += 1;
+        }
+    }
+
     pub(super) fn on_failed(&mut self, index: u32) {
         self.slots[index as usize] = Slot::Failed;
         self.ended += 1;
@@ -231,11 +266,17 @@ impl FanOut {
         keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
+    fn claim_derived(&self, job: JobId, step: &str, index: u32, ctx: &Context<'_>) -> JobId {
+        let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
+        (0..SALTS_MAX).map(salted).find(|id| ctx.claims.claim(*id)).unwrap_or_else(|| salted(SALTS_MAX))
+    }
+
     /// Frees what only a running fan-out needs; the children's ids stay.
     pub(super) fn release(&mut self) {
         self.elements = None;
         self.others = HashMap::new();
         self.used = HashSet::new();
+        self.rounds = HashMap::new();
         self.slots = Vec::new();
     }
 }
@@ -250,7 +291,3 @@ fn refill(window: u32) -> u32 {
 
 /// Salts tried before a child takes an id that is in use; a clash with even one is contrived.
 const SALTS_MAX: u32 = 16;
-
-fn claim_derived(job: JobId, step: &str, index: u32, ctx: &Context<'_>) -> JobId {
-    (0..SALTS_MAX).map(|salt| job.derived(step, index, salt)).find(|id| ctx.claims.claim(*id)).unwrap_or_else(|| job.derived(step, index, SALTS_MAX))
-}

@@ -32,11 +32,22 @@ impl JobId {
 
 /// The trace span of a dispatch: follows from ids, so that a message sent again carries the same. Never zero.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
+    hashed(job, step, attempt).1
+}
+
+/// Where in 2^64 the pause after a failed attempt lies: as good as chance, and the same after any restart.
+pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
+    let (high, low) = hashed(job, step, attempt);
+    // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
+    (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn hashed(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
     let mut name = Vec::with_capacity(16 + 4 + step.len());
     name.extend_from_slice(job.0.as_bytes());
     name.extend_from_slice(&attempt.to_be_bytes());
     name.extend_from_slice(step.as_bytes());
-    Uuid::new_v5(&CHILD_NAMESPACE, &name).as_u64_pair().1
+    Uuid::new_v5(&CHILD_NAMESPACE, &name).as_u64_pair()
 }
 
 impl fmt::Display for JobId {

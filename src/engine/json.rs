@@ -60,6 +60,11 @@ impl Json {
         &self.0
     }
 
+    /// The string, where it is one.
+    pub fn as_string(&self) -> Option<String> {
+        serde_json::from_str(&self.0).ok()
+    }
+
     /// What kind of value this is.
     pub fn kind(&self) -> JsonKind {
         match self.0.as_bytes().first() {

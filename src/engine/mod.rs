@@ -10,22 +10,25 @@
 //! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the outcome of a decision, so
 //! replaying never decides again; a [`Decision`]'s effects may leave only after its entries are committed.
 
+mod decide;
 pub mod definition;
 pub mod entry;
+mod evolve;
 pub mod expression;
 pub mod fanout;
 pub mod id;
+pub mod input;
 pub mod job;
 pub mod json;
+mod operate;
 pub mod step;
 
 pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
-pub use entry::{
-    ChildOutcome, Claims, Context, Decision, Effect, Entry, Failure, Input, JobState, Limits, Origin, Parent, Rejected, Reply, Timestamp,
-};
+pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};
 pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
+pub use input::{ChildEnd, ChildOutcome, Claims, Context, Input, Limits, Objection, Operation, Order, Rejected, Reply};
 pub use job::Job;
 pub use json::{Json, Message};
 pub use step::{StepRun, StepState};

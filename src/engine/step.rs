@@ -1,9 +1,11 @@
 //! One step of a job, and what a reply makes of it.
 
-use super::definition::Step;
-use super::entry::{Context, Failure, REPLY_KEPT_BYTES_MAX, Reply, Timestamp};
+use super::definition::{Retry, Step};
+use super::entry::{Failure, Progress, REPLY_KEPT_BYTES_MAX, Timestamp};
 use super::fanout::FanOut;
-use super::json::Message;
+use super::id::{JobId, retry_chance};
+use super::input::{Context, Rejected, Reply};
+use super::json::{JsonKind, Message};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -13,12 +15,30 @@ use std::sync::Arc;
 pub enum StepState {
     /// A step that it depends on is not done.
     Waiting,
-    /// Its message, or its child jobs, are out.
+    /// Its message, or its child jobs, are out; or it waits for its next attempt, or for a call of the API.
     Running,
     /// Its reply came.
     Completed,
     /// Its attempts are spent.
     Failed,
+    /// Its condition `when` came to false.
+    Skipped,
+    /// Its condition `cancelWhen` came to true, or its job was ended while it ran.
+    Cancelled,
+}
+
+impl StepState {
+    /// The word for users.
+    pub fn word(self) -> &'static str {
+        match self {
+            StepState::Waiting => "waiting",
+            StepState::Running => "running",
+            StepState::Completed => "completed",
+            StepState::Failed => "failed",
+            StepState::Skipped => "skipped",
+            StepState::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// One step of a job.
@@ -26,8 +46,12 @@ pub enum StepState {
 pub struct StepRun {
     /// Its state.
     pub state: StepState,
-    /// Dispatches so far.
+    /// Dispatches so far; of a step with a task, beginnings.
     pub attempt: u32,
+    /// Those of them before the last retry or rerun, which do not count among the attempts allowed.
+    pub(super) attempts_before: u32,
+    /// How often the step was begun anew by a rerun.
+    pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
     /// When it started.
@@ -36,8 +60,16 @@ pub struct StepRun {
     pub ended: Option<Timestamp>,
     /// Its output, once completed.
     pub output: Option<Message>,
-    /// Why it failed.
+    /// Why it, or its last attempt, failed.
     pub failure: Option<Failure>,
+    /// When the attempt that runs fails.
+    pub deadline: Option<Timestamp>,
+    /// When the next attempt is due; the one before has failed.
+    pub retry_at: Option<Timestamp>,
+    /// What its worker told last.
+    pub progress: Option<Progress>,
+    /// The status that its worker has reported.
+    pub(super) status: Option<Arc<str>>,
     /// What the reader should know about its input.
     pub warning: Option<Arc<str>>,
     /// Its child jobs, for a step with a task that has started.
@@ -51,11 +83,17 @@ impl StepRun {
         StepRun {
             state: StepState::Waiting,
             attempt: 0,
+            attempts_before: 0,
+            reruns: 0,
             confirmed: false,
             started: None,
             ended: None,
             output: None,
             failure: None,
+            deadline: None,
+            retry_at: None,
+            progress: None,
+            status: None,
             warning: None,
             fan_out: None,
             waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX),
@@ -63,26 +101,108 @@ impl StepRun {
     }
 }
 
+impl StepRun {
+    /// Whether an attempt is under way, rather than waited for.
+    pub fn is_under_way(&self) -> bool {
+        self.state == StepState::Running && self.retry_at.is_none()
+    }
+
+    /// When the next attempt is due after the one that runs has failed; none: that was the last.
+    pub(super) fn next_attempt(&self, job: JobId, step: &Step, now: Timestamp) -> Option<Timestamp> {
+        let retry = step.retry.unwrap_or_default();
+        let used = self.attempt - self.attempts_before;
+        (used < retry.attempts).then(|| Timestamp(now.0.saturating_add(pause_ns(&retry, used, retry_chance(job, &step.name, self.attempt)))))
+    }
+}
+
+/// The pause after the attempt number `used`: exponential with full jitter, `chance` of 2^64 of the longest one.
+fn pause_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
+    let most = u128::from(retry.max_backoff.0);
+    let mut longest = u128::from(retry.backoff.0);
+    for _ in 1..used {
+        if longest >= most {
+            break;
+        }
+        longest = longest * u128::from(retry.factor_milli) / 1_000;
+    }
+    let longest_ns = longest.min(most) * 1_000_000;
+    i64::try_from((longest_ns * u128::from(chance)) >> 64).unwrap_or(i64::MAX)
+}
+
+/// Why an attempt failed, and whether another may do better.
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    pub(super) retryable: bool,
+}
+
 /// A reply's output, or why the attempt failed (SPEC §3.2).
-pub(super) fn parse_reply(reply: Reply, ctx: &Context<'_>) -> Result<Message, Failure> {
-    let failure = |reason: String, raw: Option<&[u8]>| Failure { reason: reason.into(), raw: raw.map(kept) };
+pub(super) fn parse_reply(step: &Step, reply: &Reply, ctx: &Context<'_>) -> Result<Message, Failed> {
+    let failed = |reason: String, raw: Option<&[u8]>| Failed { failure: Failure { reason: reason.into(), raw: raw.map(kept) }, retryable: true };
     match reply {
         Reply::Result(body) if body.len() > ctx.limits.reply_bytes_max => {
             let limit = ctx.limits.reply_bytes_max;
             let reason =
                 format!("the reply has {} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference", body.len());
-            Err(failure(reason, Some(&body)))
+            Err(failed(reason, Some(body)))
         }
-        Reply::Result(body) => Message::parse(&body).map_err(|error| failure(format!("the reply is no JSON object: {error}"), Some(&body))),
+        Reply::Result(body) => {
+            let output = Message::parse(body).map_err(|error| failed(format!("the reply is no JSON object: {error}"), Some(body)))?;
+            reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
+            Ok(output)
+        }
         Reply::Error(body) => {
-            let stated = Message::parse(&body).ok().and_then(|message| serde_json::from_str::<String>(message.get("error")?.text()).ok());
-            Err(match stated {
-                Some(text) => failure(format!("the worker reported an error: {text}"), None),
-                None => failure("the worker reported an error without a text under \"error\"".to_owned(), Some(&body)),
-            })
+            let stated = Message::parse(body).ok();
+            let text = stated.as_ref().and_then(|message| message.get("error")?.as_string());
+            let retryable = stated.as_ref().and_then(|message| message.get("retryable")).is_none_or(|value| value.text() != "false");
+            let (reason, raw) = match text {
+                Some(text) => (format!("the worker reported an error: {text}"), None),
+                None => ("the worker reported an error without a text under \"error\"".to_owned(), Some(&**body)),
+            };
+            Err(Failed { retryable, ..failed(reason, raw) })
         }
-        Reply::DeadLettered { queue, reason } => Err(failure(format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"), None)),
+        Reply::DeadLettered { queue, reason } => Err(failed(format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"), None)),
+        // Progress settles nothing; it is decided upon before.
+        Reply::Progress(_) => Err(failed("a progress message is no result".to_owned(), None)),
     }
+}
+
+/// The status that an output reports under the step's `statusKey`; none without that key.
+pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
+    let Some(key) = &step.status.key else { return Ok(None) };
+    let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else { return Ok(None) };
+    let Some(word) = value.as_string() else {
+        return Err(format!("the status under \"{key}\" is {}, expected a string", value.kind()));
+    };
+    if step.status.allows(&word) { Ok(Some(word.into())) } else { Err(unknown_status(step, &word)) }
+}
+
+fn unknown_status(step: &Step, word: &str) -> String {
+    format!("the status \"{}\" is not among the step's statuses ({})", shortened(word), step.status.words.join(", "))
+}
+
+/// What a progress message tells.
+pub(super) fn parse_progress(step: &Step, body: &[u8]) -> Result<Progress, Rejected> {
+    let told = Message::parse(body).map_err(|_| Rejected::BadProgress)?;
+    let there = |key: &str| told.get(key).filter(|value| value.kind() != JsonKind::Null);
+    let text = |key: &str| there(key).map(|value| value.as_string().ok_or(Rejected::BadProgress)).transpose();
+    let status = text("status")?;
+    if status.as_ref().is_some_and(|word| !step.status.allows(word)) {
+        return Err(Rejected::BadProgress);
+    }
+    let share = there("progress");
+    let is_share = |text: &str| text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share));
+    if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_share(share.text())) {
+        return Err(Rejected::BadProgress);
+    }
+    let message = text("message")?.map(|text| text.chars().take(PROGRESS_MESSAGE_CHARS_MAX).collect::<String>().into());
+    Ok(Progress { status: status.map(Into::into), share: share.cloned(), message })
+}
+
+/// How much of the sentence of a progress message is kept, in characters.
+const PROGRESS_MESSAGE_CHARS_MAX: usize = 1_000;
+
+fn shortened(word: &str) -> String {
+    word.chars().take(100).collect()
 }
 
 fn kept(raw: &[u8]) -> Arc<str> {

@@ -8,7 +8,7 @@ pub mod read;
 pub mod recover;
 mod schema;
 
-use crate::engine::{Definition, Entry, JobId, JobState, Origin, Timestamp};
+use crate::engine::{Definition, Entry, JobId, JobState, Origin, StepIndex, Timestamp};
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
@@ -36,6 +36,8 @@ pub struct Record {
     pub state: Option<(JobState, Timestamp)>,
     /// Whether the job takes no more input.
     pub closed: bool,
+    /// The new statuses of a top-level job's steps.
+    pub statuses: Vec<(StepIndex, Arc<str>)>,
 }
 
 /// The parts of a new job's row that its entries do not hold.
@@ -243,7 +245,8 @@ impl Store {
                     insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?;
                 }
                 if let Some((state, at)) = record.state {
-                    update_job.execute(params![record.job, state.word(), at.0, i64::from(!record.closed)])?;
+                    let ended = state.is_ended().then_some(at.0);
+                    update_job.execute(params![record.job, state.word(), ended, i64::from(!record.closed)])?;
                 } else if record.closed {
                     close_job.execute(params![record.job])?;
                 }

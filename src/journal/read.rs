@@ -89,7 +89,7 @@ impl Reader {
             let mut rows = statement.query([id.0.as_bytes()]).map_err(failed)?;
             let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
             let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
-            let message = entries.into_iter().find_map(|entry| if let Entry::JobCreated { message } = entry { message } else { None });
+            let message = entries.into_iter().find_map(|entry| if let Entry::JobCreated { message, .. } = entry { message } else { None });
             let (number, workflow, parent): (_, _, Option<JobNumber>) =
                 (row.get(0).map_err(failed)?, row.get(4).map_err(failed)?, row.get(5).map_err(failed)?);
             Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
@@ -104,7 +104,7 @@ impl Reader {
 
     /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
     pub fn all_running(&self, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.ids("SELECT number, id FROM jobs WHERE open = 1 AND state = 'running' AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
+        self.ids("SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
     }
 
     /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the cursor.

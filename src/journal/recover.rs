@@ -2,7 +2,7 @@
 
 use super::schema::{JOB_ROWS, checked_body, checked_definition, damaged_or_failed, job_row};
 use super::{JobNumber, JobRow, JournalError, Store};
-use crate::engine::{Definition, Effect, Entry, Job, JobState, Message, Origin, Parent, StepIndex};
+use crate::engine::{Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, StepIndex};
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
@@ -21,6 +21,8 @@ pub struct Recovered {
     pub job: Job,
     /// What a stop of the process may have lost, ready to go out.
     pub effects: Vec<Effect>,
+    /// What its parent may have told it in vain.
+    pub orders: Vec<Order>,
 }
 
 impl Store {
@@ -30,6 +32,10 @@ impl Store {
         let rows = rebuild.rows(&format!("{JOB_ROWS} WHERE open = 1 ORDER BY number"), [])?;
         for row in rows {
             let number = row.number;
+            // Those that are loaded for the sake of their children alone are not live.
+            if row.parent.is_some() {
+                rebuild.live_children.insert(place(&row));
+            }
             rebuild.load_row(row)?;
             if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
                 let what = "it is marked as open, and its entries say that it is closed".to_owned();
@@ -48,7 +54,7 @@ impl Store {
         }
         rebuild.wanted.push(number);
         // A child that has failed and is kept for late replies has ended: its parent may not have heard of it.
-        let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND state = 'running'";
+        let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND ended IS NULL";
         for row in rebuild.rows(&format!("{JOB_ROWS} {live}"), [number])? {
             rebuild.live_children.insert(place(&row));
         }
@@ -80,11 +86,11 @@ fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A child's place: its parent's number, step and item.
-type Place = (JobNumber, u16, u32);
+/// A child's place: its parent's number, step and item; and its id, for a step that is rerun has children of its own.
+type Place = (JobNumber, u16, u32, JobId);
 
 fn place(row: &JobRow) -> Place {
-    (row.parent.unwrap_or_default(), row.step.unwrap_or_default(), row.item.unwrap_or_default())
+    (row.parent.unwrap_or_default(), row.step.unwrap_or_default(), row.item.unwrap_or_default(), row.id)
 }
 
 /// Jobs under reconstruction; ancestors that are closed are loaded as their children need them.
@@ -141,9 +147,6 @@ impl<'a> Rebuild<'a> {
         };
         let origin = Origin { id: row.id, definition, graph: row.graph, parent, root, depth: row.depth, created: row.created };
         let job = rebuilt(origin, message, self.entries(number)?).map_err(damaged)?;
-        if row.parent.is_some() {
-            self.live_children.insert(place(&row));
-        }
         self.jobs.insert(number, (row, job));
         Ok(())
     }
@@ -202,10 +205,18 @@ impl<'a> Rebuild<'a> {
         for number in self.wanted.clone() {
             effects.insert(number, self.open_effects(number)?);
         }
+        let orders = |number: &JobNumber| {
+            let (row, child) = self.jobs.get(number)?;
+            let (_, parent) = self.jobs.get(&row.parent?)?;
+            Some((*number, parent.words_to(child)))
+        };
+        let mut orders: HashMap<JobNumber, Vec<Order>> = self.wanted.iter().filter_map(orders).collect();
         let mut recovered = Vec::with_capacity(self.wanted.len());
         for number in std::mem::take(&mut self.wanted) {
             if let Some((row, job)) = self.jobs.remove(&number) {
-                recovered.push(Recovered { number, root: row.root, parent: row.parent, job, effects: effects.remove(&number).unwrap_or_default() });
+                let effects = effects.remove(&number).unwrap_or_default();
+                let orders = orders.remove(&number).unwrap_or_default();
+                recovered.push(Recovered { number, root: row.root, parent: row.parent, job, effects, orders });
             }
         }
         Ok(recovered)
@@ -218,8 +229,8 @@ impl<'a> Rebuild<'a> {
         let mut effects = Vec::with_capacity(all.len());
         for effect in all {
             let place = match &effect {
-                Effect::StartChild { origin, .. } => origin.parent.map(|parent| (number, parent.step.0, parent.index)),
-                Effect::Dispatch { .. } | Effect::HaltChild(..) | Effect::CancelChild(..) | Effect::TellParent(..) => None,
+                Effect::StartChild { origin, .. } => origin.parent.map(|parent| (number, parent.step.0, parent.index, origin.id)),
+                Effect::Dispatch { .. } | Effect::TellChild(..) | Effect::TellParent(..) => None,
             };
             let Some(place) = place else {
                 effects.push(effect);
@@ -237,16 +248,25 @@ impl<'a> Rebuild<'a> {
         Ok(effects)
     }
 
-    fn ended_child(&mut self, root: JobNumber, (parent, step, item): Place) -> Result<Option<Vec<Effect>>, JournalError> {
+    /// What follows from a child job that is not live: it tells its parent again, or goes on if that is what it was to do.
+    fn ended_child(&mut self, root: JobNumber, (parent, step, item, id): Place) -> Result<Option<Vec<Effect>>, JournalError> {
         let number: Option<JobNumber> = self
             .connection
-            .prepare_cached("SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4")
-            .and_then(|mut statement| statement.query_row(params![root, parent, step, item], |row| row.get(0)).optional())
+            .prepare_cached("SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5")
+            .and_then(|mut statement| statement.query_row(params![root, parent, step, item, id.0.as_bytes()], |row| row.get(0)).optional())
             .map_err(|error| self.failed(error))?;
         let Some(number) = number else { return Ok(None) };
-        let Some(child) = self.load(number)? else { return Ok(None) };
-        if child.state() == JobState::Running {
+        let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
+        if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
+        }
+        let orders = self.load(parent)?.map(|parent| parent.words_to(&child)).unwrap_or_default();
+        if !orders.is_empty() && !child.is_closed() {
+            // It is live, and told with the others.
+            return Ok(Some(Vec::new()));
+        }
+        if !orders.is_empty() {
+            return Ok(Some(orders.into_iter().map(|order| Effect::TellChild(id, order)).collect()));
         }
         Ok(Some(child.open_effects().into_iter().filter(|effect| matches!(effect, Effect::TellParent(..))).collect()))
     }

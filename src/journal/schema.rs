@@ -144,8 +144,8 @@ fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMu
 /// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of open jobs is compared with
 /// the entries when these are rebuilt.
 const CONTRADICTIONS: &str = "SELECT number FROM jobs
-  WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'completed', 'failed', 'cancelled')
-     OR (state = 'running') <> (ended IS NULL) OR (state = 'running' AND open = 0)";
+  WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
+     OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
 
 /// The checked columns of `jobs`, in the order that [`job_row`] reads.
 pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, depth, created, checksum, state FROM jobs";

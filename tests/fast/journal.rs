@@ -29,11 +29,18 @@ fn new_job(number: i64) -> (Job, Record) {
 }
 
 fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
-    Record { job: number, created, state: decision.state.map(|state| (state, Timestamp(number))), closed: decision.closed, entries: decision.entries }
+    Record {
+        job: number,
+        created,
+        state: decision.state.map(|state| (state, Timestamp(number))),
+        closed: decision.closed,
+        statuses: decision.statuses,
+        entries: decision.entries,
+    }
 }
 
 fn reply(job: &mut Job, number: i64, body: &str) -> Record {
-    let input = Input::Reply { step: "only".to_owned(), reply: Reply::Result(body.to_owned().into()) };
+    let input = Input::Reply { step: "only".to_owned(), attempt: None, reply: Reply::Result(body.to_owned().into()) };
     record(number, job.take(input, &context(number + 1)).expect("taken"), None)
 }
 

@@ -5,7 +5,9 @@ use crate::world::{Dispatched, World};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Dependency, FanOutKeys, Graph, Input, Job, JobState, Limits, Message, Rejected, Step, StepIndex};
+use workflow_manager::engine::{
+    Definition, Dependency, FanOutKeys, Graph, Input, Job, JobState, Limits, Message, Operation, Rejected, Step, StepIndex,
+};
 
 /// A random graph: each step depends on a subset of the earlier ones, in any order; some fan out.
 #[derive(Clone, Debug)]
@@ -194,7 +196,7 @@ proptest! {
             }
         }
         let was_running = world.job(id).state() == JobState::Running;
-        prop_assert_eq!(world.take(id, Input::Cancel { reason: "test".into(), tell_parent: true }).is_ok(), was_running);
+        prop_assert_eq!(world.take(id, Input::Operate(Operation::Cancel { reason: "test".into() })).is_ok(), was_running);
         if was_running {
             for next in std::mem::take(&mut world.dispatched) {
                 prop_assert_eq!(world.reply(&next, "{}"), Err(Rejected::Ended));

@@ -66,7 +66,7 @@ impl World {
     }
 
     pub(crate) fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
-        self.take(to.job, Input::Reply { step: to.name.clone(), reply: Reply::Result(body.to_owned().into()) })
+        self.take(to.job, Input::Reply { step: to.name.clone(), attempt: None, reply: Reply::Result(body.to_owned().into()) })
     }
 
     pub(crate) fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
@@ -109,14 +109,11 @@ impl World {
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 // A child that has ended already takes no more.
-                Effect::HaltChild(child, reason) => {
-                    let _ = self.take(child, Input::Halt(reason));
+                Effect::TellChild(child, order) => {
+                    let _ = self.take(child, Input::Order(order));
                 }
-                Effect::CancelChild(child, reason) => {
-                    let _ = self.take(child, Input::Cancel { reason, tell_parent: false });
-                }
-                Effect::TellParent(parent, outcome) => {
-                    let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, outcome });
+                Effect::TellParent(parent, ended) => {
+                    let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
                 }
             }
         }

@@ -181,12 +181,19 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
 }
 
 fn reply(job: &mut Job, number: i64) -> Record {
-    let input = Input::Reply { step: "only".to_owned(), reply: Reply::Result("{\"done\":true}".into()) };
+    let input = Input::Reply { step: "only".to_owned(), attempt: None, reply: Reply::Result("{\"done\":true}".into()) };
     record(number, job.take(input, &context(number)).expect("taken"), None)
 }
 
 fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
-    Record { job: number, created, state: decision.state.map(|state| (state, Timestamp(number))), closed: decision.closed, entries: decision.entries }
+    Record {
+        job: number,
+        created,
+        state: decision.state.map(|state| (state, Timestamp(number))),
+        closed: decision.closed,
+        statuses: decision.statuses,
+        entries: decision.entries,
+    }
 }
 
 // ---- the disk

@@ -25,7 +25,7 @@ use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
 use workflow_manager::settings::Settings;
 use world::invariants::WorldHooks;
-use world::{Counts, Turn, World, lock};
+use world::{ANOTHER_MESSAGE, Counts, Turn, World, lock};
 
 /// Seeds in every test run.
 const SEEDS: u64 = 1_000;
@@ -170,7 +170,7 @@ fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option
         let asked = &world.asked[&id];
         (asked.definition.name.clone(), asked.message.clone())
     };
-    let text = if again == Some(false) { "{\"another\":1}".to_owned() } else { text };
+    let text = if again == Some(false) { ANOTHER_MESSAGE.to_owned() } else { text };
     actix_rt::spawn(async move {
         let message = Message::parse(text.as_bytes()).expect("an object");
         let answer = supervisor::create(&shared, &workflow, Some(id), message).await;

@@ -19,6 +19,9 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// By then a confirm that was told is in the journal: fifty times its lag, and as long as a full disk is waited for.
 const SURELY_JOURNALED_NS: i64 = SECOND_NS;
 
+/// The message of whoever asks for another job under an id that is in use.
+pub(crate) const ANOTHER_MESSAGE: &str = "{\"another\":1}";
+
 /// A run that takes longer goes in circles.
 const TURNS_MAX: u32 = 10_000;
 

@@ -1,6 +1,6 @@
 //! The invariants: what is looked at whenever something leaves the manager, and at the end.
 
-use super::{World, lock};
+use super::{ANOTHER_MESSAGE, World, lock};
 use crate::simulation::broker::{Link, Reply};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
@@ -109,6 +109,13 @@ impl World {
     pub(crate) fn told(&mut self, id: JobId, again: Option<bool>, answer: &Answer) {
         self.note(|| format!("a client is told {answer:?}"));
         match (again, answer) {
+            // Ended, and deleted, by a client between the question and the answer: then the id is free.
+            (Some(false), Answer::Created(_)) if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) => {
+                if let Some(asked) = self.asked.get_mut(&id) {
+                    asked.ended_by_client = false;
+                    asked.message = ANOTHER_MESSAGE.to_owned();
+                }
+            }
             (Some(false), Answer::Created(_) | Answer::Existing(_)) => self.violate(format!("{id} was given to another job: {answer:?}")),
             (None | Some(true), Answer::Conflict(reason)) => self.violate(format!("{id} was refused: {reason}")),
             (None, Answer::Overloaded(_) | Answer::Failed(_)) => self.to_ask.push(id),

@@ -1,0 +1,402 @@
+//! What follows from an input, and from the state alone: [`super::Job`] looks, and changes nothing.
+
+use super::definition::OnFailure;
+use super::entry::{Effect, Entry, Failure, JobState, Timestamp};
+use super::expression::{Expression, Scope, SeenStep};
+use super::fanout::List;
+use super::id::StepIndex;
+use super::input::{ChildEnd, ChildOutcome, Context, Input, Order, Rejected, Reply};
+use super::job::Job;
+use super::json::Message;
+use super::step::{Failed, StepState, parse_progress, parse_reply};
+use crate::faults;
+use std::sync::Arc;
+
+/// What is to be recorded, and what is to be done after it.
+#[derive(Default)]
+pub(super) struct Consequence {
+    pub(super) entries: Vec<Entry>,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Consequence {
+    pub(super) fn of(entry: Entry) -> Consequence {
+        Consequence { entries: vec![entry], effects: Vec::new() }
+    }
+
+    pub(super) fn and(mut self, more: Consequence) -> Consequence {
+        self.entries.extend(more.entries);
+        self.effects.extend(more.effects);
+        self
+    }
+}
+
+/// Why a step cannot go on, for a reason that another attempt would meet again.
+fn final_failure(reason: String) -> Failure {
+    Failure { reason: reason.into(), raw: None }
+}
+
+impl Job {
+    pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        match input {
+            Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
+            Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
+            Input::QueueMissing(queue) => self.decide_queue_missing(&queue),
+            Input::ChildEnded { step, index, ended } => self.decide_child_ended(step, index, ended, ctx),
+            // Taken apart by `take`: several things may be due at once.
+            Input::Timer { due } => self.decide_due(due, ctx).ok_or(Rejected::Void),
+            Input::Order(order) => self.decide_order(order, ctx),
+            Input::Operate(operation) => self.decide_operation(operation, ctx),
+            Input::Abandon(reason) if !self.state.is_ended() => Ok(self.fail(reason, ctx)),
+            Input::Abandon(_) => Err(Rejected::Ended),
+        }
+    }
+
+    // ---- replies
+
+    fn decide_reply(&self, name: &str, attempt: Option<u32>, reply: &Reply, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        let step = self.graph().index_of(name).ok_or(Rejected::UnknownStep)?;
+        if !self.takes_replies() {
+            return Err(Rejected::Ended);
+        }
+        if !self.graph().step(step).has_queue() {
+            return Err(Rejected::NotRunning);
+        }
+        self.decide_answer(step, attempt, reply, ctx)
+    }
+
+    /// What an answer to a step makes of it, be it a worker's or a user's.
+    pub(super) fn decide_answer(&self, step: StepIndex, attempt: Option<u32>, reply: &Reply, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        let run = &self.steps[step.at()];
+        match run.state {
+            StepState::Running => {}
+            StepState::Waiting => return Err(Rejected::NotRunning),
+            StepState::Completed if faults::planted("second reply settles again") => {}
+            StepState::Completed | StepState::Failed | StepState::Skipped | StepState::Cancelled => return Err(Rejected::Duplicate),
+        }
+        let definition = self.graph().step(step);
+        let is_late = !run.is_under_way() || attempt.is_some_and(|attempt| attempt < run.attempt);
+        if let Reply::Progress(body) = reply {
+            if is_late {
+                return Err(Rejected::Late);
+            }
+            let progress = parse_progress(definition, body)?;
+            return Ok(Consequence::of(Entry::StepProgressed { step, at: ctx.now, progress, deadline: ctx.after(definition.timeout) }));
+        }
+        match parse_reply(definition, reply, ctx) {
+            Ok(output) => Ok(Consequence::of(Entry::StepCompleted { step, at: ctx.now, output })),
+            // The first result wins, whatever attempt it is of; a failure settles its own attempt alone (SPEC §4).
+            Err(_) if is_late && !faults::planted("late failures count") => Err(Rejected::Late),
+            Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
+        }
+    }
+
+    fn decide_confirmed(&self, step: StepIndex, attempt: u32) -> Result<Consequence, Rejected> {
+        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        if faults::planted("confirms forgotten") {
+            return Err(Rejected::Void);
+        }
+        if self.is_awaited(step) && run.attempt == attempt && !run.confirmed {
+            Ok(Consequence::of(Entry::StepConfirmed { step }))
+        } else {
+            Err(Rejected::Void)
+        }
+    }
+
+    fn decide_queue_missing(&self, queue: &str) -> Result<Consequence, Rejected> {
+        let lost = |step: &StepIndex| {
+            // Those not confirmed are still in the hands of the bus, which sends them by itself.
+            self.is_awaited(*step) && self.steps[step.at()].confirmed && *self.graph().step(*step).queue == *queue
+        };
+        let lost: Vec<StepIndex> = self.graph().indices().filter(lost).collect();
+        if lost.is_empty() || self.state.is_ended() || faults::planted("missing queues ignored") {
+            return Err(Rejected::Void);
+        }
+        let entries = lost.iter().map(|step| Entry::StepUnconfirmed { step: *step }).collect();
+        let dispatch = |step: &StepIndex| Effect::Dispatch { step: *step, attempt: self.steps[step.at()].attempt, input: self.input_of(*step) };
+        Ok(Consequence { entries, effects: lost.iter().map(dispatch).collect() })
+    }
+
+    // ---- child jobs
+
+    fn decide_child_ended(&self, step: StepIndex, index: u32, ended: ChildEnd, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        if !self.takes_replies() {
+            return Err(Rejected::Ended);
+        }
+        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let fan_out = run.fan_out.as_ref().ok_or(Rejected::NotRunning)?;
+        if !fan_out.is_under_way(index) || self.child_id(step, index) != Some(ended.child) {
+            return Err(Rejected::Duplicate);
+        }
+        let reason = match ended.outcome {
+            ChildOutcome::Completed(result) => return Ok(Consequence::of(fan_out.gather(step, index, &result))),
+            ChildOutcome::Failed(_) if ended.round < fan_out.round(index) => return Err(Rejected::Late),
+            ChildOutcome::Failed(reason) => reason,
+        };
+        let recorded = Consequence::of(Entry::ChildFailed { step, index });
+        if !run.is_under_way() || !fan_out.exceeds(fan_out.failed() + 1) {
+            return Ok(recorded);
+        }
+        let child = ended.child;
+        let failure = final_failure(format!("child job {child} (item {index}) failed: {reason}"));
+        let mut failed = self.fail_attempt(step, Failed { failure, retryable: true }, ctx);
+        failed.effects.retain(|effect| !matches!(effect, Effect::TellChild(id, _) if *id == child));
+        Ok(recorded.and(failed))
+    }
+
+    fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        let is_ended = self.state.is_ended();
+        match order {
+            Order::Halt(reason) if !is_ended => Ok(self.fail(reason, ctx)),
+            Order::Cancel(reason) if !is_ended => Ok(self.cancel(reason, false, ctx)),
+            Order::Expire(reason) if !is_ended => Ok(self.expire(reason, ctx)),
+            Order::Pause if self.state == JobState::Running => Ok(self.pause(ctx)),
+            Order::Resume if self.state == JobState::Paused => Ok(self.resume(ctx)),
+            Order::Retry { round } if round > self.round && self.state != JobState::Completed => Ok(self.retry(round, ctx)),
+            Order::Halt(_) | Order::Cancel(_) | Order::Expire(_) => Err(Rejected::Ended),
+            Order::Pause | Order::Resume | Order::Retry { .. } => Err(Rejected::Void),
+        }
+    }
+
+    /// What all child jobs that have not told their end are told.
+    fn tell_children(&self, order: &Order) -> Vec<Effect> {
+        self.fanning_out.iter().flat_map(|step| self.tell_children_of(*step, order)).collect()
+    }
+
+    fn tell_children_of(&self, step: StepIndex, order: &Order) -> Vec<Effect> {
+        let ids = self.children_under_way(step).filter_map(|index| self.child_id(step, index));
+        ids.map(|id| Effect::TellChild(id, order.clone())).collect()
+    }
+
+    // ---- failures and ends
+
+    /// An attempt failed: there is another one after a pause, or the step fails.
+    pub(super) fn fail_attempt(&self, step: StepIndex, failed: Failed, ctx: &Context<'_>) -> Consequence {
+        let Failed { failure, retryable } = failed;
+        let run = &self.steps[step.at()];
+        let goes_on = retryable && !self.state.is_ended();
+        let Some(retry_at) = run.next_attempt(self.origin.id, self.graph().step(step), ctx.now).filter(|_| goes_on) else {
+            return self.fail_step(step, failure, ctx);
+        };
+        let effects = self.tell_children_of(step, &Order::Halt("its step begins again after a pause".into()));
+        Consequence { entries: vec![Entry::AttemptFailed { step, attempt: run.attempt, at: ctx.now, failure, retry_at }], effects }
+    }
+
+    /// The step's attempts are spent.
+    fn fail_step(&self, step: StepIndex, failure: Failure, ctx: &Context<'_>) -> Consequence {
+        let definition = self.graph().step(step);
+        let reason: Arc<str> = format!("step \"{}\": {}", definition.name, failure.reason).into();
+        let failed = Consequence::of(Entry::StepFailed { step, at: ctx.now, failure });
+        match definition.on_failure {
+            _ if self.state.is_ended() => failed,
+            OnFailure::Fail => failed.and(self.fail(reason, ctx)),
+            OnFailure::Continue => {
+                let effects = self.tell_children_of(step, &Order::Halt("its step failed".into()));
+                failed.and(Consequence { entries: Vec::new(), effects })
+            }
+        }
+    }
+
+    /// The job fails: its children are halted, its parent is told (SPEC §6).
+    pub(super) fn fail(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
+        let mut effects = self.tell_children(&Order::Halt("the job it belongs to failed".into()));
+        effects.extend(self.tell_parent(ChildOutcome::Failed(reason.clone())));
+        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: false }], effects }
+    }
+
+    /// The deadline has passed: the job fails for good, and so do its child jobs. The parent has heard of it already.
+    fn expire(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
+        let effects = self.tell_children(&Order::Expire(reason.clone()));
+        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: true }], effects }
+    }
+
+    pub(super) fn cancel(&self, reason: Arc<str>, tell_parent: bool, ctx: &Context<'_>) -> Consequence {
+        let mut effects = self.tell_children(&Order::Cancel("the job it belongs to was cancelled".into()));
+        if tell_parent {
+            effects.extend(self.tell_parent(ChildOutcome::Failed(format!("cancelled: {reason}").into())));
+        }
+        Consequence { entries: vec![Entry::JobCancelled { at: ctx.now, reason }], effects }
+    }
+
+    fn tell_parent(&self, outcome: ChildOutcome) -> Option<Effect> {
+        Some(Effect::TellParent(self.origin.parent?, self.child_end(outcome)))
+    }
+
+    pub(super) fn pause(&self, ctx: &Context<'_>) -> Consequence {
+        Consequence { entries: vec![Entry::JobPaused { at: ctx.now }], effects: self.tell_children(&Order::Pause) }
+    }
+
+    pub(super) fn resume(&self, ctx: &Context<'_>) -> Consequence {
+        Consequence { entries: vec![Entry::JobResumed { at: ctx.now }], effects: self.tell_children(&Order::Resume) }
+    }
+
+    pub(super) fn retry(&self, round: u32, ctx: &Context<'_>) -> Consequence {
+        Consequence::of(Entry::JobRetried { at: ctx.now, round, deadline: self.new_deadline(ctx) })
+    }
+
+    // ---- time
+
+    /// The first thing that the time `due` brings, if there is any.
+    pub(super) fn decide_due(&self, due: Timestamp, ctx: &Context<'_>) -> Option<Consequence> {
+        let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
+        if is_due(self.deadline()) {
+            let span = self.origin.definition.deadline.map_or_else(String::new, |span| format!(" of {span}"));
+            return Some(self.expire(format!("it was not done within its deadline{span}").into(), ctx));
+        }
+        if !self.takes_replies() {
+            return None;
+        }
+        for step in self.graph().indices() {
+            let run = &self.steps[step.at()];
+            if run.state != StepState::Running {
+                continue;
+            }
+            if run.is_under_way() && is_due(run.deadline) {
+                return Some(self.fail_attempt(step, Failed { failure: self.timed_out(step), retryable: true }, ctx));
+            }
+            if self.state == JobState::Running && is_due(run.retry_at) {
+                return Some(self.begin(step, ctx));
+            }
+        }
+        None
+    }
+
+    fn timed_out(&self, step: StepIndex) -> Failure {
+        let definition = self.graph().step(step);
+        let span = definition.timeout.map_or_else(String::new, |span| span.to_string());
+        final_failure(match (definition.task, definition.external) {
+            (Some(_), _) => format!("its child jobs were not done within its timeout of {span}"),
+            (None, true) => format!("nobody completed it within its timeout of {span}"),
+            (None, false) => format!("no reply within its timeout of {span}"),
+        })
+    }
+
+    // ---- what follows from the state alone
+
+    /// The first step whose condition `cancelWhen` is true while it waits or runs.
+    pub(super) fn next_cancelled(&self, ctx: &Context<'_>) -> Option<Consequence> {
+        if self.state != JobState::Running {
+            return None;
+        }
+        let mut live = self.graph().indices().filter(|step| matches!(self.steps[step.at()].state, StepState::Waiting | StepState::Running));
+        // What a condition cannot tell yet is not true.
+        let step = live.find(|step| {
+            let condition = self.graph().step(*step).cancel_when.as_ref();
+            condition.is_some_and(|condition| self.evaluate(condition, *step).unwrap_or_default())
+        })?;
+        let effects = self.tell_children_of(step, &Order::Cancel("its step was cancelled".into()));
+        Some(Consequence { entries: vec![Entry::StepCancelled { step, at: ctx.now }], effects })
+    }
+
+    pub(super) fn next_consequence(&self, ctx: &Context<'_>) -> Option<Consequence> {
+        if self.state != JobState::Running {
+            return None;
+        }
+        if let Some(step) = self.ready.front() {
+            return Some(self.start_step(*step, ctx));
+        }
+        for step in self.fanning_out.iter().filter(|step| self.steps[step.at()].is_under_way()) {
+            let fan_out = self.steps[step.at()].fan_out.as_ref()?;
+            if fan_out.all_ended() {
+                return Some(Consequence::of(Entry::FanOutCompleted { step: *step, at: ctx.now }));
+            }
+            if let Some(entry) = fan_out.start_next(self.origin.id, *step, &self.graph().step(*step).name, ctx) {
+                return Some(Consequence::of(entry));
+            }
+        }
+        if self.steps_left > 0 {
+            return None;
+        }
+        let effects = self.tell_parent(ChildOutcome::Completed(self.result())).into_iter().collect();
+        Some(Consequence { entries: vec![Entry::JobCompleted { at: ctx.now }], effects })
+    }
+
+    /// A step whose dependencies are done starts, unless its condition says otherwise.
+    fn start_step(&self, step: StepIndex, ctx: &Context<'_>) -> Consequence {
+        if let Some(condition) = &self.graph().step(step).when {
+            match self.evaluate(condition, step) {
+                Ok(true) => {}
+                Ok(false) => return Consequence::of(Entry::StepSkipped { step, at: ctx.now }),
+                Err(reason) => {
+                    let reason = format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text());
+                    return self.fail_step(step, final_failure(reason), ctx);
+                }
+            }
+        }
+        self.begin(step, ctx)
+    }
+
+    /// An attempt begins, the first or another one.
+    fn begin(&self, step: StepIndex, ctx: &Context<'_>) -> Consequence {
+        let definition = self.graph().step(step);
+        let attempt = self.steps[step.at()].attempt + 1;
+        let deadline = ctx.after(definition.timeout);
+        if self.steps[step.at()].fan_out.is_some() {
+            return Consequence::of(Entry::FanOutRestarted { step, attempt, at: ctx.now, deadline });
+        }
+        let input = self.input_of(step);
+        if definition.task.is_some() {
+            return self.start_fan_out(step, &input, deadline, ctx);
+        }
+        let started = Consequence::of(Entry::StepStarted { step, attempt, at: ctx.now, deadline });
+        if definition.external {
+            return started;
+        }
+        let (size, limit) = (input.encoded_len(), ctx.limits.step_message_bytes_max);
+        if size > limit {
+            let reason = format!(
+                "its step message would have {size} bytes, the limit is {limit} (setting limits.step_message_bytes_max): pass large data by reference"
+            );
+            return self.fail_step(step, final_failure(reason), ctx);
+        }
+        started.and(Consequence { entries: Vec::new(), effects: vec![Effect::Dispatch { step, attempt, input }] })
+    }
+
+    fn start_fan_out(&self, step: StepIndex, input: &Message, deadline: Option<Timestamp>, ctx: &Context<'_>) -> Consequence {
+        let Some(keys) = self.task_keys(step) else { return Consequence::default() };
+        let key = &keys.list_key;
+        let (items, warning) = match List::in_input(input, keys) {
+            List::Items(elements) => (elements.len(), None),
+            List::Missing => (0, Some(format!("the input has no list under \"{key}\": taken as empty"))),
+            List::Wrong(kind) => {
+                return self.fail_step(step, final_failure(format!("the input has {kind} under \"{key}\", expected a list")), ctx);
+            }
+        };
+        if items > 0 && self.origin.depth >= ctx.limits.depth_max {
+            let reason =
+                format!("child jobs would nest deeper than {} levels (setting limits.depth_max): does the recursion end?", ctx.limits.depth_max);
+            return self.fail_step(step, final_failure(reason), ctx);
+        }
+        Consequence::of(Entry::FanOutStarted { step, at: ctx.now, items, warning: warning.map(Into::into), deadline })
+    }
+
+    fn evaluate(&self, condition: &Expression, step: StepIndex) -> Result<bool, String> {
+        condition.evaluate(&JobScope { job: self, step })
+    }
+}
+
+/// What the conditions of a step see of its job.
+struct JobScope<'a> {
+    job: &'a Job,
+    step: StepIndex,
+}
+
+impl Scope for JobScope<'_> {
+    fn input(&self) -> Message {
+        self.job.input_of(self.step)
+    }
+
+    fn job(&self) -> &Message {
+        self.job.message()
+    }
+
+    fn steps(&self) -> Vec<SeenStep<'_>> {
+        let seen = |index: StepIndex| SeenStep {
+            name: &self.job.graph().step(index).name,
+            state: self.job.step_state(index).word(),
+            status: self.job.status(index),
+            output: self.job.step(index).output.as_ref(),
+        };
+        self.job.graph().indices().map(seen).collect()
+    }
+}

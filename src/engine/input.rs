@@ -1,0 +1,237 @@
+//! What goes into a decision: what happened to a job, and what the decision may look at beside it.
+
+use super::definition::Millis;
+use super::entry::Timestamp;
+use super::id::{JobId, StepIndex};
+use super::json::Message;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// The limits that decisions look at (settings, section `limits` and `fanout`).
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The largest step message, in bytes.
+    pub step_message_bytes_max: usize,
+    /// The largest reply, in bytes.
+    pub reply_bytes_max: usize,
+    /// Levels of child jobs below a job.
+    pub depth_max: u16,
+    /// Child jobs of one step under way at once, where its task says nothing.
+    pub window: u32,
+}
+
+/// Reserves ids of jobs that have not ended, over all jobs of the process.
+pub trait Claims {
+    /// Reserves `id`; false if a job that has not ended has it.
+    fn claim(&self, id: JobId) -> bool;
+}
+
+/// A rule in place of a table.
+impl<F: Fn(JobId) -> bool> Claims for F {
+    fn claim(&self, id: JobId) -> bool {
+        self(id)
+    }
+}
+
+/// What a decision may look at beside the job: time and chance are arguments.
+pub struct Context<'a> {
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// The limits in force.
+    pub limits: &'a Limits,
+    /// Who has which id.
+    pub claims: &'a dyn Claims,
+}
+
+impl Context<'_> {
+    /// The time after a span from now.
+    pub(super) fn after(&self, span: Option<Millis>) -> Option<Timestamp> {
+        self.now.after(span)
+    }
+}
+
+/// What happens to a job.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A worker answered, or the broker gave its message up.
+    Reply {
+        /// The step's name, from the correlation id.
+        step: String,
+        /// The attempt that it answers, where it is told: the header `attempt`.
+        attempt: Option<u32>,
+        /// What came.
+        reply: Reply,
+    },
+    /// The broker took responsibility for a step message.
+    Confirmed {
+        /// The step.
+        step: StepIndex,
+        /// The attempt that was dispatched.
+        attempt: u32,
+    },
+    /// A queue was found missing: what was in it is lost.
+    QueueMissing(Arc<str>),
+    /// A child job ended.
+    ChildEnded {
+        /// The fan-out step.
+        step: StepIndex,
+        /// The item's index.
+        index: u32,
+        /// Which child, and how it ended.
+        ended: ChildEnd,
+    },
+    /// The time that [`super::Job::next_timer`] gave has come, by a clock that nobody sets.
+    Timer {
+        /// That time.
+        due: Timestamp,
+    },
+    /// The parent tells its child.
+    Order(Order),
+    /// A user, or a program in a user's place, asks for something.
+    Operate(Operation),
+    /// The job cannot go on: its actor panicked once too often.
+    Abandon(Arc<str>),
+}
+
+/// Why an operation is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Objection {
+    /// The job has no step of that name.
+    UnknownStep(String),
+    /// It makes no sense now.
+    Conflict(String),
+}
+
+/// What a parent tells a child job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The parent's step failed: dispatch nothing new (SPEC §6).
+    Halt(Arc<str>),
+    /// The parent, or its step, was cancelled.
+    Cancel(Arc<str>),
+    /// The deadline of the whole job has passed.
+    Expire(Arc<str>),
+    /// Dispatch nothing new until told to.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Go on from what failed.
+    Retry {
+        /// How often the child has been retried with this one.
+        round: u32,
+    },
+}
+
+/// What users ask of a job (SPEC §6).
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// End it; later replies are ignored.
+    Cancel {
+        /// Why, for the reader.
+        reason: Arc<str>,
+    },
+    /// Dispatch nothing new; replies are taken.
+    Pause,
+    /// Go on after a pause.
+    Resume,
+    /// Go on from the failed steps; what is complete is kept.
+    Retry,
+    /// Do a step, and all that depends on it, once more.
+    Rerun {
+        /// The step's name.
+        step: String,
+    },
+    /// Settle a running step in its worker's place.
+    Reply {
+        /// The step's name.
+        step: String,
+        /// What is said of it.
+        reply: Reply,
+    },
+}
+
+impl Operation {
+    /// The word for users.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Operation::Cancel { .. } => "cancel",
+            Operation::Pause => "pause",
+            Operation::Resume => "resume",
+            Operation::Retry => "retry",
+            Operation::Rerun { .. } => "rerun",
+            Operation::Reply { .. } => "reply",
+        }
+    }
+}
+
+/// What a worker, or the broker in its place, said of an attempt.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// A result: the body, not yet parsed.
+    Result(Bytes),
+    /// `type: progress`: the step goes on; the body, not yet parsed.
+    Progress(Bytes),
+    /// `type: error`: the attempt failed; the body, not yet parsed.
+    Error(Bytes),
+    /// The broker dead-lettered the step message.
+    DeadLettered {
+        /// The queue it was in.
+        queue: String,
+        /// The broker's word: `rejected`, `expired`, …
+        reason: String,
+    },
+}
+
+/// The end of a child job, as its parent hears of it.
+#[derive(Clone, Debug)]
+pub struct ChildEnd {
+    /// The child job.
+    pub child: JobId,
+    /// How often it had been retried.
+    pub round: u32,
+    /// How it ended.
+    pub outcome: ChildOutcome,
+}
+
+/// How a child job ended.
+#[derive(Clone, Debug)]
+pub enum ChildOutcome {
+    /// With this result.
+    Completed(Message),
+    /// Failed or cancelled, for this reason.
+    Failed(Arc<str>),
+}
+
+/// An input that changes nothing: counted, acknowledged, harmless (SPEC §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rejected {
+    /// The graph has no step of that name.
+    UnknownStep,
+    /// The step waits, or is a fan-out: it has sent no message.
+    NotRunning,
+    /// The step, or child job, is settled already.
+    Duplicate,
+    /// A failure, or the progress, of an attempt that is over.
+    Late,
+    /// A progress message that is no JSON object, or whose values are not what they should be.
+    BadProgress,
+    /// The job has ended.
+    Ended,
+    /// Nothing to change: a confirm of an attempt that is over.
+    Void,
+}
+
+impl Rejected {
+    /// The reason as a metric label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Rejected::UnknownStep => "unknown_step",
+            Rejected::NotRunning => "not_running",
+            Rejected::Duplicate => "duplicate",
+            Rejected::Late => "late",
+            Rejected::BadProgress => "bad_progress",
+            Rejected::Ended => "ended",
+            Rejected::Void => "void",
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What users ask of a job (SPEC §6), and when it is refused.
+
+use super::decide::Consequence;
+use super::entry::{Entry, JobState};
+use super::id::StepIndex;
+use super::input::{Context, Objection, Operation, Rejected, Reply};
+use super::job::Job;
+use super::step::StepState;
+
+impl Job {
+    /// Why `operation` is refused, if it is.
+    pub fn objection(&self, operation: &Operation) -> Option<Objection> {
+        let (id, state) = (self.origin.id, self.state.word());
+        let conflict = |text: String| Some(Objection::Conflict(text));
+        if let Operation::Rerun { step } | Operation::Reply { step, .. } = operation
+            && self.graph().index_of(step).is_none()
+        {
+            let known: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
+            return Some(Objection::UnknownStep(format!("job {id} has no step \"{step}\"; its steps are {}", known.join(", "))));
+        }
+        let is_child = self.origin.parent.is_some();
+        match operation {
+            Operation::Cancel { .. } if self.state.is_ended() => conflict(format!("job {id} is {state}: only a job under way can be cancelled")),
+            Operation::Reply { step, reply } => self.objection_to_reply(step, reply),
+            Operation::Cancel { .. } => None,
+            Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } if is_child => {
+                let (word, root) = (operation.word(), self.origin.root);
+                conflict(format!("job {id} is a child job: {word} the job {root} that it belongs to, which reaches its child jobs"))
+            }
+            Operation::Pause if self.state != JobState::Running => conflict(format!("job {id} is {state}: only a running job can be paused")),
+            Operation::Resume if self.state != JobState::Paused => conflict(format!("job {id} is {state}: only a paused job can be resumed")),
+            Operation::Retry if self.state != JobState::Failed => conflict(format!("job {id} is {state}: only a failed job can be retried")),
+            Operation::Rerun { .. } if !self.state.is_ended() => {
+                conflict(format!("job {id} is {state}: only an ended job can be rerun; cancel it first"))
+            }
+            Operation::Rerun { step } => self.objection_to_rerun(step),
+            Operation::Pause | Operation::Resume | Operation::Retry => None,
+        }
+    }
+
+    fn objection_to_rerun(&self, step: &str) -> Option<Objection> {
+        let index = self.graph().index_of(step)?;
+        if self.steps[index.at()].state == StepState::Waiting {
+            let text = format!("step \"{step}\" of job {} has not started: nothing of it can be done again", self.origin.id);
+            return Some(Objection::Conflict(text));
+        }
+        None
+    }
+
+    fn objection_to_reply(&self, step: &str, reply: &Reply) -> Option<Objection> {
+        let (id, index) = (self.origin.id, self.graph().index_of(step)?);
+        let run = &self.steps[index.at()];
+        let objection = if !self.takes_replies() {
+            format!("job {id} is {}: its steps take no replies", self.state.word())
+        } else if self.graph().step(index).task.is_some() {
+            format!("step \"{step}\" of job {id} runs child jobs: complete their steps")
+        } else if run.state != StepState::Running {
+            format!("step \"{step}\" of job {id} is {}: only a running step can be completed", run.state.word())
+        } else if !run.is_under_way() && !matches!(reply, Reply::Result(_)) {
+            format!("no attempt of step \"{step}\" of job {id} is under way: it waits for its next one")
+        } else {
+            return None;
+        };
+        Some(Objection::Conflict(objection))
+    }
+
+    pub(super) fn decide_operation(&self, operation: Operation, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        match self.objection(&operation) {
+            None => {}
+            Some(Objection::UnknownStep(_)) => return Err(Rejected::UnknownStep),
+            Some(Objection::Conflict(_)) => return Err(Rejected::Void),
+        }
+        match operation {
+            Operation::Cancel { reason } => Ok(self.cancel(reason, true, ctx)),
+            Operation::Pause => Ok(self.pause(ctx)),
+            Operation::Resume => Ok(self.resume(ctx)),
+            Operation::Retry => Ok(self.retry(self.round + 1, ctx)),
+            Operation::Rerun { step } => {
+                let step = self.index(&step)?;
+                Ok(Consequence::of(Entry::JobRerun { at: ctx.now, step, deadline: self.new_deadline(ctx) }))
+            }
+            Operation::Reply { step, reply } => self.decide_answer(self.index(&step)?, None, &reply, ctx),
+        }
+    }
+
+    fn index(&self, step: &str) -> Result<StepIndex, Rejected> {
+        self.graph().index_of(step).ok_or(Rejected::UnknownStep)
+    }
+}
