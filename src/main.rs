@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             Ok(false) => ExitCode::FAILURE,
             Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
         },
-        command @ (Command::Run(_) | Command::Jobs { .. } | Command::Job { .. }) => match cli::client(command, &mut out) {
+        Command::Client(command) => match cli::client(command, &mut out) {
             Ok(code) => code,
             Err(error) => {
                 let code = match error {

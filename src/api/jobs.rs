@@ -1,5 +1,6 @@
 //! Workflows and jobs: create, list, show, end.
 
+use super::operations::{answered, respond};
 use super::problem::Problem;
 use super::view::JobView;
 use crate::actors::outbox::Answer;
@@ -15,13 +16,12 @@ use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
 const INTERVAL_DEFAULT_MIN: u64 = 480;
 
 /// Ids read and sent at once while a list is streamed.
-const PAGE_ROWS: u32 = 1_000;
+pub(super) const PAGE_ROWS: u32 = 1_000;
 
 /// The most that `?limit=` can ask for.
 const LIMIT_MAX: u32 = 10_000;
@@ -60,12 +60,7 @@ pub async fn create(
     payload: web::Payload,
 ) -> Result<HttpResponse, Problem> {
     let definition = definition(&shared, &path, query.0.vhost.as_deref())?;
-    let limit = shared.settings.http.body_bytes_max;
-    let body = match payload.to_bytes_limited(limit).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(error)) => return Err(Problem::malformed(format!("the body could not be read: {error}"))),
-        Err(_) => return Err(Problem::too_large(format!("the body is larger than {limit} bytes (setting http.body_bytes_max)"))),
-    };
+    let body = body(&shared, payload).await?;
     let (id, message) = asked_for(query.0.id.as_deref(), &body)?;
     match supervisor::create(&shared, &definition.full_name(), id, message).await {
         Answer::Created(id) | Answer::Existing(id) => {
@@ -76,6 +71,16 @@ pub async fn create(
         Answer::Unknown => Err(Problem::not_found(format!("unknown workflow {}", definition.full_name()))),
         Answer::Failed(reason) => Err(Problem::broken(reason)),
         Answer::Changed(_) | Answer::Deleted | Answer::UnknownStep(_) => Err(Problem::broken("a creation was answered as an end".to_owned())),
+    }
+}
+
+/// A request's body, within its limit.
+pub(super) async fn body(shared: &Shared, payload: web::Payload) -> Result<Bytes, Problem> {
+    let limit = shared.settings.http.body_bytes_max;
+    match payload.to_bytes_limited(limit).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
+        Err(_) => Err(Problem::too_large(format!("the body is larger than {limit} bytes (setting http.body_bytes_max)"))),
     }
 }
 
@@ -184,7 +189,7 @@ impl WorkflowCursor {
     }
 }
 
-fn wrong_cursor(text: &str) -> Problem {
+pub(super) fn wrong_cursor(text: &str) -> Problem {
     Problem::malformed(format!("cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"))
 }
 
@@ -210,7 +215,7 @@ pub async fn running(shared: web::Data<Shared>, query: Query<PageQuery>) -> Resu
     Ok(HttpResponse::Ok().json(answer))
 }
 
-fn limit(asked: Option<u32>) -> Result<Option<u32>, Problem> {
+pub(super) fn limit(asked: Option<u32>) -> Result<Option<u32>, Problem> {
     match asked {
         Some(limit) if limit == 0 || limit > LIMIT_MAX => Err(Problem::malformed(format!("limit is {limit}, expected 1 to {LIMIT_MAX}"))),
         asked => Ok(asked),
@@ -351,33 +356,18 @@ pub async fn job(shared: web::Data<Shared>, path: web::Path<String>) -> Result<H
 /// `DELETE /api/job/{id}`: cancels a running job, deletes an ended one.
 pub async fn end(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
     let id = job_id(&path)?;
-    let (answer, answered) = oneshot::channel();
-    if shared.wiring().router.offer(RouterInput::End(id, answer)).is_err() {
-        return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
-    }
-    match answered.await {
-        Ok(Answer::Changed(state)) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state }))),
-        Ok(Answer::Deleted) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" }))),
-        Ok(Answer::Unknown) => Err(unknown_job(id)),
-        Ok(Answer::UnknownStep(reason)) => Err(Problem::not_found(reason)),
-        Ok(Answer::Conflict(reason)) => Err(Problem::conflict(reason)),
-        Ok(Answer::Overloaded(reason)) => Err(Problem::overloaded(reason)),
-        Ok(Answer::Failed(reason)) => Err(Problem::broken(reason)),
-        Ok(Answer::Created(_) | Answer::Existing(_)) => Err(Problem::broken("an end was answered as a creation".to_owned())),
-        // Its actor ended just now: asked again, the journal answers.
-        Err(_) => Err(Problem::overloaded(format!("job {id} is just ending: try again"))),
-    }
+    respond(id, answered(&shared, id, |answer| RouterInput::End(id, answer)).await?)
 }
 
-fn job_id(text: &str) -> Result<JobId, Problem> {
+pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
 }
 
-fn unknown_job(id: JobId) -> Problem {
+pub(super) fn unknown_job(id: JobId) -> Problem {
     Problem::not_found(format!("unknown job id {id}: there is none, or its retention is over"))
 }
 
-fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
+pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
     let full = match vhost {
         Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
         _ => name.to_owned(),
@@ -394,7 +384,7 @@ fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<De
     })
 }
 
-async fn read<T: Send + 'static>(
+pub(super) async fn read<T: Send + 'static>(
     shared: &web::Data<Shared>,
     query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -406,7 +396,7 @@ async fn read<T: Send + 'static>(
 }
 
 /// Query parameters whose errors are problem details.
-pub struct Query<T>(T);
+pub struct Query<T>(pub(super) T);
 
 impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
     type Error = Problem;

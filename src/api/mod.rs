@@ -2,6 +2,7 @@
 
 pub mod jobs;
 pub mod observe;
+pub mod operations;
 mod problem;
 mod view;
 
@@ -42,6 +43,10 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/workflows/{rest:.*}", "GET").route(web::get().to(jobs::workflows)))
         .service(resource("/api/workflow/{name:.*}", "GET, POST").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
         .service(resource("/api/jobs", "GET").route(web::get().to(jobs::running)))
+        .service(resource("/api/jobs/search", "GET").route(web::get().to(operations::search)))
+        .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
+        .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
+        .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
         .service(resource("/api/job/{id:.*}", "GET, DELETE").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
         .default_service(web::to(nothing_here));
 }

@@ -58,6 +58,13 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// What is wrong, in a sentence.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.status, self.detail)

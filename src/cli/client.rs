@@ -56,6 +56,14 @@ impl Client {
         self.answer(request.call())
     }
 
+    pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
+        let mut request = self.agent.delete(format!("{}{path}", self.server));
+        if !self.token.is_empty() {
+            request = request.header("Authorization", format!("Bearer {}", self.token));
+        }
+        self.answer(request.call())
+    }
+
     pub(super) fn post(&self, path: &str, body: &str) -> Result<String, ClientError> {
         let mut request = self.agent.post(format!("{}{path}", self.server)).header("Content-Type", "application/json");
         if !self.token.is_empty() {

@@ -2,6 +2,7 @@
 
 pub mod check;
 mod client;
+mod operate;
 mod show;
 
 use crate::engine::JobId;
@@ -37,6 +38,14 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    Client(ClientCommand),
+}
+
+/// The commands that speak to a manager.
+#[derive(Subcommand, Debug)]
+pub enum ClientCommand {
     /// Create a job, follow it, print its result
     Run(RunArguments),
     /// List jobs by workflow: running, and ended within the interval
@@ -50,6 +59,36 @@ pub enum Command {
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
+    /// Search top-level jobs by workflow, state, status and time
+    Search {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        filter: FilterArguments,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        client: ClientArguments,
+    },
+    /// End jobs under way; later replies are ignored
+    Cancel(OperateArguments),
+    /// Dispatch nothing new until resumed; replies are taken
+    Pause(OperateArguments),
+    /// Go on after a pause
+    Resume(OperateArguments),
+    /// Let failed jobs go on from their failed steps; what is complete is kept
+    Retry(OperateArguments),
+    /// Do a step of ended jobs, and all that depends on it, once more
+    Rerun {
+        /// The step
+        #[arg(long)]
+        step: String,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        jobs: OperateArguments,
+    },
+    /// Delete ended jobs
+    Delete(OperateArguments),
+    /// Complete, or fail, a running step by hand
+    Complete(CompleteArguments),
     /// Show a job and its steps
     Job {
         /// The job's id
@@ -115,6 +154,66 @@ pub struct RunArguments {
     pub client: ClientArguments,
 }
 
+/// Which jobs are meant.
+#[derive(Args, Debug, Default)]
+pub struct FilterArguments {
+    /// Only of this workflow: NAME or VHOST/NAME
+    #[arg(long)]
+    pub workflow: Option<String>,
+    /// Only in this state: running, paused, completed, failed or cancelled
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only with this status of a step; needs --workflow
+    #[arg(long, value_name = "STEP=STATUS")]
+    pub status: Vec<String>,
+    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long ago
+    #[arg(long, value_name = "TIME")]
+    pub after: Option<String>,
+    /// Only those created before this time
+    #[arg(long, value_name = "TIME")]
+    pub before: Option<String>,
+    /// At most so many, the newest first
+    #[arg(long, default_value_t = 1_000)]
+    pub limit: u32,
+}
+
+/// Arguments of the operations: one job, or a filter.
+#[derive(Args, Debug)]
+pub struct OperateArguments {
+    /// The job's id; without one, all that the filter finds
+    pub id: Option<JobId>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub filter: FilterArguments,
+    /// Tell which jobs the filter finds, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// Arguments of `complete`.
+#[derive(Args, Debug)]
+pub struct CompleteArguments {
+    /// The job's id
+    pub id: JobId,
+    /// The step
+    pub step: String,
+    /// The step's output: a JSON object, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}", conflicts_with = "error")]
+    pub message: String,
+    /// Fail the attempt instead, for this reason
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// With --error: do not try again
+    #[arg(long, requires = "error")]
+    pub no_retry: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
 /// How to reach the manager.
 #[derive(Args, Debug)]
 pub struct ClientArguments {
@@ -130,11 +229,18 @@ pub struct ClientArguments {
 }
 
 /// Runs a client command.
-pub fn client(command: Command, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
-        Command::Run(arguments) => show::run(&arguments, out),
-        Command::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
-        Command::Job { id, client } => show::job(id, &client, out),
-        Command::Serve(_) | Command::Check { .. } => Ok(ExitCode::FAILURE),
+        ClientCommand::Run(arguments) => show::run(&arguments, out),
+        ClientCommand::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
+        ClientCommand::Job { id, client } => show::job(id, &client, out),
+        ClientCommand::Search { filter, client } => operate::search(&filter, &client, out),
+        ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
+        ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),
+        ClientCommand::Resume(jobs) => operate::operate("resume", None, &jobs, out),
+        ClientCommand::Retry(jobs) => operate::operate("retry", None, &jobs, out),
+        ClientCommand::Rerun { step, jobs } => operate::operate("rerun", Some(&step), &jobs, out),
+        ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
+        ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
     }
 }

@@ -44,6 +44,9 @@ struct StepAnswer {
     queue: Option<String>,
     reason: Option<String>,
     warning: Option<String>,
+    status: String,
+    retry_at: Option<String>,
+    message: Option<String>,
     children: Option<ChildrenAnswer>,
 }
 
@@ -98,7 +101,7 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     Err(ClientError::Refused(format!("job {id} is {}: {}", job.state, job.reason.unwrap_or_default())))
 }
 
-fn message(argument: &str) -> Result<String, ClientError> {
+pub(super) fn message(argument: &str) -> Result<String, ClientError> {
     let cannot = |what: &str, error: std::io::Error| ClientError::Usage(format!("--message: cannot read {what}: {error}"));
     if argument == "-" {
         let mut text = String::new();
@@ -199,7 +202,7 @@ pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
     if let Some(reason) = &job.reason {
         writeln!(out, "reason    {reason}")?;
     }
-    let mut table = table(&["STEP", "STATE", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
+    let mut table = table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
     for step in &job.steps {
         let elapsed = job
             .completed
@@ -213,20 +216,22 @@ pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
             (None, Some(queue)) => queue.clone(),
             (None, None) => String::new(),
         };
-        let note = step.reason.clone().or(step.warning.clone()).unwrap_or_default();
-        table.add_row([step.name.clone(), step.state.clone(), step.attempt.to_string(), elapsed, place, note]);
+        let again = step.retry_at.as_ref().map(|at| format!("next attempt at {at}"));
+        let notes = [again, step.reason.clone(), step.warning.clone(), step.message.clone()];
+        let note = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
+        table.add_row([step.name.clone(), step.state.clone(), step.status.clone(), step.attempt.to_string(), elapsed, place, note]);
     }
     writeln!(out, "\n{table}")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header.to_vec());
     table
 }
 
-fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
+pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
     serde_json::from_str(text)
         .map_err(|error| ClientError::Refused(format!("the manager's answer is not what this client knows ({error}): are both of the same version?")))
 }

@@ -7,6 +7,7 @@
 pub mod read;
 pub mod recover;
 mod schema;
+pub mod search;
 
 use crate::engine::{Definition, Entry, JobId, JobState, Origin, StepIndex, Timestamp};
 use crate::faults;

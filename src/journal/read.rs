@@ -147,7 +147,7 @@ impl Reader {
         })
     }
 
-    fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T, JournalError>) -> Result<T, JournalError> {
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T, JournalError>) -> Result<T, JournalError> {
         let pooled = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match pooled {
             Some(connection) => connection,
@@ -170,11 +170,11 @@ impl Reader {
         Ok(connection)
     }
 
-    fn failed(&self, error: rusqlite::Error) -> JournalError {
+    pub(super) fn failed(&self, error: rusqlite::Error) -> JournalError {
         damaged_or_failed(&self.shared.file, error)
     }
 }
 
-fn id_of(bytes: [u8; 16]) -> JobId {
+pub(super) fn id_of(bytes: [u8; 16]) -> JobId {
     JobId(uuid::Uuid::from_bytes(bytes))
 }

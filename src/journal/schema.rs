@@ -9,7 +9,8 @@ use rusqlite::{Connection, Row};
 const APPLICATION_ID: i64 = 0x5766_4d67;
 
 /// One script for each schema version, from an empty file on; only ever added to.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE definitions(
   number INTEGER PRIMARY KEY,
   hash BLOB NOT NULL UNIQUE,
@@ -47,7 +48,12 @@ CREATE TABLE entries(
   checksum INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX entries_by_job ON entries(job);
-"];
+",
+    "
+CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
+CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
+",
+];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.
 const BUSY_TIMEOUT_MS: u64 = 5_000;

@@ -1,0 +1,165 @@
+//! Operations on jobs: one, or all that a filter finds.
+
+use super::client::{Client, ClientError};
+use super::show::{message, parse, table};
+use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+#[derive(Deserialize)]
+struct Changed {
+    id: String,
+    state: String,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    job: String,
+    workflow: String,
+    state: String,
+    created: String,
+    ended: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    jobs: Vec<Found>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bulk {
+    matched: usize,
+    #[serde(default)]
+    done: usize,
+    #[serde(default)]
+    refused: usize,
+    #[serde(default)]
+    refusals: Vec<Refusal>,
+    #[serde(default)]
+    jobs: Vec<Found>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    reason: String,
+}
+
+/// `search`
+pub(super) fn search(filter: &FilterArguments, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let body = Client::new(arguments).get(&format!("/api/jobs/search?{}", query(filter)?))?;
+    if arguments.json {
+        writeln!(out, "{body}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let page: Page = parse(&body)?;
+    print(&page.jobs, out)?;
+    if page.next.is_some() {
+        writeln!(out, "… only the first {} are shown; --limit shows more", page.jobs.len())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `cancel`, `pause`, `resume`, `retry`, `rerun`, `delete`: exit code 1 if any job refuses.
+pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&arguments.client);
+    let step = step.map_or_else(String::new, |step| format!("step={}", encoded(step)));
+    let Some(id) = arguments.id else {
+        let query = query(&arguments.filter)?;
+        return all(word, &format!("{query}&dryRun={}&{step}", arguments.dry_run), arguments, &client, out);
+    };
+    let body = match word {
+        "delete" => {
+            let job: serde_json::Value = parse(&client.get(&format!("/api/job/{id}"))?)?;
+            if matches!(job["state"].as_str(), Some("running" | "paused")) {
+                return Err(ClientError::Refused(format!("job {id} is under way: cancel it first")));
+            }
+            client.delete(&format!("/api/job/{id}"))?
+        }
+        _ => client.post(&format!("/api/job/{id}/{word}?{step}"), "")?,
+    };
+    if arguments.client.json {
+        writeln!(out, "{body}")?;
+    } else {
+        let changed: Changed = parse(&body)?;
+        writeln!(out, "job {} is {}", changed.id, changed.state)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn all(word: &str, query: &str, arguments: &OperateArguments, client: &Client, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let body = client.post(&format!("/api/jobs/{word}?{query}"), "")?;
+    let bulk: Bulk = parse(&body)?;
+    let code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if arguments.client.json {
+        writeln!(out, "{body}")?;
+        return Ok(code);
+    }
+    if arguments.dry_run {
+        print(&bulk.jobs, out)?;
+        writeln!(out, "{word}: {} jobs would be asked; nothing was done", bulk.matched)?;
+    } else {
+        writeln!(out, "{word}: {} of {} jobs done, {} refused", bulk.done, bulk.matched, bulk.refused)?;
+        for refusal in &bulk.refusals {
+            writeln!(out, "  {}", refusal.reason)?;
+        }
+    }
+    if bulk.next.is_some() {
+        writeln!(out, "… there are more: run it again, or with a higher --limit")?;
+    }
+    Ok(code)
+}
+
+/// `complete`
+pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let path = format!("/api/job/{}/step/{}", arguments.id, encoded(&arguments.step));
+    let client = Client::new(&arguments.client);
+    let body = match &arguments.error {
+        Some(reason) => {
+            let body = serde_json::json!({ "error": reason, "retryable": !arguments.no_retry });
+            client.post(&format!("{path}?type=error"), &body.to_string())?
+        }
+        None => client.post(&path, &message(&arguments.message)?)?,
+    };
+    if arguments.client.json {
+        writeln!(out, "{body}")?;
+    } else {
+        let changed: Changed = parse(&body)?;
+        writeln!(out, "step {} is settled; job {} is {}", arguments.step, changed.id, changed.state)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn query(filter: &FilterArguments) -> Result<String, ClientError> {
+    let mut pairs = vec![format!("limit={}", filter.limit)];
+    let named = [("workflow", &filter.workflow), ("state", &filter.state), ("after", &filter.after), ("before", &filter.before)];
+    pairs.extend(named.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_ref()?)))));
+    for status in &filter.status {
+        let (step, word) =
+            status.split_once('=').ok_or_else(|| ClientError::Usage(format!("--status {status:?}: expected STEP=STATUS, such as check=FAILED")))?;
+        pairs.push(format!("status.{}={}", encoded(step), encoded(word)));
+    }
+    Ok(pairs.join("&"))
+}
+
+/// As it stands in a URL.
+pub(super) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn print(jobs: &[Found], out: &mut dyn Write) -> Result<(), ClientError> {
+    if jobs.is_empty() {
+        writeln!(out, "no jobs are found")?;
+        return Ok(());
+    }
+    let mut table = table(&["JOB", "WORKFLOW", "STATE", "CREATED", "ENDED"]);
+    for found in jobs {
+        table.add_row([&*found.job, &*found.workflow, &*found.state, &*found.created, found.ended.as_deref().unwrap_or_default()]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Searching top-level jobs by workflow, state, status and time.
+
+use super::read::{Reader, id_of};
+use super::{JobNumber, JournalError};
+use crate::engine::{JobId, JobState, Timestamp};
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, params_from_iter};
+
+/// Which jobs are looked for: those that meet all that is set.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// The workflow's full name.
+    pub workflow: Option<String>,
+    /// The state.
+    pub state: Option<JobState>,
+    /// Statuses by step; only with a workflow.
+    pub statuses: Vec<(String, String)>,
+    /// Created at this time or later.
+    pub created_from: Option<Timestamp>,
+    /// Created before this time.
+    pub created_before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether it lets every job through.
+    pub fn is_empty(&self) -> bool {
+        let Filter { workflow, state, statuses, created_from, created_before } = self;
+        workflow.is_none() && state.is_none() && statuses.is_empty() && created_from.is_none() && created_before.is_none()
+    }
+
+    fn sql(&self, below: JobNumber, limit: u32) -> (String, Vec<Value>) {
+        let mut conditions = vec!["parent IS NULL".to_owned(), "number < ?".to_owned()];
+        let mut values = vec![Value::from(below)];
+        let mut add = |condition: String, value: Value| {
+            conditions.push(condition);
+            values.push(value);
+        };
+        self.workflow.iter().for_each(|name| add("workflow = ?".to_owned(), name.clone().into()));
+        self.state.iter().for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
+        self.created_from.iter().for_each(|time| add("created >= ?".to_owned(), time.0.into()));
+        self.created_before.iter().for_each(|time| add("created < ?".to_owned(), time.0.into()));
+        let relation = quoted(&format!("status_{}", self.workflow.as_deref().unwrap_or_default()));
+        for (step, word) in &self.statuses {
+            add(format!("number IN (SELECT rowid FROM {relation} WHERE {} = ?)", quoted(step)), word.clone().into());
+        }
+        values.push(limit.into());
+        let order = "ORDER BY number DESC LIMIT ?";
+        (format!("SELECT number, id, workflow, state, created, ended FROM jobs WHERE {} {order}", conditions.join(" AND ")), values)
+    }
+}
+
+/// A job that was found.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    /// Its number.
+    pub number: JobNumber,
+    /// Its id.
+    pub id: JobId,
+    /// The workflow's full name.
+    pub workflow: String,
+    /// Its state.
+    pub state: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+}
+
+impl Reader {
+    /// Top-level jobs that meet the filter, newest first, below a number.
+    pub fn search(&self, filter: &Filter, below: JobNumber, limit: u32) -> Result<Vec<Hit>, JournalError> {
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<Hit>> {
+                if !filter.statuses.is_empty() {
+                    let relation = format!("status_{}", filter.workflow.as_deref().unwrap_or_default());
+                    let there = connection.query_row("SELECT 1 FROM sqlite_schema WHERE name = ?1", [&relation], |_| Ok(())).optional()?;
+                    if there.is_none() {
+                        return Ok(Vec::new());
+                    }
+                }
+                let (sql, values) = filter.sql(below, limit);
+                let mut statement = connection.prepare_cached(&sql)?;
+                let rows = statement.query_map(params_from_iter(values), |row| {
+                    Ok(Hit {
+                        number: row.get(0)?,
+                        id: id_of(row.get(1)?),
+                        workflow: row.get(2)?,
+                        state: row.get(3)?,
+                        created: Timestamp(row.get(4)?),
+                        ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
+                    })
+                })?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
