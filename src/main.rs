@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
-use workflow_manager::actors::supervisor;
+use workflow_manager::actors::{reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::settings::Settings;
@@ -75,12 +75,15 @@ async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manage
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut hang_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
+    let shared = manager.shared().clone();
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
-            tracing::warn!("SIGHUP: this version cannot reload its files; restart it, running jobs keep the definition they started with");
+            if let Err(error) = reload::reload(&shared).await {
+                tracing::error!(%error, "SIGHUP: the workflow files were not reloaded, nothing was changed");
+            }
         }
     });
-    let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
     let (server, address) =
         api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
     let server_handle = server.handle();

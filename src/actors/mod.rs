@@ -10,6 +10,7 @@ pub mod job;
 pub mod journal;
 mod observe;
 pub mod outbox;
+pub mod reload;
 pub mod router;
 pub mod shared;
 pub mod supervisor;

@@ -13,8 +13,11 @@ use crate::telemetry::Metrics;
 use actix::ArbiterHandle;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::mpsc;
+
+/// Loaded definitions by full name.
+pub type Definitions = BTreeMap<String, Arc<Definition>>;
 
 /// Shared by all actors and the API of a process.
 pub struct Shared {
@@ -26,8 +29,7 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Who has which id.
     pub routes: Routes,
-    /// The loaded definitions by full name.
-    pub definitions: BTreeMap<String, Arc<Definition>>,
+    definitions: RwLock<Arc<Definitions>>,
     /// Reads the journal.
     pub reader: Reader,
     /// What readiness says.
@@ -51,21 +53,15 @@ pub struct Wiring {
     pub journal: Mailbox<JournalActor>,
     /// The one supervisor.
     pub supervisor: Mailbox<Supervisor>,
-    /// A bus for each virtual host.
-    pub buses: Vec<(String, Mailbox<BusActor>)>,
+    /// A bus for each virtual host; a reload may bring more.
+    pub buses: RwLock<BTreeMap<String, Mailbox<BusActor>>>,
     /// The arbiters over which jobs are spread.
     pub arbiters: Vec<ArbiterHandle>,
 }
 
 impl Shared {
     /// Before any actor is started; `fatal` receives the reason for an end of the process.
-    pub fn new(
-        settings: Settings,
-        definitions: BTreeMap<String, Arc<Definition>>,
-        reader: Reader,
-        next_number: JobNumber,
-        fatal: mpsc::UnboundedSender<String>,
-    ) -> Shared {
+    pub fn new(settings: Settings, definitions: Definitions, reader: Reader, next_number: JobNumber, fatal: mpsc::UnboundedSender<String>) -> Shared {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,
@@ -78,7 +74,7 @@ impl Shared {
             settings,
             limits,
             routes: Routes::default(),
-            definitions,
+            definitions: RwLock::new(Arc::new(definitions)),
             reader,
             health: Health::default(),
             throttle: Throttle::default(),
@@ -103,8 +99,23 @@ impl Shared {
     }
 
     /// The bus of a virtual host.
-    pub fn bus(&self, vhost: &str) -> Option<&Mailbox<BusActor>> {
-        self.wiring().buses.iter().find(|(name, _)| name == vhost).map(|(_, mailbox)| mailbox)
+    pub fn bus(&self, vhost: &str) -> Option<Mailbox<BusActor>> {
+        self.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost).cloned()
+    }
+
+    /// All of them.
+    pub fn buses(&self) -> Vec<Mailbox<BusActor>> {
+        self.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The definitions for new jobs.
+    pub fn definitions(&self) -> Arc<Definitions> {
+        self.definitions.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts others in their place; running jobs keep theirs.
+    pub(super) fn set_definitions(&self, definitions: Definitions) {
+        *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
     /// The next job's number.

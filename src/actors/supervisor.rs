@@ -8,7 +8,7 @@ use super::job::{self, JobInput, Spawn, Start};
 use super::journal::{JournalActor, JournalInput};
 use super::outbox::Answer;
 use super::router::{NewJob, Router, RouterInput};
-use super::shared::{Shared, Wiring};
+use super::shared::{Definitions, Shared, Wiring};
 use super::{Kind, Mail, Mailbox, Owner};
 use crate::bus::amqp::{self, AmqpSettings};
 use crate::bus::embedded::{EmbeddedBus, Workers};
@@ -19,17 +19,20 @@ use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Store}
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// Has jobs rebuilt whose actors panicked.
+/// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload brings.
 pub struct Supervisor {
     shared: Arc<Shared>,
     panicked: HashMap<JobNumber, (JobId, u32)>,
+    transport: Transport,
+    /// Where the buses of a reload run.
+    bus_arbiter: ArbiterHandle,
 }
 
 /// What the supervisor can be told.
@@ -43,6 +46,8 @@ pub enum SupervisorInput {
     },
     /// The journal has rebuilt it, if it was there.
     Reloaded(JobNumber, Option<Box<Recovered>>),
+    /// New definitions take the place of the loaded ones: all, or none with the reason.
+    Redefine(Definitions, oneshot::Sender<Result<(), String>>),
 }
 
 impl Supervisor {
@@ -70,7 +75,26 @@ impl Supervisor {
                 });
                 mailbox.post(JobInput::Rebuilt { recovered, abandon });
             }
+            SupervisorInput::Redefine(definitions, answer) => {
+                // Whoever asked may have gone; the definitions hold all the same.
+                let _ = answer.send(self.redefine(definitions));
+            }
         }
+    }
+
+    fn redefine(&self, definitions: Definitions) -> Result<(), String> {
+        let mut makers = Vec::new();
+        for (vhost, queues) in queues_by_vhost(definitions.values()) {
+            if self.shared.bus(&vhost).is_none() {
+                makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
+            }
+        }
+        for (vhost, maker) in makers {
+            let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter);
+            self.shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
+        }
+        self.shared.set_definitions(definitions);
+        Ok(())
     }
 }
 
@@ -116,7 +140,7 @@ pub struct Manager {
 pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
 /// Chooses the transport of a virtual host, with the queues of its steps.
-pub type Transport<'a> = &'a dyn Fn(&Settings, &str, Vec<Arc<str>>) -> Result<BusMaker, StartError>;
+pub type Transport = Arc<dyn Fn(&Settings, &str, Vec<Arc<str>>) -> Result<BusMaker, StartError> + Send + Sync>;
 
 /// Where the actors run.
 pub enum Threads {
@@ -142,13 +166,13 @@ impl Threads {
 
 /// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the embedded bus with `workers`.
 pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
-    let transport = |settings: &Settings, vhost: &str, queues: Vec<Arc<str>>| transport(settings, vhost, queues, workers.clone());
-    start_on(Threads::Own(Vec::new()), settings, definitions, &transport)
+    let transport = move |settings: &Settings, vhost: &str, queues: Vec<Arc<str>>| transport(settings, vhost, queues, workers.clone());
+    start_on(Threads::Own(Vec::new()), settings, definitions, Arc::new(transport))
 }
 
 /// Starts a manager on the given threads and transport.
-pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Definition>>, transport: Transport<'_>) -> Result<Manager, StartError> {
-    let by_name: BTreeMap<String, Arc<Definition>> = definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect();
+pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Definition>>, transport: Transport) -> Result<Manager, StartError> {
+    let by_name = by_name(definitions);
     let journal = &settings.journal;
     let options = Options {
         file: journal.file.clone(),
@@ -173,6 +197,11 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     Ok(Manager { shared, fatal, arbiters })
 }
 
+/// Definitions by their full names.
+pub(super) fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
+    definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
+}
+
 /// A recovered job starts at once; what it tells others must find them started, so it is told behind them.
 fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
     let Recovered { number, root, parent, job, effects, orders } = recovered;
@@ -191,39 +220,32 @@ fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
     }
 }
 
-fn wire(
-    shared: &Arc<Shared>,
-    store: Store,
-    recovered: &[Recovered],
-    mut threads: Threads,
-    transport: Transport<'_>,
-) -> Result<Vec<Arbiter>, StartError> {
+fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], mut threads: Threads, transport: Transport) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
-    let mut buses = Vec::new();
-    for (vhost, queues) in queues_by_vhost(shared, recovered) {
-        shared.health.set_bus(&vhost, BusState::Disconnected { reason: String::new() });
-        let bus = transport(&shared.settings, &vhost, queues)?;
-        let (owned, name) = (shared.clone(), vhost.clone());
-        let address = BusActor::start_in_arbiter(&threads.next(), move |_| {
-            let sink = event_sink(&owned, &name);
-            BusActor::new(bus(sink), name, owned)
-        });
-        buses.push((vhost, Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))));
+    let definitions = shared.definitions();
+    let used = definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
+    let mut buses = BTreeMap::new();
+    for (vhost, queues) in queues_by_vhost(used) {
+        let maker = transport(&shared.settings, &vhost, queues)?;
+        let mailbox = start_bus(shared, &vhost, maker, &threads.next());
+        buses.insert(vhost, mailbox);
     }
     let owned = shared.clone();
     let journal = JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
     let owned = shared.clone();
     let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned));
     let owned = shared.clone();
-    let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor { shared: owned, panicked: HashMap::new() });
+    let bus_arbiter = router_arbiter.clone();
+    let supervisor =
+        Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor { shared: owned, panicked: HashMap::new(), transport, bus_arbiter });
     let creations = shared.settings.limits.creations_waiting_max;
     shared.wire(Wiring {
         router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
         supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
-        buses,
+        buses: RwLock::new(buses),
         arbiters: job_arbiters,
     });
     Ok(match threads {
@@ -232,11 +254,21 @@ fn wire(
     })
 }
 
-/// The virtual hosts in use and their queues: of the loaded definitions and of the jobs under way.
-fn queues_by_vhost(shared: &Shared, recovered: &[Recovered]) -> BTreeMap<String, Vec<Arc<str>>> {
+fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &ArbiterHandle) -> Mailbox<BusActor> {
+    shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
+    let (owned, name) = (shared.clone(), vhost.to_owned());
+    let address = BusActor::start_in_arbiter(arbiter, move |_| {
+        let sink = event_sink(&owned, &name);
+        BusActor::new(maker(sink), name, owned)
+    });
+    Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
+}
+
+/// The virtual hosts of definitions, with their queues.
+fn queues_by_vhost<'a>(definitions: impl Iterator<Item = &'a Arc<Definition>>) -> BTreeMap<String, Vec<Arc<str>>> {
     let mut found: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in shared.definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition())) {
+    for definition in definitions {
         if seen.insert(Arc::as_ptr(definition)) {
             found.entry(definition.vhost.clone()).or_default().extend(definition.queues());
         }
@@ -303,7 +335,7 @@ impl Manager {
     async fn stop_in_order(&self) {
         let wiring = self.shared.wiring();
         let mut closing = Vec::new();
-        for (_, bus) in &wiring.buses {
+        for bus in self.shared.buses() {
             let (answer, answered) = oneshot::channel();
             bus.post(BusInput::Close(answer));
             closing.push(answered);
@@ -320,7 +352,7 @@ impl Manager {
 
 /// Asks for a job; answered after the commit.
 pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message: Message) -> Answer {
-    let Some(definition) = shared.definitions.get(workflow).cloned() else { return Answer::Unknown };
+    let Some(definition) = shared.definitions().get(workflow).cloned() else { return Answer::Unknown };
     if !shared.health.accepts() {
         let reasons: Vec<String> =
             shared.health.checks().into_iter().filter(|(_, good, _)| !good).map(|(name, _, text)| format!("{name}: {text}")).collect();

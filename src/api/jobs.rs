@@ -37,8 +37,8 @@ struct WorkflowRow<'a> {
 pub async fn workflows(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
     let counts = read(&shared, Reader::running_counts).await?;
     let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
-    let rows: Vec<WorkflowRow<'_>> = shared
-        .definitions
+    let definitions = shared.definitions();
+    let rows: Vec<WorkflowRow<'_>> = definitions
         .iter()
         .map(|(full, definition)| WorkflowRow { vhost: &definition.vhost, name: &definition.name, job_count: count(full) })
         .collect();
@@ -372,8 +372,9 @@ pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Re
         Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
         _ => name.to_owned(),
     };
-    shared.definitions.get(&full).cloned().ok_or_else(|| {
-        let known: Vec<&str> = shared.definitions.keys().map(String::as_str).collect();
+    let definitions = shared.definitions();
+    definitions.get(&full).cloned().ok_or_else(|| {
+        let known: Vec<&str> = definitions.keys().map(String::as_str).collect();
         let near = known
             .iter()
             .map(|known| (strsim::jaro_winkler(known, &full), known))

@@ -43,6 +43,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/workflows/{rest:.*}", "GET").route(web::get().to(jobs::workflows)))
         .service(resource("/api/workflow/{name:.*}", "GET, POST").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
         .service(resource("/api/jobs", "GET").route(web::get().to(jobs::running)))
+        .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET").route(web::get().to(operations::search)))
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))

@@ -5,6 +5,7 @@ use super::problem::Problem;
 use super::view::Time;
 use crate::actors::clock;
 use crate::actors::outbox::Answer;
+use crate::actors::reload::{self, ReloadError};
 use crate::actors::router::RouterInput;
 use crate::actors::shared::Shared;
 use crate::engine::{JobId, JobState, Operation, Reply, Timestamp};
@@ -272,4 +273,14 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
     refused.truncate(REFUSALS_SHOWN_MAX);
     answer["refusals"] = refused.into();
     Ok(HttpResponse::Ok().json(answer))
+}
+
+/// `POST /api/reload`: the workflow files once more, all or nothing.
+pub async fn reload(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
+    match reload::reload(&shared).await {
+        Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
+        Err(error @ (ReloadError::Files(_) | ReloadError::NoFiles | ReloadError::Refused(_))) => {
+            Err(Problem::invalid(format!("nothing was changed: {error}")))
+        }
+    }
 }

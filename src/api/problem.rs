@@ -47,6 +47,11 @@ impl Problem {
         Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None }
     }
 
+    /// 422: understood, and wrong.
+    pub fn invalid(detail: String) -> Problem {
+        Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None }
+    }
+
     /// 500: something broke here.
     pub fn broken(detail: String) -> Problem {
         Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None }

@@ -116,11 +116,12 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         world.begin();
         (settings(&mut world), world.definitions())
     };
-    let transport = |_: &Settings, _: &str, queues: Vec<Arc<str>>| -> Result<supervisor::BusMaker, StartError> {
-        let world = world.clone();
+    let of_bus = world.clone();
+    let transport = move |_: &Settings, _: &str, queues: Vec<Arc<str>>| -> Result<supervisor::BusMaker, StartError> {
+        let world = of_bus.clone();
         Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> { Box::new(SimulatedBus::open(world, queues, sink)) }))
     };
-    let manager = match supervisor::start_on(Threads::Current, settings, definitions, &transport) {
+    let manager = match supervisor::start_on(Threads::Current, settings, definitions, Arc::new(transport)) {
         Ok(manager) => manager,
         Err(error) => {
             lock(world).violate(format!("the manager does not start: {error}"));

@@ -1,0 +1,69 @@
+//! Reloading the workflow files: all or nothing. Running jobs keep the definition they started with.
+
+use super::shared::Shared;
+use super::supervisor::{SupervisorInput, by_name};
+use crate::load::{self, LoadErrors};
+use serde::Serialize;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What a reload has changed, by full names.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// Workflows that were not loaded before.
+    pub added: Vec<String>,
+    /// Workflows whose definition differs.
+    pub changed: Vec<String>,
+    /// Workflows that are no longer in the files: no new jobs.
+    pub removed: Vec<String>,
+    /// Workflows that are as before.
+    pub unchanged: Vec<String>,
+    /// What is allowed but most likely not meant.
+    pub warnings: Vec<String>,
+}
+
+/// Why nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The files have errors.
+    #[error("{0}")]
+    Files(LoadErrors),
+    /// No files are named in the settings.
+    #[error("no workflow files are named (setting workflows, or serve --workflows FILE…): there is nothing to reload")]
+    NoFiles,
+    /// The definitions cannot be put to work.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Loads the files of the settings again, and puts what they hold in the place of what was loaded.
+///
+/// # Errors
+///
+/// Nothing was changed.
+pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
+    let files = shared.settings.workflows.clone();
+    if files.is_empty() {
+        return Err(ReloadError::NoFiles);
+    }
+    let loaded = actix_rt::task::spawn_blocking(move || load::load_files(&files)).await;
+    let loaded = loaded.map_err(|error| ReloadError::Refused(error.to_string()))?.map_err(ReloadError::Files)?;
+    let mut reloaded = Reloaded { warnings: loaded.warnings.iter().map(ToString::to_string).collect(), ..Reloaded::default() };
+    let (before, after) = (shared.definitions(), by_name(loaded.definitions));
+    for (name, definition) in &after {
+        let list = match before.get(name) {
+            None => &mut reloaded.added,
+            Some(same) if same == definition => &mut reloaded.unchanged,
+            Some(_) => &mut reloaded.changed,
+        };
+        list.push(name.clone());
+    }
+    reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
+    let (answer, answered) = oneshot::channel();
+    shared.wiring().supervisor.post(SupervisorInput::Redefine(after, answer));
+    let outcome = answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()));
+    outcome.map_err(ReloadError::Refused)?;
+    let Reloaded { added, changed, removed, .. } = &reloaded;
+    tracing::info!(?added, ?changed, ?removed, "workflow files reloaded; running jobs keep their definitions");
+    Ok(reloaded)
+}
