@@ -5,7 +5,7 @@ use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::{Mail, Owner};
-use crate::bus::{Bus, BusEvent, BusState, EventSink, Notice, StepMessage};
+use crate::bus::{Bus, BusEvent, BusState, EventSink, Notice, QueueLook, StepMessage};
 use crate::engine::Input;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct BusActor {
 pub enum BusInput {
     /// Publish a step message.
     Publish(StepMessage),
+    /// Look at a queue.
+    Inspect(Arc<str>, oneshot::Sender<QueueLook>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
     Close(oneshot::Sender<()>),
 }
@@ -39,6 +41,12 @@ impl BusActor {
     fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
             BusInput::Publish(message) => self.bus.publish(message),
+            BusInput::Inspect(queue, answer) => {
+                let look = self.bus.inspect(queue);
+                // Whoever asked may have given up.
+                let told = async move { drop(answer.send(look.await)) };
+                ctx.spawn(told.into_actor(self));
+            }
             BusInput::Close(answer) => {
                 let closing = self.bus.close();
                 let closed = async move {

@@ -181,6 +181,11 @@ impl Health {
         checks
     }
 
+    /// The state of a virtual host's bus.
+    pub fn bus(&self, vhost: &str) -> Option<BusState> {
+        self.buses.lock().unwrap_or_else(PoisonError::into_inner).get(vhost).cloned()
+    }
+
     /// Whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
         !self.journal_full.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed)

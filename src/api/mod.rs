@@ -5,6 +5,7 @@ pub mod observe;
 pub mod operations;
 mod problem;
 mod view;
+pub mod why;
 
 use crate::actors::shared::Shared;
 use actix_web::body::MessageBody;
@@ -46,6 +47,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET").route(web::get().to(operations::search)))
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
+        .service(resource("/api/job/{id}/why", "GET").route(web::get().to(why::why)))
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
         .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
         .service(resource("/api/job/{id:.*}", "GET, DELETE").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))

@@ -1,7 +1,7 @@
 //! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker, no durability of its
 //! own: it never confirms, so after a restart every running step is dispatched again from the journal.
 
-use super::{Bus, BusEvent, BusState, Delivery, EventSink, Settled, Settlement, StepMessage, Verdict};
+use super::{Bus, BusEvent, BusState, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::collections::{HashMap, VecDeque};
@@ -126,6 +126,13 @@ impl Bus for EmbeddedBus {
 
     fn unconfirmed(&self) -> usize {
         self.queues.values().map(|queue| guard(&queue.waiting).messages.len()).sum()
+    }
+
+    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
+        let messages = self.queues.get(&queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
+        let consumers = self.workers.0.get(&*queue).map_or(0, |(_, threads)| *threads);
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Box::pin(std::future::ready(QueueLook::There { messages: count(messages), consumers: count(consumers) }))
     }
 
     /// Lets the workers finish what they have in hand; what waits is dispatched again at the next start.

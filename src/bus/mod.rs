@@ -232,6 +232,22 @@ pub enum Notice {
     Resent,
 }
 
+/// What is known of a queue at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueLook {
+    /// It is there.
+    There {
+        /// Messages that wait in it; those that a worker has are not counted.
+        messages: u32,
+        /// Workers that consume from it.
+        consumers: u32,
+    },
+    /// It is not there.
+    Missing,
+    /// It cannot be told, for this reason.
+    Unknown(String),
+}
+
 /// Where a bus reports; it may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
@@ -242,6 +258,9 @@ pub trait Bus {
 
     /// How many messages were taken and are not confirmed yet.
     fn unconfirmed(&self) -> usize;
+
+    /// Looks at a queue, without changing anything.
+    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
 
     /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped, closes the connections.
     fn close(&mut self) -> LocalBoxFuture<'static, ()>;

@@ -89,6 +89,20 @@ pub enum ClientCommand {
     Delete(OperateArguments),
     /// Complete, or fail, a running step by hand
     Complete(CompleteArguments),
+    /// Tell in one sentence why a job does not move
+    Why {
+        /// The job's id
+        id: JobId,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        client: ClientArguments,
+    },
+    /// Reload the workflow files: all, or nothing if one has an error
+    Reload {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        client: ClientArguments,
+    },
     /// Show a job and its steps
     Job {
         /// The job's id
@@ -234,6 +248,8 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Run(arguments) => show::run(&arguments, out),
         ClientCommand::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
         ClientCommand::Job { id, client } => show::job(id, &client, out),
+        ClientCommand::Why { id, client } => operate::why(id, &client, out),
+        ClientCommand::Reload { client } => operate::reload(&client, out),
         ClientCommand::Search { filter, client } => operate::search(&filter, &client, out),
         ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),

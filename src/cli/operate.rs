@@ -3,6 +3,7 @@
 use super::client::{Client, ClientError};
 use super::show::{message, parse, table};
 use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments};
+use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
@@ -130,6 +131,45 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
     } else {
         let changed: Changed = parse(&body)?;
         writeln!(out, "step {} is settled; job {} is {}", arguments.step, changed.id, changed.state)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `why ID`
+pub(super) fn why(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    #[derive(Deserialize)]
+    struct Told {
+        why: String,
+    }
+    let body = Client::new(arguments).get(&format!("/api/job/{id}/why"))?;
+    let text = if arguments.json { body } else { parse::<Told>(&body)?.why };
+    writeln!(out, "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `reload`
+pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    #[derive(Deserialize)]
+    struct Told {
+        added: Vec<String>,
+        changed: Vec<String>,
+        removed: Vec<String>,
+        unchanged: Vec<String>,
+        warnings: Vec<String>,
+    }
+    let body = Client::new(arguments).post("/api/reload", "")?;
+    if arguments.json {
+        writeln!(out, "{body}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let told: Told = parse(&body)?;
+    for (word, names) in [("added", told.added), ("changed", told.changed), ("removed", told.removed), ("unchanged", told.unchanged)] {
+        if !names.is_empty() {
+            writeln!(out, "{word:<10} {}", names.join(", "))?;
+        }
+    }
+    for warning in told.warnings {
+        writeln!(out, "warning    {warning}")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -139,8 +139,8 @@ impl Consumer {
         let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
         let queues = Queues::new(connection.clone());
         match queues.reply_queue(settings).await {
-            Found::There { consumers: 0 } => {}
-            Found::There { consumers } => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
+            Found::There { consumers: 0, .. } => {}
+            Found::There { consumers, .. } => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
             Found::Locked => return Err(Obstacle::Taken("it is an exclusive queue of another connection".to_owned())),
             Found::Missing => return Err(Obstacle::Other(format!("the reply queue \"{queue}\" was deleted while it was being declared"))),
             Found::Refused(said) => return Err(Obstacle::Other(format!("the broker refuses the reply queue \"{queue}\": {said}"))),
@@ -154,7 +154,7 @@ impl Consumer {
             match channel.basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default()).await {
                 // Two processes may have found it free at the same time: then both give way.
                 Ok(deliveries) => match queues.look(queue).await {
-                    Found::There { consumers } if consumers > 1 => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
+                    Found::There { consumers, .. } if consumers > 1 => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
                     Found::Lost(error) => return Err(lost(error)),
                     Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => {
                         return Ok(Session { connection: connection.clone(), channel, deliveries });

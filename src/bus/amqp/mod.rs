@@ -7,11 +7,12 @@
 mod acks;
 mod connection;
 mod consumer;
+mod inspect;
 mod link;
 mod publisher;
 mod queues;
 
-use super::{Bus, BusEvent, BusState, EventSink, StepMessage};
+use super::{Bus, BusEvent, BusState, EventSink, QueueLook, StepMessage};
 use crate::settings::ReplyQueueType;
 use connection::Address;
 pub use consumer::dead_letter;
@@ -103,13 +104,13 @@ impl Connector {
         let (phase, phases) = watch::channel(Phase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
         // The settings were checked when this was made.
-        let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None } };
+        let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None } };
         let board = Rc::new(Board::new(sink.clone()));
         let common = Rc::new(Common { settings: self.settings, address, sink, board });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
-        let consuming = watched(common.sink.clone(), consumer::run(common, phases));
+        let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
         let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing) };
-        AmqpBus { outbox, unconfirmed, phase, loops: Some(loops) }
+        AmqpBus { outbox, unconfirmed, phase, loops: Some(loops), common: Some(common) }
     }
 }
 
@@ -119,6 +120,7 @@ pub struct AmqpBus {
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
     loops: Option<Loops>,
+    common: Option<Rc<Common>>,
 }
 
 impl Bus for AmqpBus {
@@ -130,6 +132,13 @@ impl Bus for AmqpBus {
 
     fn unconfirmed(&self) -> usize {
         self.unconfirmed.get()
+    }
+
+    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
+        match self.common.clone() {
+            Some(common) => Box::pin(inspect::inspect(common, queue)),
+            None => Box::pin(std::future::ready(QueueLook::Unknown("the bus is not connected".to_owned()))),
+        }
     }
 
     /// First the deliveries under way get their verdicts, then the messages that follow from them go out. A broker that is

@@ -23,6 +23,8 @@ pub(super) enum Found {
     There {
         /// How many consumers it has.
         consumers: u32,
+        /// How many messages wait in it.
+        messages: u32,
     },
     /// It does not exist.
     Missing,
@@ -101,7 +103,7 @@ impl Queues {
         match channel.queue_declare(short(queue), options, arguments).await {
             Ok(declared) => {
                 self.idle.borrow_mut().push(channel);
-                Found::There { consumers: declared.consumer_count() }
+                Found::There { consumers: declared.consumer_count(), messages: declared.message_count() }
             }
             Err(error) => found_by(&error, options.passive),
         }
@@ -124,7 +126,7 @@ fn found_by(error: &lapin::Error, passive: bool) -> Found {
         Some((AMQPSoftError::NOTFOUND, _)) if passive => Found::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => Found::Locked,
         // Only an existing queue has arguments that can differ.
-        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => Found::There { consumers: 0 },
+        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => Found::There { consumers: 0, messages: 0 },
         Some((_, said)) => Found::Refused(said.to_owned()),
         None => Found::Lost(error.clone()),
     }
