@@ -1,14 +1,59 @@
-//! Conditions in CEL (SPEC §2): compiled when a file is loaded, evaluated over a job's state.
+//! Conditions in CEL (SPEC §2): compiled when a file is loaded, evaluated over a job's state. The only user of the CEL
+//! crate.
+//!
+//! ```text
+//! syntax    what the parser says of a text that is no CEL, in words that teach
+//! names     which variables, functions and steps a text uses: unknown ones are errors; what of the data it needs
+//! cost      the tree, in which each value that an evaluation copies, compares or runs through is paid for
+//! values    JSON → CEL values, only those that are needed
+//! ```
+//!
+//! A text is untrusted, and so is the data: text and nesting are limited before anything recurses over them, and an
+//! evaluation ends when it has cost [`EVALUATION_COST_MAX`]. There is no function that knows the time or chance.
+
+mod cost;
+mod names;
+mod syntax;
+mod values;
 
 use super::json::Message;
+use super::words::shortened;
+use cel::common::ast::{IdedExpr, SourceInfo};
+use cel::{Context, Env, ExecutionError, Value};
+use cost::Budget;
+use names::Need;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock};
+
+/// The longest expression, in bytes.
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// The most operators, dots, brackets and other marks of an expression. The parser recurses over a chain of them.
+pub const MARKS_MAX: usize = 1_000;
+
+/// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The evaluation recurses over it.
+pub const DEPTH_MAX: usize = 64;
+
+/// What one evaluation may cost. Each value that it builds, copies, compares or runs through costs 1, and 1 more for
+/// each 32 bytes of text; each turn of a loop (`all`, `map` and the like) costs the number of operations in it. What of the
+/// data the expression does not name costs nothing.
+pub const EVALUATION_COST_MAX: u64 = 1_000_000;
+
+/// What an expression can use: the standard library without optional values. Times and regular expressions are
+/// features of the crate that are off.
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
 
 /// A compiled condition. Equal to another if their texts are.
 #[derive(Clone)]
-pub struct Expression {
-    text: Arc<str>,
+pub struct Expression(Arc<Compiled>);
+
+struct Compiled {
+    text: String,
+    steps: Vec<String>,
+    need: Need,
+    root: IdedExpr,
 }
 
 /// Why a text is no condition.
@@ -53,17 +98,19 @@ impl Expression {
     ///
     /// It is no CEL, too long, or uses what is not there.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
-        Ok(Expression { text: text.into() })
+        let (root, source) = parsed(text)?;
+        let found = names::check(&root, &Source { text, source: &source })?;
+        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), steps: found.steps, need: found.need, root: cost::charged(root) })))
     }
 
     /// As it stands in the file.
     pub fn text(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
-    /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`.
+    /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`. In the order of the text, each once.
     pub fn steps(&self) -> &[String] {
-        &[]
+        &self.0.steps
     }
 
     /// What it comes to.
@@ -71,14 +118,95 @@ impl Expression {
     /// # Errors
     ///
     /// Why it comes to neither true nor false, in one sentence.
-    pub fn evaluate(&self, _scope: &dyn Scope) -> Result<bool, String> {
-        Ok(true)
+    pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
+        let budget = Budget::new(EVALUATION_COST_MAX);
+        let came_to = self.value(scope, &budget);
+        // Looked at first: `||` and `&&` may have taken the refusal for an operand that does not matter.
+        if budget.is_spent() {
+            return Err(format!("takes more than {EVALUATION_COST_MAX} operations with this data; look at less of it"));
+        }
+        let came_to = came_to?;
+        if let Value::Bool(truth) = came_to { Ok(truth) } else { Err(format!("came to {}, expected true or false", values::shown(&came_to))) }
     }
+
+    fn value(&self, scope: &dyn Scope, budget: &Budget) -> Result<Value, String> {
+        let mut context = Context::with_env(ENVIRONMENT.clone());
+        values::add_variables(&self.0.need, scope, budget, &mut context)?;
+        budget.add_to(&mut context)?;
+        // No data is known to make the crate panic; an engine that would go down with it is not worth the risk.
+        match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
+            Ok(came_to) => came_to.map_err(|error| explained(&error)),
+            Err(_) => Err("cannot be evaluated with this data".to_owned()),
+        }
+    }
+}
+
+/// The tree of `text`, which is neither too long nor nested too deep.
+fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
+    let whole = |message: String| ExpressionError { line: 1, column: 1, message };
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(whole(format!("has {} bytes, more than the {TEXT_BYTES_MAX} allowed", text.len())));
+    }
+    let marks = text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_').count();
+    if marks > MARKS_MAX {
+        return Err(whole(format!("has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} allowed")));
+    }
+    let depth = u16::try_from(DEPTH_MAX).unwrap_or(u16::MAX);
+    let parser = || ENVIRONMENT.parser().max_recursion_depth(depth).parse_with_source_info(text);
+    match catch_unwind(AssertUnwindSafe(parser)) {
+        Ok(Ok(parsed)) => Ok(parsed),
+        Ok(Err(errors)) => Err(syntax::explained(&errors, text)),
+        Err(_) => Err(whole("is no CEL".to_owned())),
+    }
+}
+
+/// The text of an expression and the places of its parts.
+struct Source<'t> {
+    text: &'t str,
+    source: &'t SourceInfo,
+}
+
+impl Source<'_> {
+    /// An error at a part of the expression.
+    fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
+        let before = self.text.get(..self.offset(part)).unwrap_or_default();
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        ExpressionError { line: before.matches('\n').count() + 1, column: line.chars().count() + 1, message: message.into() }
+    }
+
+    /// Where a part begins, in bytes. Of an operator that is its sign.
+    fn offset(&self, part: &IdedExpr) -> usize {
+        self.source.offset_for(part.id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or_default()
+    }
+}
+
+/// An error of the evaluation, as one sentence for users.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the crate's enum may grow; what is left has no better words than its own")]
+fn explained(error: &ExecutionError) -> String {
+    let message = match error {
+        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
+        ExecutionError::NoSuchOverload(call) => {
+            format!("{} cannot be applied to {}", names::function_shown(call.function()), call.argument_types().join(" and "))
+        }
+        ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
+            format!("{} cannot be applied to {} and {}", names::arithmetic_shown(operator), values::kind(left), values::kind(right))
+        }
+        ExecutionError::ValuesNotComparable(left, right) => format!("{} and {} cannot be compared", values::kind(left), values::kind(right)),
+        ExecutionError::UnexpectedType { got, want } => format!("found {got} where {want} is expected"),
+        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be a key", values::shown(key)),
+        ExecutionError::FunctionError { function, message } => format!("{function}(): {message}"),
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
+        ExecutionError::Overflow(operator, ..) => format!("{} leaves the range of its numbers", names::arithmetic_shown(operator)),
+        ExecutionError::IndexOutOfBounds(index) => format!("the list has no element {}", values::shown(index)),
+        ExecutionError::DuplicateKey(key) => format!("the key {} is given twice", values::shown(key)),
+        other => other.to_string(),
+    };
+    shortened(&message)
 }
 
 impl PartialEq for Expression {
     fn eq(&self, other: &Expression) -> bool {
-        self.text == other.text
+        self.text() == other.text()
     }
 }
 
@@ -86,13 +214,13 @@ impl Eq for Expression {}
 
 impl fmt::Debug for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.text)
+        write!(f, "{:?}", self.text())
     }
 }
 
 impl Serialize for Expression {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
+        serializer.serialize_str(self.text())
     }
 }
 
@@ -102,3 +230,6 @@ impl<'de> Deserialize<'de> for Expression {
         Expression::parse(&text).map_err(serde::de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests;

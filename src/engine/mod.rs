@@ -22,6 +22,7 @@ pub mod job;
 pub mod json;
 mod operate;
 pub mod step;
+pub(crate) mod words;
 
 pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
 pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};

@@ -3,8 +3,8 @@
 use super::cycles::cycles;
 use super::read::{GraphDraft, StepDraft, Word, WorkflowDraft};
 use super::report::Report;
-use super::words::quoted;
 use super::yaml::Position;
+use crate::engine::words::quoted;
 use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

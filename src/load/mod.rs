@@ -17,7 +17,6 @@ mod report;
 mod schema;
 mod singular;
 mod syntax;
-mod words;
 mod yaml;
 
 pub use read::{NAME_BYTES_MAX, PRIORITY_MAX, STEPS_MAX, TASKS_MAX, TEXT_BYTES_MAX, VHOSTS_MAX};
@@ -25,6 +24,7 @@ pub use report::Problem;
 pub use singular::singular;
 pub use yaml::{NESTING_MAX, VALUES_MAX};
 
+use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
 use read::WorkflowDraft;
 use report::Report;
@@ -34,7 +34,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use words::quoted;
+
 use yaml::{Mistake, Position};
 
 /// The largest workflow file, in bytes.

@@ -4,9 +4,9 @@
 use super::report::Report;
 use super::schema::{self, Place};
 use super::singular::singular;
-use super::words::{quoted, shortened};
 use super::yaml::{Entry, Node, Position, Scalar, Value};
 use crate::engine::id::is_name;
+use crate::engine::words::{quoted, shortened};
 use crate::engine::{FanOutKeys, Tolerate};
 
 /// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's properties, and `message_id`

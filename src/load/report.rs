@@ -1,7 +1,7 @@
 //! What is wrong with a file, collected: one mistake does not hide the next.
 
-use super::words::{did_you_mean, quoted};
 use super::yaml::{Mistake, Position};
+use crate::engine::words::{did_you_mean, quoted};
 use serde::Serialize;
 use std::fmt;
 

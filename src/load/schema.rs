@@ -1,6 +1,6 @@
 //! The keys of workflow files (SPEC §2): where each belongs, and which of them this version acts on.
 
-use super::words::{enumerated, nearest, quoted};
+use crate::engine::words::{enumerated, nearest, quoted};
 
 /// Where a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! next. Aliases share their node, so that a YAML bomb takes no memory; what it would unfold to is counted and limited.
 
 use super::syntax::explained;
-use super::words::{quoted, shortened};
+use crate::engine::words::{quoted, shortened};
 use serde_yaml::granit_parser::{self, Event, Marker, Parser, ScalarStyle, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;

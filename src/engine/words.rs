@@ -7,12 +7,12 @@ const SHOWN_CHARACTERS_MAX: usize = 80;
 const GUESSED_BYTES_MAX: usize = 40;
 
 /// `text` in double quotes, without control characters, cut when long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", shortened(text))
 }
 
 /// `text` without control characters, cut when long.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let mut shown = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == SHOWN_CHARACTERS_MAX {
@@ -25,7 +25,7 @@ pub(super) fn shortened(text: &str) -> String {
 }
 
 /// The candidate that `word` most likely meant, if any is near.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > GUESSED_BYTES_MAX {
         return None;
     }
@@ -45,12 +45,12 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// `; did you mean "x"?`, or nothing.
-pub(super) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map_or_else(String::new, |meant| format!("; did you mean {}?", quoted(meant)))
 }
 
 /// `"a", "b" and "c"`.
-pub(super) fn enumerated<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
+pub(crate) fn enumerated<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
     let mut shown: Vec<String> = words.into_iter().map(quoted).collect();
     match shown.pop() {
         None => String::new(),

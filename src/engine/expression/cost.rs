@@ -1,0 +1,200 @@
+//! What an evaluation costs. The CEL crate knows no limit, so the tree itself pays: around each value that an operation
+//! copies, compares or runs through stands a call of [`CHARGE`], which takes the value's size from the budget and gives the
+//! value back. So the cost is that of what really happens, not a guess from the text: `input.a.all(x, x in input.b)`
+//! costs what the lists of this evaluation are long.
+//!
+//! Not charged are operations that take the same time whatever their operands: logic, indexing, selecting a key. The text
+//! limits how many there are, and the body of a loop is charged with their number at each turn.
+
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::types::{CelBytes, CelList, CelMap, CelString};
+use cel::common::value::{CowVal, Val};
+use cel::{Context, ExecutionError, FunctionContext};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The function that charges for its first argument and gives it back; the second is what it costs besides. No text can
+/// call it: `@` is no letter of CEL.
+const CHARGE: &str = "@charge";
+
+/// Operators that take the same time whatever their operands.
+const FREE: [&str; 7] = [
+    operators::CONDITIONAL,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::LOGICAL_NOT,
+    operators::NEGATE,
+    operators::INDEX,
+    operators::NOT_STRICTLY_FALSE,
+];
+
+/// How much text costs as much as one value, in bytes.
+const TEXT_BYTES_PER_UNIT: usize = 32;
+
+/// What an evaluation may still cost.
+#[derive(Clone)]
+pub(super) struct Budget(Arc<AtomicU64>);
+
+impl Budget {
+    pub(super) fn new(units: u64) -> Budget {
+        // One unit more than may be spent: nothing left means too much was wanted.
+        Budget(Arc::new(AtomicU64::new(units.saturating_add(1))))
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.left() == 0
+    }
+
+    /// Takes `units`; whether there were enough. What is spent stays spent.
+    pub(super) fn take(&self, units: u64) -> bool {
+        let left = self.left().saturating_sub(units);
+        self.0.store(left, Ordering::Relaxed);
+        left > 0
+    }
+
+    /// Takes what a text of `bytes` costs.
+    pub(super) fn take_text(&self, bytes: usize) -> bool {
+        self.take(text_units(bytes))
+    }
+
+    /// Gives the charged tree its function.
+    pub(super) fn add_to(&self, context: &mut Context<'_, '_>) -> Result<(), String> {
+        type Charging = Box<dyn for<'c, 'v> Fn(&mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> + Send + Sync>;
+        let budget = self.clone();
+        let charging: Charging = Box::new(move |call| budget.charge(call));
+        context.add_function(CHARGE, charging).map_err(|error| error.to_string())
+    }
+
+    fn charge<'c, 'v>(&self, call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> {
+        let refusal = || ExecutionError::function_error(CHARGE, "the budget is spent");
+        let besides = match call.args.len() {
+            2 => call.args.pop().and_then(|units| units.downcast_ref::<cel::common::types::CelInt>().map(|units| *units.inner())),
+            _ => None,
+        };
+        let value = call.args.pop().ok_or_else(refusal)?;
+        let besides = besides.and_then(|units| u64::try_from(units).ok()).unwrap_or_default();
+        let size = size(value.as_ref(), self.left());
+        if self.take(size.saturating_add(besides)) { Ok(value) } else { Err(refusal()) }
+    }
+}
+
+fn text_units(bytes: usize) -> u64 {
+    u64::try_from(bytes / TEXT_BYTES_PER_UNIT).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// How many units a value is large, what is in it included; counted up to `limit`.
+fn size(value: &dyn Val, limit: u64) -> u64 {
+    let mut units: u64 = 1;
+    if let Some(text) = value.downcast_ref::<CelString>() {
+        units = text_units(text.inner().len());
+    } else if let Some(bytes) = value.downcast_ref::<CelBytes>() {
+        units = text_units(bytes.inner().len());
+    } else if let Some(list) = value.downcast_ref::<CelList>() {
+        for item in list.inner() {
+            units = units.saturating_add(size(item.as_ref(), limit.saturating_sub(units)));
+            if units > limit {
+                break;
+            }
+        }
+    } else if let Some(map) = value.downcast_ref::<CelMap>() {
+        for item in map.inner().values() {
+            units = units.saturating_add(size(item.as_ref(), limit.saturating_sub(units))).saturating_add(1);
+            if units > limit {
+                break;
+            }
+        }
+    }
+    units
+}
+
+/// The tree in which what costs is charged. It nests at most twice as deep.
+pub(super) fn charged(node: IdedExpr) -> IdedExpr {
+    let IdedExpr { id, expr } = node;
+    let expr = match expr {
+        Expr::Call(call) => Expr::Call(charged_call(call)),
+        Expr::Comprehension(parts) => Expr::Comprehension(Box::new(charged_loop(*parts))),
+        Expr::List(mut list) => {
+            list.elements = list.elements.into_iter().map(paid).collect();
+            Expr::List(list)
+        }
+        Expr::Map(mut map) => {
+            for entry in &mut map.entries {
+                if let EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    entry.key = paid(std::mem::take(&mut entry.key));
+                    entry.value = paid(std::mem::take(&mut entry.value));
+                }
+            }
+            Expr::Map(map)
+        }
+        Expr::Select(mut select) => {
+            *select.operand = charged(std::mem::take(&mut select.operand));
+            Expr::Select(select)
+        }
+        leaf @ (Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified) => leaf,
+    };
+    IdedExpr { id, expr }
+}
+
+fn charged_call(mut call: CallExpr) -> CallExpr {
+    let operand = if FREE.contains(&call.func_name.as_str()) { charged } else { paid };
+    call.target = call.target.map(|target| Box::new(operand(*target)));
+    call.args = call.args.into_iter().map(operand).collect();
+    call
+}
+
+/// A loop pays for what it runs over at once, and at each turn for its body.
+fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
+    parts.iter_range = paid(parts.iter_range);
+    parts.loop_step = charged_step(parts.loop_step, &parts.accu_var);
+    parts
+}
+
+/// The step of a loop has one of a few forms, as the macros make it: the result so far and what the body adds. Their form
+/// is kept, because the crate knows them: it appends to a list in its place.
+fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
+    let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
+    let IdedExpr { id, expr } = step;
+    let Expr::Call(mut call) = expr else { return paid_body(IdedExpr { id, expr }) };
+    if !call.args.iter().any(is_result) {
+        return paid_body(IdedExpr { id, expr: Expr::Call(call) });
+    }
+    let conditional = call.func_name == operators::CONDITIONAL;
+    call.args = call
+        .args
+        .into_iter()
+        .enumerate()
+        .map(|(at, part)| match (&part.expr, at) {
+            _ if is_result(&part) => part,
+            (_, 1) if conditional => charged_step(part, result),
+            // `@result + [item]`: charged as the element of a list.
+            (Expr::List(_), _) => charged(part),
+            _ => paid_body(part),
+        })
+        .collect();
+    IdedExpr { id, expr: Expr::Call(call) }
+}
+
+fn paid_body(body: IdedExpr) -> IdedExpr {
+    let operations = i64::try_from(count(&body)).unwrap_or(i64::MAX);
+    let id = body.id;
+    let besides = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(operations.into())) };
+    call_of_charge(id, vec![charged(body), besides])
+}
+
+/// What an operation pays for an operand; a literal costs nothing.
+fn paid(operand: IdedExpr) -> IdedExpr {
+    let id = operand.id;
+    if matches!(operand.expr, Expr::Literal(_)) { operand } else { call_of_charge(id, vec![charged(operand)]) }
+}
+
+fn call_of_charge(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
+    IdedExpr { id, expr: Expr::Call(CallExpr { func_name: CHARGE.to_owned(), target: None, args }) }
+}
+
+fn count(node: &IdedExpr) -> usize {
+    1 + super::names::parts(node).into_iter().map(count).sum::<usize>()
+}

@@ -1,0 +1,311 @@
+//! What an expression names: variables, functions, steps. Unknown names are errors; of the known ones it follows what an
+//! evaluation needs of the data.
+
+use super::{DEPTH_MAX, ExpressionError, Source};
+use crate::engine::words::{did_you_mean, enumerated, quoted};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use std::collections::BTreeMap;
+
+/// The variables.
+const VARIABLES: [&str; 3] = ["input", "job", "steps"];
+
+/// Names of types, for `type(x) == int`.
+const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+
+/// A function.
+struct Function {
+    name: &'static str,
+    /// How many arguments it takes as `name(..)`; none: it is not called so.
+    plain: Option<usize>,
+    /// How many arguments it takes as `x.name(..)`; none: it is not called so.
+    behind_dot: Option<usize>,
+    example: &'static str,
+}
+
+const fn function(name: &'static str, plain: Option<usize>, behind_dot: Option<usize>, example: &'static str) -> Function {
+    Function { name, plain, behind_dot, example }
+}
+
+/// The functions. Those that neither way of calling fits are macros: a call of one that is still there is a wrong one.
+const FUNCTIONS: [Function; 18] = [
+    function("size", Some(1), Some(0), "size(input.lines)"),
+    function("contains", None, Some(1), "input.title.contains(\"draft\")"),
+    function("startsWith", None, Some(1), "input.title.startsWith(\"draft\")"),
+    function("endsWith", None, Some(1), "input.file.endsWith(\".pdf\")"),
+    function("has", None, None, "has(input.count)"),
+    function("all", None, None, "input.lines.all(line, line.count > 0)"),
+    function("exists", None, None, "input.lines.exists(line, line.count > 0)"),
+    function("exists_one", None, None, "input.lines.exists_one(line, line.count > 0)"),
+    function("existsOne", None, None, "input.lines.existsOne(line, line.count > 0)"),
+    function("map", None, None, "input.lines.map(line, line.count)"),
+    function("filter", None, None, "input.lines.filter(line, line.count > 0)"),
+    function("int", Some(1), None, "int(input.count)"),
+    function("uint", Some(1), None, "uint(input.count)"),
+    function("double", Some(1), None, "double(input.count)"),
+    function("string", Some(1), None, "string(input.count)"),
+    function("bool", Some(1), None, "bool(input.flag)"),
+    function("bytes", Some(1), None, "bytes(input.title)"),
+    function("type", Some(1), None, "type(input.count)"),
+];
+
+/// What of a value is needed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// All of it.
+    All,
+    /// That it is there, and of a map these keys.
+    Keys(BTreeMap<String, Need>),
+}
+
+impl Need {
+    fn nothing() -> Need {
+        Need::Keys(BTreeMap::new())
+    }
+
+    /// What is needed of the value under `key`; none: nothing, not even whether it is there.
+    pub(super) fn of(&self, key: &str) -> Option<&Need> {
+        match self {
+            Need::All => Some(&Need::All),
+            Need::Keys(keys) => keys.get(key),
+        }
+    }
+
+    pub(super) fn is_all(&self) -> bool {
+        *self == Need::All
+    }
+
+    /// Adds the value at the end of `path`: whether it is there, or all of it.
+    fn add(&mut self, path: &[&str], all: bool) {
+        let Need::Keys(keys) = self else { return };
+        match path {
+            [] if all => *self = Need::All,
+            [] => (),
+            [first, rest @ ..] => keys.entry((*first).to_owned()).or_insert_with(Need::nothing).add(rest, all),
+        }
+    }
+}
+
+/// What was found in an expression.
+pub(super) struct Found {
+    pub(super) need: Need,
+    pub(super) steps: Vec<String>,
+}
+
+/// Checks all names and the depth of an expression.
+pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Found, ExpressionError> {
+    if let Some(deep) = deeper_than(root, DEPTH_MAX) {
+        return Err(source.error(deep, format!("nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for each")));
+    }
+    let mut checker = Checker { source, found: Found { need: Need::nothing(), steps: Vec::new() }, variables: Vec::new() };
+    checker.visit(root)?;
+    Ok(checker.found)
+}
+
+/// The parts of a node, as the evaluation comes to them.
+pub(super) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
+    match &node.expr {
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::Comprehension(parts) => vec![&parts.iter_range, &parts.accu_init, &parts.loop_cond, &parts.loop_step, &parts.result],
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Select(select) => vec![&select.operand],
+        Expr::Map(map) => map.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
+        Expr::Struct(built) => built.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
+    }
+}
+
+fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        EntryExpr::StructField(field) => vec![&field.value],
+    }
+}
+
+/// A part that lies more than `levels` below `node`.
+fn deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
+    match levels.checked_sub(1) {
+        None => Some(node),
+        Some(levels) => parts(node).into_iter().find_map(|part| deeper_than(part, levels)),
+    }
+}
+
+struct Checker<'t> {
+    source: &'t Source<'t>,
+    found: Found,
+    /// The variables of the loops around.
+    variables: Vec<String>,
+}
+
+impl Checker<'_> {
+    fn visit(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
+        if let Some((root, path, all)) = path(node)
+            && VARIABLES.contains(&root)
+            && !self.is_loop_variable(root)
+        {
+            self.add(root, &path, all);
+            return Ok(());
+        }
+        match &node.expr {
+            Expr::Ident(name) => self.check_variable(node, name),
+            Expr::Call(call) => {
+                self.check_function(node, call)?;
+                self.visit_parts(node)
+            }
+            Expr::Comprehension(parts) => {
+                self.visit(&parts.iter_range)?;
+                // The rest of a loop is the macro's own.
+                self.variables.extend([parts.iter_var.clone(), parts.accu_var.clone()]);
+                self.visit(&parts.loop_step)?;
+                self.variables.truncate(self.variables.len() - 2);
+                Ok(())
+            }
+            Expr::Struct(_) => {
+                Err(self.source.error(node, "there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}"))
+            }
+            Expr::Unspecified => Err(self.source.error(node, "a value is missing here")),
+            Expr::List(_) | Expr::Map(_) | Expr::Select(_) | Expr::Literal(_) => self.visit_parts(node),
+        }
+    }
+
+    fn visit_parts(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
+        parts(node).into_iter().try_for_each(|part| self.visit(part))
+    }
+
+    fn is_loop_variable(&self, name: &str) -> bool {
+        self.variables.iter().any(|variable| variable == name)
+    }
+
+    fn add(&mut self, root: &str, path: &[&str], all: bool) {
+        let whole: Vec<&str> = std::iter::once(root).chain(path.iter().copied()).collect();
+        self.found.need.add(&whole, all);
+        if root == "steps"
+            && let Some(step) = path.first()
+            && !self.found.steps.iter().any(|known| known == step)
+        {
+            self.found.steps.push((*step).to_owned());
+        }
+    }
+
+    fn check_variable(&self, node: &IdedExpr, name: &str) -> Result<(), ExpressionError> {
+        if self.is_loop_variable(name) || TYPES.contains(&name) {
+            return Ok(());
+        }
+        let around = self.variables.iter().map(String::as_str).filter(|variable| !variable.starts_with('@'));
+        let hint = match self.dashed(node) {
+            Some(word) => format!("; a key with `-` goes into brackets: [\"{word}\"]"),
+            None => match did_you_mean(name, VARIABLES.into_iter().chain(around)) {
+                none if none.is_empty() => format!("; known are {}; a text goes into quotes", enumerated(VARIABLES, "and")),
+                guess => guess,
+            },
+        };
+        Err(self.source.error(node, format!("unknown variable {}{hint}", quoted(name))))
+    }
+
+    /// The word with dashes that a variable is the end of: `split` in `steps.book-split`.
+    fn dashed(&self, node: &IdedExpr) -> Option<&str> {
+        let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
+        let start = before.len() - before.chars().rev().take_while(|c| in_word(*c)).count();
+        let end = before.len() + behind.chars().take_while(|c| in_word(*c)).count();
+        (before.ends_with('-') && before[..start].ends_with('.')).then(|| &self.source.text[start..end])
+    }
+
+    fn check_function(&self, node: &IdedExpr, call: &CallExpr) -> Result<(), ExpressionError> {
+        let name = call.func_name.as_str();
+        if is_operator(name) {
+            return Ok(());
+        }
+        let message = match FUNCTIONS.iter().find(|function| function.name == name) {
+            Some(function) => {
+                let takes = if call.target.is_some() { function.behind_dot } else { function.plain };
+                if takes == Some(call.args.len()) {
+                    return Ok(());
+                }
+                format!("{name}() is called otherwise, as in {}", function.example)
+            }
+            None => unknown_function(name),
+        };
+        Err(self.source.error(node, message))
+    }
+}
+
+fn unknown_function(name: &str) -> String {
+    let why = match name {
+        "matches" => "; there are no regular expressions: startsWith(), endsWith() and contains() compare texts".to_owned(),
+        "now" | "timestamp" | "duration" => "; a condition knows no time".to_owned(),
+        _ => {
+            let names = || FUNCTIONS.iter().map(|function| function.name);
+            match did_you_mean(name, names()) {
+                none if none.is_empty() => format!("; known are {}", enumerated(names(), "and")),
+                guess => guess,
+            }
+        }
+    };
+    format!("unknown function {}{why}", quoted(name))
+}
+
+/// Whether the parser made the call of an operator, or a macro did.
+fn is_operator(name: &str) -> bool {
+    name.starts_with(['@', '!']) || name == operators::NEGATE || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
+}
+
+/// A chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`, `output`, `n`. Whether the whole
+/// value at its end is looked at, not just its presence.
+fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
+    let mut keys = Vec::new();
+    let mut all = true;
+    let mut node = node;
+    loop {
+        match &node.expr {
+            Expr::Ident(name) => {
+                keys.reverse();
+                return Some((name, keys, all));
+            }
+            Expr::Select(select) => {
+                // Only the outermost can be a test: `has(a.b).c` is no path of keys.
+                if select.test {
+                    if !keys.is_empty() {
+                        return None;
+                    }
+                    all = false;
+                }
+                keys.push(&select.field);
+                node = &select.operand;
+            }
+            Expr::Call(call) if call.func_name == operators::INDEX => {
+                let [operand, index] = call.args.as_slice() else { return None };
+                let Expr::Literal(LiteralValue::String(key)) = &index.expr else { return None };
+                keys.push(key.inner());
+                node = operand;
+            }
+            Expr::Call(_) | Expr::Comprehension(_) | Expr::List(_) | Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => {
+                return None;
+            }
+        }
+    }
+}
+
+/// A function or operator of an error of the evaluation, as it is written.
+pub(super) fn function_shown(name: &str) -> String {
+    match name {
+        operators::INDEX => "an index".to_owned(),
+        "_._" => "a key".to_owned(),
+        operators::IN => "`in`".to_owned(),
+        operators::CONDITIONAL => "`? :`".to_owned(),
+        _ if is_operator(name) => format!("`{}`", name.trim_matches('_')),
+        _ => format!("{name}()"),
+    }
+}
+
+/// An operator by the name that the crate's errors give it.
+pub(super) fn arithmetic_shown(name: &str) -> String {
+    let sign = match name {
+        "add" => "+",
+        "sub" | "negate" => "-",
+        "mul" => "*",
+        "div" => "/",
+        "rem" => "%",
+        other => other,
+    };
+    format!("`{sign}`")
+}

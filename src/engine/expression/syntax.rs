@@ -1,0 +1,104 @@
+//! Text that is no CEL: what the parser says, and what to write instead.
+
+use super::ExpressionError;
+use crate::engine::words::{quoted, shortened};
+use cel::ParseErrors;
+
+/// How the parser begins what it says of a text that does not follow the grammar.
+const GRAMMAR: &str = "Syntax error: ";
+
+/// The first error in words that say what to do, where there is something to say.
+pub(super) fn explained(errors: &ParseErrors, text: &str) -> ExpressionError {
+    // What else the parser says of a text that does not follow the grammar is a consequence.
+    let grammar = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR));
+    let Some(first) = grammar.or(errors.errors.first()) else {
+        return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
+    };
+    let (line, column) = (at_least_one(first.pos.0), at_least_one(first.pos.1));
+    ExpressionError { line, column, message: message(&first.msg, text, line, column) }
+}
+
+fn at_least_one(number: isize) -> usize {
+    usize::try_from(number).unwrap_or_default().max(1)
+}
+
+fn message(said: &str, text: &str, line: usize, column: usize) -> String {
+    let shown_line = text.split('\n').nth(line - 1).unwrap_or_default();
+    let (before, rest) = shown_line.split_at(shown_line.char_indices().nth(column - 1).map_or(shown_line.len(), |(at, _)| at));
+    let word = word_at(rest);
+    if text.trim().is_empty() {
+        return "is empty; expected a condition, such as `input.count > 0`".to_owned();
+    }
+    if let Some(message) = instead_of(word).or_else(|| instead_of(before.split_whitespace().next_back().unwrap_or_default())) {
+        return message;
+    }
+    let Some(syntax) = said.strip_prefix(GRAMMAR) else { return own_words(said) };
+    if syntax.starts_with("token recognition error") {
+        return unknown_sign(rest);
+    }
+    if syntax.contains("Recursion limit") {
+        return format!("nests deeper than {} levels", super::DEPTH_MAX);
+    }
+    if rest.is_empty() && !text.split('\n').skip(line).any(|later| !later.trim().is_empty()) {
+        return "ends too early; a value, a bracket or a `:` is missing".to_owned();
+    }
+    let wanted =
+        if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") { "an operator such as `&&` or `==`, or the end" } else { "a value" };
+    format!("expected {wanted}, found {}", quoted(word))
+}
+
+/// The word or sign that `rest` begins with.
+fn word_at(rest: &str) -> &str {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    let end = match rest.find(|c| !in_word(c)) {
+        Some(0) => rest.chars().next().map_or(0, char::len_utf8),
+        Some(end) => end,
+        None => rest.len(),
+    };
+    &rest[..end]
+}
+
+/// What CEL writes for a word that other languages have.
+fn instead_of(word: &str) -> Option<String> {
+    let sign = match word.to_ascii_lowercase().as_str() {
+        "and" => "&&",
+        "or" => "||",
+        "not" => "!",
+        "is" => "==",
+        _ => return None,
+    };
+    Some(format!("`{word}` is written `{sign}`"))
+}
+
+fn unknown_sign(rest: &str) -> String {
+    match rest.chars().next() {
+        Some('=') => "`=` is no operator; `==` compares".to_owned(),
+        Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
+        Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash".to_owned(),
+        Some(letter) if letter.is_alphabetic() => {
+            format!("`{letter}` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]")
+        }
+        Some(sign) => format!("`{}` means nothing here", shortened(&sign.to_string())),
+        None => "this means nothing here".to_owned(),
+    }
+}
+
+/// What the parser says in words of its own, and no grammar.
+fn own_words(said: &str) -> String {
+    let known = [
+        ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),
+        ("argument must be a simple name", "the first argument names the variable of the loop, as in list.all(item, item > 0)"),
+        ("unsupported syntax: '`'", "a key goes into brackets with quotes: [\"..\"]"),
+        ("unsupported syntax '", "`?` behind a dot or bracket is not available; ask with has(), as in has(input.count)"),
+        ("invalid int literal", "this number is too large for an int"),
+        ("invalid uint literal", "this number is too large for a uint"),
+        ("invalid double literal", "this number is too large for a double"),
+    ];
+    if let Some((_, better)) = known.iter().find(|(start, _)| said.starts_with(start)) {
+        return (*better).to_owned();
+    }
+    match said.strip_prefix("reserved identifier: ") {
+        Some(word) => format!("{} is a reserved word; a key of that name goes into brackets: [\"{word}\"]", quoted(word)),
+        None => shortened(said),
+    }
+}

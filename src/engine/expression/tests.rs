@@ -1,0 +1,373 @@
+use super::*;
+use crate::engine::json::Message;
+use proptest::prelude::*;
+use std::cell::Cell;
+
+/// A job of two steps, `split` and `count-words`.
+struct World {
+    input: Message,
+    job: Message,
+    output: Message,
+    inputs_built: Cell<usize>,
+}
+
+impl World {
+    fn new(input: &str) -> World {
+        let message = |text: &str| Message::parse(text.as_bytes()).expect("a message");
+        World { input: message(input), job: message(r#"{"book":"Ulysses"}"#), output: message(r#"{"count":3}"#), inputs_built: Cell::new(0) }
+    }
+}
+
+impl Scope for World {
+    fn input(&self) -> Message {
+        self.inputs_built.set(self.inputs_built.get() + 1);
+        self.input.clone()
+    }
+
+    fn job(&self) -> &Message {
+        &self.job
+    }
+
+    fn steps(&self) -> Vec<SeenStep<'_>> {
+        vec![
+            SeenStep { name: "split", state: "completed", status: "PASSED", output: Some(&self.output) },
+            SeenStep { name: "count-words", state: "waiting", status: "", output: None },
+        ]
+    }
+}
+
+const INPUT: &str = r#"{
+    "count": 3, "ratio": 0.5, "whole": 1.0, "big": 18446744073709551615, "huge": 123456789012345678901234567890, "neg": -9223372036854775808,
+    "title": "äöü", "flag": true, "none": null, "lines": [{"n": 1}, {"n": 2}, {"n": 3}], "deep": {"a": {"b": [1, 2]}}, "odd-key": 1, "count": 4,
+    "texts": ["b", "a"]
+}"#;
+
+fn came_to(text: &str) -> Result<bool, String> {
+    Expression::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).evaluate(&World::new(INPUT))
+}
+
+#[test]
+fn conditions_come_to_what_cel_says() {
+    for text in [
+        "true",
+        "input.count == 4",
+        "input.count == 4.0 && input.whole == 1 && input.ratio * 2.0 == 1.0",
+        "input.big == 18446744073709551615u && type(input.big) == uint",
+        "type(input.huge) == double && input.huge > 1e29",
+        "input.neg == -9223372036854775808 && type(input.neg) == int",
+        "input.title == 'äöü' && size(input.title) == 3 && input['title'].size() == 3",
+        "input.title.startsWith('ä') && input.title.endsWith('ü') && input.title.contains('ö') && !input.title.contains('x')",
+        "input.flag && !false",
+        "input.none == null",
+        "input['odd-key'] == 1 && 'odd-key' in input && !('even-key' in input)",
+        "has(input.none) && !has(input.nothing) && !has(input.deep.x) && has(input.deep.a.b)",
+        "input.lines.all(l, l.n > 0) && input.lines.exists(l, l.n == 2) && input.lines.exists_one(l, l.n == 3)",
+        "input.lines.map(l, l.n) == [1, 2, 3] && input.lines.filter(l, l.n > 1).size() == 2",
+        "input.lines.map(l, l.n > 1, l.n * 2) == [4, 6]",
+        "input.lines.map(input, input.n + size(job.book)) == [8, 9, 10]",
+        "input.lines[1].n == 2 && input.deep.a.b[0] == 1",
+        "input.lines.exists(l, input.deep.a.b.exists(b, l.n == b))",
+        "{'a': 1}.a == 1 && {'a': 1} == {'a': 1} && [1, 'x', null][1] == 'x'",
+        "job.book == 'Ulysses' && size(job) == 1",
+        "steps.split.state == 'completed' && steps.split.status == 'PASSED' && steps.split.output.count == 3",
+        "steps['count-words'].state == 'waiting' && steps['count-words'].status == '' && steps['count-words'].output == {}",
+        "size(steps) == 2 && steps[input.texts[0] == 'b' ? 'split' : 'x'].output.count == 3",
+        "steps.exists(name, steps[name].state == 'waiting')",
+        "input.nothing == 1 || true",
+        "true || input.nothing == 1",
+        "!(input.nothing == 1 && false)",
+        "int('3') + 1 == 4 && string(3) == '3' && double('1.5') == 1.5 && uint(3) == 3u && bool('true')",
+        "(input.count > 3 ? 'many' : 'few') == 'many'",
+        "input.count\n  == 4 // so many",
+    ] {
+        assert_eq!(came_to(text), Ok(true), "{text}");
+        assert_eq!(came_to(&format!("!({}\n)", text)), Ok(false), "{text}");
+    }
+}
+
+#[test]
+fn what_comes_to_nothing_says_why_in_one_sentence() {
+    let cases = [
+        ("input.nothing > 3", "no such key: nothing"),
+        ("steps['nowhere'].state == ''", "no such key: nowhere"),
+        ("steps['count-words'].output.count > 3", "no such key: count"),
+        ("input.count", "came to 4 (int), expected true or false"),
+        ("input.title", "came to \"äöü\" (string), expected true or false"),
+        ("input.ratio", "came to 0.5 (double), expected true or false"),
+        ("input.none", "came to null (null), expected true or false"),
+        ("input.lines", "came to [{..}, {..}, {..}] (list), expected true or false"),
+        ("input.deep", "came to {a: {..}} (map), expected true or false"),
+        ("input.count + 9223372036854775807 > 0", "`+` leaves the range of its numbers"),
+        ("-input.neg > 0", "`-` leaves the range of its numbers"),
+        ("input.neg / -1 > 0", "`/` leaves the range of its numbers"),
+        ("input.neg % -1 == 0", "`%` leaves the range of its numbers"),
+        ("input.count / 0 == 1", "division by zero"),
+        ("input.count % 0 == 1", "division by zero"),
+        ("input.count > 'a'", "`>` cannot be applied to int and string"),
+        ("input.count + 'a' == 'b'", "`+` cannot be applied to int and string"),
+        ("input.count && true", "`&&` cannot be applied to int and bool"),
+        ("!input.count", "`!` cannot be applied to int"),
+        ("input.lines[3].n == 1", "the list has no element 3 (int)"),
+        ("input.lines[-1].n == 1", "the list has no element -1 (int)"),
+        ("input.lines.n == 1", "a key cannot be applied to list and string"),
+        ("input.title.n == 1", "a key cannot be applied to string and string"),
+        ("input.count.all(x, true)", "found int where iterable is expected"),
+        ("input.title in input.title", "`in` cannot be applied to string and string"),
+        ("int('x') == 1", "int(): string parse error: invalid digit found in string"),
+        ("size(input.count) == 1", "size() cannot be applied to int"),
+        ("{'a': 1, 'a': 2}.a == 1", "the key \"a\" (string) is given twice"),
+        ("input.count ? true : false", "found int where bool is expected"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(came_to(text), Err(expected.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn a_text_that_is_no_condition_is_refused_with_its_place() {
+    let cases = [
+        ("", "1:1 is empty; expected a condition, such as `input.count > 0`"),
+        (" \n ", "2:2 is empty; expected a condition, such as `input.count > 0`"),
+        ("input.n >", "1:10 ends too early; a value, a bracket or a `:` is missing"),
+        ("(input.n > 3", "1:13 ends too early; a value, a bracket or a `:` is missing"),
+        ("input.n = 3", "1:9 `=` is no operator; `==` compares"),
+        ("true & false", "1:6 `&` is no operator; write `&&`"),
+        ("true\n  and false", "2:3 `and` is written `&&`"),
+        ("not true", "1:5 `not` is written `!`"),
+        ("input.n == 'a", "1:12 this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash"),
+        ("input.ä == 1", "1:7 `ä` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]"),
+        ("'ä' == b", "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes"),
+        ("1 2", "1:3 expected an operator such as `&&` or `==`, or the end, found \"2\""),
+        ("1 + * 2", "1:5 expected a value, found \"*\""),
+        ("true ? 1", "1:9 ends too early; a value, a bracket or a `:` is missing"),
+        ("@", "1:1 `@` means nothing here"),
+        ("true &&\n inptu.n > 3", "2:2 unknown variable \"inptu\"; did you mean \"input\"?"),
+        ("steps.book-split.state == 'x'", "1:12 unknown variable \"split\"; a key with `-` goes into brackets: [\"book-split\"]"),
+        ("input.a.all(lien, line.n > 1)", "1:19 unknown variable \"line\"; did you mean \"lien\"?"),
+        ("input.a.all(x, true) && x", "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes"),
+        ("sise(input.a) > 0", "1:5 unknown function \"sise\"; did you mean \"size\"?"),
+        (
+            "input.a.matches('x')",
+            "1:16 unknown function \"matches\"; there are no regular expressions: startsWith(), endsWith() and contains() compare texts",
+        ),
+        ("now() > 3", "1:4 unknown function \"now\"; a condition knows no time"),
+        ("size() > 0", "1:5 size() is called otherwise, as in size(input.lines)"),
+        ("contains(input.a, 'x')", "1:9 contains() is called otherwise, as in input.title.contains(\"draft\")"),
+        ("input.a.all(x)", "1:12 all() is called otherwise, as in input.lines.all(line, line.count > 0)"),
+        ("input.a.all(1, true)", "1:13 the first argument names the variable of the loop, as in list.all(item, item > 0)"),
+        ("has(input)", "1:5 has() asks for a key, as in has(input.count)"),
+        ("input.?n == 1", "1:6 `?` behind a dot or bracket is not available; ask with has(), as in has(input.count)"),
+        ("input.`n` == 1", "1:6 a key goes into brackets with quotes: [\"..\"]"),
+        ("input.n == 99999999999999999999", "1:12 this number is too large for an int"),
+        ("for == 1", "1:1 \"for\" is a reserved word; a key of that name goes into brackets: [\"for\"]"),
+        ("Line{n: 1} == 1", "1:5 there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}"),
+        ("optional.of(1).hasValue()", "1:24 unknown function \"hasValue\"; known are"),
+    ];
+    for (text, expected) in cases {
+        let error = Expression::parse(text).expect_err(text);
+        let shown = format!("{}:{} {}", error.line, error.column, error.message);
+        assert!(shown.starts_with(expected), "{text}\n  {shown}\n  {expected}");
+    }
+}
+
+#[test]
+fn the_steps_that_are_named_are_known() {
+    let steps = |text: &str| Expression::parse(text).expect(text).steps().to_vec();
+    assert_eq!(steps("steps.b.state == 'x' && steps['a-1'].output.n > steps.b.output.n"), ["b", "a-1"]);
+    assert_eq!(steps("has(steps.a.output) && size(steps[input.x].output) > 0"), ["a"]);
+    assert_eq!(steps("input.steps.a && job['steps'].a"), Vec::<String>::new());
+    assert_eq!(steps("input.l.all(steps, steps.a)"), Vec::<String>::new(), "there it is the loop's variable");
+}
+
+#[test]
+fn what_is_not_named_is_not_built() {
+    let evaluate = |text: &str, world: &World| Expression::parse(text).expect(text).evaluate(world);
+    let world = World::new(INPUT);
+    assert_eq!(evaluate("steps.split.state == 'completed' && job.book != ''", &world), Ok(true));
+    assert_eq!(world.inputs_built.get(), 0);
+    assert_eq!(evaluate("input.count == 4 && input.flag", &world), Ok(true));
+    assert_eq!(world.inputs_built.get(), 1);
+    // A million and a half values, of which one is named.
+    let large = World::new(&format!(r#"{{"a":{{"large":[{}0],"n":1}},"odd":1e999}}"#, "[],".repeat(1_500_000)));
+    assert_eq!(evaluate("input.a.n == 1 && has(input.a.large) && !has(input.b)", &large), Ok(true));
+    assert_eq!(evaluate("size(input.a) == 2", &large), Err(TOO_COSTLY.to_owned()));
+    assert_eq!(evaluate("size(input.a) == 2 || true", &large), Err(TOO_COSTLY.to_owned()), "a refusal is no operand");
+    assert!(evaluate("input.odd > 1.0", &large).expect_err("no double").starts_with("cannot read the value of \"odd\": number out of range"));
+}
+
+const TOO_COSTLY: &str = "takes more than 1000000 operations with this data; look at less of it";
+
+#[test]
+fn an_evaluation_is_bounded() {
+    let world = World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
+    let evaluate = |text: &str| Expression::parse(text).expect(text).evaluate(&world);
+    assert_eq!(evaluate("input.l.all(x, x < 2) && input.l.map(x, x + 1).size() == 2001"), Ok(true));
+    assert_eq!(evaluate("input.l.exists(x, x + 1 == 0)"), Ok(false));
+    let doubled = |start: &str, double: &str| format!("size({start}{}) > 0", format!(".map(x, {double})").repeat(DEPTH_MAX - 10));
+    for text in [
+        "input.l.all(x, input.l.all(y, x + y < 9))".to_owned(),
+        "input.l.exists(x, input.l.exists(y, input.l.exists(z, x + y + z == 9)))".to_owned(),
+        "input.l.exists(x, input.l.exists(y, input.l.exists(z, 1 / 0 == 9)))".to_owned(),
+        "input.l.map(x, input.l).map(x, x.map(y, input.l)).size() > 0".to_owned(),
+        "input.l.all(x, x in [input.l, input.l] || true)".to_owned(),
+        "input.l.all(x, input.l == input.l)".to_owned(),
+        "input.l.all(x, !input.s.contains('y'))".to_owned(),
+        "input.l.all(x, {'a': input.l}.size() == 1)".to_owned(),
+        doubled("['ab']", "x + x"),
+        doubled("[[1]]", "x + x"),
+        doubled("[[1]]", "[x, x]"),
+        doubled("[{'a': 1}]", "{'a': x, 'b': x}"),
+    ] {
+        assert_eq!(evaluate(&text), Err(TOO_COSTLY.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn hostile_texts_are_refused_or_bounded() {
+    for hostile in [
+        "(".repeat(4096),
+        format!("{}true{}", "(".repeat(2046), ")".repeat(2046)),
+        "[".repeat(4096),
+        "{".repeat(4096),
+        "-".repeat(4096),
+        "!-".repeat(2048),
+        "a[".repeat(2048),
+        "f(".repeat(2048),
+        "a.".repeat(2048),
+        "true?".repeat(819),
+        "true?1:".repeat(585),
+        "1+".repeat(2047) + "1",
+        "1<".repeat(490) + "1",
+        "1 in ".repeat(800) + "1",
+        "input".to_owned() + &".a".repeat(900),
+        "input".to_owned() + &"[0]".repeat(450),
+        "\"".repeat(4096),
+        "'\\".repeat(2048),
+        "x".repeat(4096),
+        "\u{0}".repeat(4096),
+        "🙂".repeat(1024),
+        "true || ".repeat(511) + "true",
+        "x".repeat(4097),
+    ] {
+        let error = Expression::parse(&hostile).expect_err("refused");
+        assert!(error.message.len() < 300 && error.line == 1 && error.column <= 4097, "{error:?}");
+    }
+    assert_eq!(came_to(&format!("{}true", "!".repeat(900))), Ok(true), "pairs of `!` are nothing");
+    let deep = |levels: usize| "1 + ".repeat(levels) + "1 > 0";
+    assert_eq!(came_to(&deep(DEPTH_MAX - 3)), Ok(true));
+    assert_eq!(
+        Expression::parse(&deep(DEPTH_MAX)).expect_err("too deep").message,
+        "nests deeper than 64 levels; a chain of operators nests one level for each"
+    );
+    assert_eq!(came_to(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
+    let nested = World::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
+    assert_eq!(Expression::parse("[input.a] == [input.a]").expect("parses").evaluate(&nested), Ok(true));
+}
+
+#[test]
+fn a_condition_is_shared_and_stored() {
+    fn shared<T: Send + Sync + Clone>(_: &T) {}
+    let expression = Expression::parse("input.n > 3").expect("parses");
+    shared(&expression);
+    let stored = serde_json::to_string(&expression).expect("serialises");
+    assert_eq!(stored, r#""input.n > 3""#);
+    assert_eq!(serde_json::from_str::<Expression>(&stored).expect("parses"), expression);
+    assert!(serde_json::from_str::<Expression>(r#""input.n >""#).is_err());
+    assert_eq!(format!("{expression:?}"), r#""input.n > 3""#);
+}
+
+/// What random expressions are made of.
+const PIECES: &[&str] = &[
+    "input",
+    "job",
+    "steps",
+    ".count",
+    ".lines",
+    ".deep",
+    "['split']",
+    "[0]",
+    ".output",
+    ".state",
+    " == ",
+    " != ",
+    " < ",
+    " >= ",
+    " + ",
+    " - ",
+    " * ",
+    " / ",
+    " % ",
+    " in ",
+    " && ",
+    " || ",
+    "!",
+    "-",
+    " ? ",
+    " : ",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "1",
+    "0",
+    "2u",
+    "1.5",
+    "'a'",
+    "\"b\"",
+    "b'c'",
+    "true",
+    "null",
+    "x",
+    "y",
+    ".all(x, ",
+    ".map(x, ",
+    ".exists(y, ",
+    ".filter(x, ",
+    ".exists_one(x, ",
+    "has(",
+    "size(",
+    "int(",
+    "string(",
+    "type(",
+    ".contains(",
+    "ä",
+    "\n",
+    "//",
+    "`",
+    "@",
+    "\\",
+    "9223372036854775807",
+    "-9223372036854775808",
+    ".map(x, x + x)",
+    ".map(x, [x, x])",
+    "r'\\'",
+    "input.lines.all(x, x.n > 0)",
+    "input.count > 3",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the text, it is refused with a place in it, or it can be evaluated: to a truth or to one sentence.
+    #[test]
+    fn any_text_is_refused_or_evaluated(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)) {
+        let text = pieces.concat();
+        match Expression::parse(&text) {
+            Err(error) => {
+                prop_assert!(error.line >= 1 && error.line <= text.split('\n').count(), "{text}: {error:?}");
+                let line = text.split('\n').nth(error.line - 1).unwrap_or_default();
+                prop_assert!(error.column >= 1 && error.column <= line.chars().count() + 1, "{text}: {error:?}");
+                prop_assert!(!error.message.is_empty() && !error.message.contains(['\n', '{']) || error.message.contains("{\""), "{text}: {error:?}");
+            }
+            Ok(expression) => {
+                if let Err(reason) = expression.evaluate(&World::new(INPUT)) {
+                    prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
+                    prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");
+                }
+            }
+        }
+    }
+}
