@@ -31,6 +31,17 @@ impl Consequence {
     }
 }
 
+/// Something whose time has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Due {
+    /// The job's deadline has passed.
+    Deadline,
+    /// There was no reply in time.
+    Timeout(StepIndex),
+    /// The pause before the next attempt is over.
+    Attempt(StepIndex),
+}
+
 /// Why a step cannot go on, for a reason that another attempt would meet again.
 fn final_failure(reason: String) -> Failure {
     Failure { reason: reason.into(), raw: None }
@@ -43,8 +54,8 @@ impl Job {
             Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
             Input::QueueMissing(queue) => self.decide_queue_missing(&queue),
             Input::ChildEnded { step, index, ended } => self.decide_child_ended(step, index, ended, ctx),
-            // Taken apart by `take`: several things may be due at once.
-            Input::Timer { due } => self.decide_due(due, ctx).ok_or(Rejected::Void),
+            // `take` goes through all that is due.
+            Input::Timer { .. } => Err(Rejected::Void),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(operation) => self.decide_operation(operation, ctx),
             Input::Abandon(reason) if !self.state.is_ended() => Ok(self.fail(reason, ctx)),
@@ -174,8 +185,8 @@ impl Job {
     pub(super) fn fail_attempt(&self, step: StepIndex, failed: Failed, ctx: &Context<'_>) -> Consequence {
         let Failed { failure, retryable } = failed;
         let run = &self.steps[step.at()];
-        let goes_on = retryable && !self.state.is_ended();
-        let Some(retry_at) = run.next_attempt(self.origin.id, self.graph().step(step), ctx.now).filter(|_| goes_on) else {
+        // Of a job that has failed the next attempt waits for its retry.
+        let Some(retry_at) = run.next_attempt(self.origin.id, self.graph().step(step), ctx.now).filter(|_| retryable) else {
             return self.fail_step(step, failure, ctx);
         };
         let effects = self.tell_children_of(step, &Order::Halt("its step begins again after a pause".into()));
@@ -236,29 +247,38 @@ impl Job {
 
     // ---- time
 
-    /// The first thing that the time `due` brings, if there is any.
-    pub(super) fn decide_due(&self, due: Timestamp, ctx: &Context<'_>) -> Option<Consequence> {
+    /// What the time `due` brings.
+    pub(super) fn due(&self, due: Timestamp) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
-            let span = self.origin.definition.deadline.map_or_else(String::new, |span| format!(" of {span}"));
-            return Some(self.expire(format!("it was not done within its deadline{span}").into(), ctx));
+            return vec![Due::Deadline];
         }
-        if !self.takes_replies() {
-            return None;
-        }
-        for step in self.graph().indices() {
+        let of_step = |step: StepIndex| {
             let run = &self.steps[step.at()];
-            if run.state != StepState::Running {
-                continue;
+            if is_due(run.retry_at) && self.state == JobState::Running {
+                Some(Due::Attempt(step))
+            } else if run.is_under_way() && is_due(run.deadline) && self.takes_replies() {
+                Some(Due::Timeout(step))
+            } else {
+                None
             }
-            if run.is_under_way() && is_due(run.deadline) {
-                return Some(self.fail_attempt(step, Failed { failure: self.timed_out(step), retryable: true }, ctx));
+        };
+        self.graph().indices().filter_map(of_step).collect()
+    }
+
+    /// What follows from it, if what came before has left it.
+    pub(super) fn decide_due(&self, due: Due, ctx: &Context<'_>) -> Option<Consequence> {
+        match due {
+            Due::Deadline => {
+                let span = self.origin.definition.deadline.map_or_else(String::new, |span| format!(" of {span}"));
+                Some(self.expire(format!("it was not done within its deadline{span}").into(), ctx))
             }
-            if self.state == JobState::Running && is_due(run.retry_at) {
-                return Some(self.begin(step, ctx));
+            Due::Timeout(step) if self.takes_replies() && self.steps[step.at()].is_under_way() => {
+                Some(self.fail_attempt(step, Failed { failure: self.timed_out(step), retryable: true }, ctx))
             }
+            Due::Attempt(step) if self.state == JobState::Running && self.steps[step.at()].retry_at.is_some() => Some(self.begin(step, ctx)),
+            Due::Timeout(_) | Due::Attempt(_) => None,
         }
-        None
     }
 
     fn timed_out(&self, step: StepIndex) -> Failure {

@@ -154,7 +154,8 @@ impl FanOut {
 
     /// Whether more child jobs have failed than the task tolerates.
     pub(super) fn exceeds(&self, failed: u32) -> bool {
-        failed > self.keys.tolerate.of(self.items)
+        let tolerated = self.keys.tolerate.of(self.items);
+        failed > tolerated.saturating_add(u32::from(faults::planted("tolerance off by one")))
     }
 
     /// The child jobs that a restart goes on with: those started that have no result.

@@ -64,8 +64,11 @@ impl Job {
         let before = self.state;
         let mut decision = Decision::default();
         if let Input::Timer { due } = input {
-            while let Some(consequence) = self.decide_due(due, ctx) {
-                self.apply(consequence, &mut decision);
+            // Once for each step: the clock may have been set back, and what begins now would be due already by that time.
+            for what in self.due(due) {
+                if let Some(consequence) = self.decide_due(what, ctx) {
+                    self.apply(consequence, &mut decision);
+                }
             }
             if decision.entries.is_empty() {
                 return Err(Rejected::Void);
@@ -115,7 +118,7 @@ impl Job {
                 (JobState::Running | JobState::Paused, _) => return self.words_to_child_under_way(child, round),
             }
         };
-        if child.state.is_ended() { Vec::new() } else { vec![last_word] }
+        if child.state.is_ended() || faults::planted("orders to child jobs lost at a restart") { Vec::new() } else { vec![last_word] }
     }
 
     fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
@@ -372,7 +375,9 @@ impl Job {
     }
 
     fn retry_children(&self, step: StepIndex) -> Vec<Effect> {
-        let Some(fan_out) = &self.steps[step.at()].fan_out else { return Vec::new() };
+        let Some(fan_out) = self.steps[step.at()].fan_out.as_ref().filter(|_| !faults::planted("child jobs not retried")) else {
+            return Vec::new();
+        };
         let retry = |index| Some(Effect::TellChild(self.child_id(step, index)?, Order::Retry { round: fan_out.round(index) }));
         fan_out.under_way().filter_map(retry).collect()
     }
@@ -384,7 +389,7 @@ impl Job {
             // Conditions are looked at whenever anything that they see has changed.
             let has_changed = decision.entries[seen..].iter().any(|entry| !matches!(entry.touched(), Touched::Nothing));
             seen = decision.entries.len();
-            let cancelled = if has_changed { self.next_cancelled(ctx) } else { None };
+            let cancelled = if has_changed && !faults::planted("cancelWhen ignored") { self.next_cancelled(ctx) } else { None };
             let Some(consequence) = cancelled.or_else(|| self.next_consequence(ctx)) else { return };
             self.apply(consequence, decision);
         }

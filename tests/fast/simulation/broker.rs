@@ -15,6 +15,7 @@ use workflow_manager::bus::{Bus, BusEvent, BusState, DeadLetter, Delivery, Event
 #[derive(Clone)]
 pub(crate) struct Reply {
     pub(crate) correlation_id: Option<String>,
+    pub(crate) attempt: Option<u32>,
     pub(crate) kind: Option<String>,
     pub(crate) dead_letter: Option<DeadLetter>,
     pub(crate) body: Bytes,
@@ -34,17 +35,19 @@ impl Broker {
         self.queues.values().all(VecDeque::is_empty) && self.working.is_empty() && self.replies.is_empty()
     }
 
-    /// What a worker says of a step message.
-    pub(crate) fn reply(message: &StepMessage) -> Reply {
-        let answer = work(&message.queue, &message.step_name, &message.body);
+    /// What a worker says of a step message, if anything.
+    pub(crate) fn reply(message: &StepMessage) -> Option<Reply> {
+        let answer = work(&message.queue, &message.step_name, message.attempt, &message.body);
         let (kind, body) = match &answer {
             Answered::Result(text) => (None, Bytes::from(text.clone())),
             Answered::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
             Answered::DeadLettered => (None, message.body.clone()),
+            Answered::Nothing => return None,
         };
         let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
         let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
-        Reply { correlation_id: Some(message.correlation_id()), kind, dead_letter, body, redelivered: false }
+        let attempt = Some(message.attempt);
+        Some(Reply { correlation_id: Some(message.correlation_id()), attempt, kind, dead_letter, body, redelivered: false })
     }
 }
 
@@ -147,6 +150,7 @@ impl Link {
         self.tag += 1;
         let settlement = Settlement::new(self.tag, self.epoch, self.settle.clone());
         let mut delivery = Delivery::new(reply.correlation_id.clone(), reply.body.clone(), settlement);
+        delivery.attempt = reply.attempt;
         delivery.kind.clone_from(&reply.kind);
         delivery.dead_letter.clone_from(&reply.dead_letter);
         delivery.redelivered = reply.redelivered;

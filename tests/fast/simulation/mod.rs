@@ -157,6 +157,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             }
             Turn::Create(id) => ask(world, manager.shared(), id, None),
             Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
+            Turn::Operate(id, operation) => manager.shared().wiring().router.post(RouterInput::Operate(id, operation, oneshot::channel().0)),
             Turn::End(id) => manager.shared().wiring().router.post(RouterInput::End(id, oneshot::channel().0)),
             Turn::Done => return true,
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Dependency, FanOutKeys, Graph, Step, StepIndex};
+use workflow_manager::engine::{Definition, Dependency, Expression, FanOutKeys, Graph, Millis, OnFailure, Retry, Step, StepIndex, Tolerate};
 
 /// A JSON object: keys in their order, with the texts of their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,18 +64,27 @@ enum Work {
     Only,
     Nothing,
     Feed,
+    /// Fails at its first attempt.
+    Flaky,
+    /// Says nothing at its first attempt.
+    Silent,
     Error,
     NoObject,
     DeadLetter,
 }
 
-const WORKS: [(Work, &str); 9] = [
+/// The workers that never fail come first.
+const GOOD: usize = 6;
+
+const WORKS: [(Work, &str); 11] = [
     (Work::Echo, "echo"),
     (Work::Add, "add"),
     (Work::Change, "change"),
     (Work::Only, "only"),
     (Work::Nothing, "nothing"),
     (Work::Feed, "feed"),
+    (Work::Flaky, "flaky"),
+    (Work::Silent, "silent"),
     (Work::Error, "error"),
     (Work::NoObject, "no-object"),
     (Work::DeadLetter, "dead-letter"),
@@ -87,10 +96,11 @@ pub(crate) enum Answered {
     Result(String),
     Error(String),
     DeadLettered,
+    Nothing,
 }
 
-/// What the worker of `queue` answers to a step message.
-pub(crate) fn work(queue: &str, step: &str, input: &[u8]) -> Answered {
+/// What the worker of `queue` answers to an attempt of a step.
+pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> Answered {
     let (work, _) = WORKS.iter().find(|(_, name)| *name == queue).expect("a queue of the simulation");
     let mut pairs = Pairs::parse(input);
     match work {
@@ -112,6 +122,9 @@ pub(crate) fn work(queue: &str, step: &str, input: &[u8]) -> Answered {
             let item = if pairs.get("own").is_some() { format!("{{\"id\":\"{id}\"}}") } else { "[ ]".to_owned() };
             pairs.set("items", &format!("[\"{step}\", {item}, 7.0]"));
         }
+        Work::Flaky if attempt == 1 => return Answered::Error("{\"error\":\"not today\"}".to_owned()),
+        Work::Silent if attempt == 1 => return Answered::Nothing,
+        Work::Flaky | Work::Silent => pairs.set("tried", "true"),
         Work::Error => return Answered::Error(format!("{{\"error\":\"{step} cannot\"}}")),
         Work::NoObject => return Answered::Result("[1]".to_owned()),
         Work::DeadLetter => return Answered::DeadLettered,
@@ -128,20 +141,56 @@ pub(crate) enum Expected {
     Failed(Vec<String>),
 }
 
+/// What an external step is completed with.
+pub(crate) fn by_hand(step: &str) -> String {
+    format!("{{\"by_hand\":\"{step}\"}}")
+}
+
 /// A workflow of a random shape: up to five steps, some of which fan out, into child jobs that may fan out again.
 pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
+    // Whether a failed child job is retried with its job depends on the moment where failures of child jobs are tolerated: there
+    // none fails for a reason that a retry helps against.
+    let lenient = rng.u32(0..3) == 0;
+    let tolerate = |rng: &mut Rng| match rng.u32(0..3) {
+        0 if lenient => Tolerate::Count(1),
+        1 if lenient => Tolerate::Share(5_000),
+        _ => Tolerate::default(),
+    };
     let count = rng.usize(1..=5);
-    let top = Graph::new(name.to_owned(), None, (0..count).map(|at| step(rng, "s", at, 0.35, 1)).collect());
-    let items = FanOutKeys::new("items", "item");
+    let top = Graph::new(name.to_owned(), None, steps(rng, "s", count, Kind { fans_out: 0.35, task: 1, lenient, attempts_min: 1 }));
+    let attempts_min = if lenient { 2 } else { 1 };
+    let items = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("items", "item") };
     let count = rng.usize(1..=2);
-    let middle = Graph::new("t".to_owned(), Some(items), (0..count).map(|at| step(rng, "t", at, 0.25, 2)).collect());
-    let subs = FanOutKeys::new("subs", "sub");
-    let bottom = Graph::new("u".to_owned(), Some(subs), vec![step(rng, "u", 0, 0.0, 0)]);
+    let middle = Graph::new("t".to_owned(), Some(items), steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, attempts_min }));
+    let subs = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("subs", "sub") };
+    let bottom = Graph::new("u".to_owned(), Some(subs), steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, attempts_min }));
     Arc::new(Definition::new(name, vec![top, middle, bottom]))
 }
 
-/// A random step; with the probability `share` it fans out over `task`.
-fn step(rng: &mut Rng, prefix: &str, at: usize, share: f64, task: u16) -> Step {
+/// What the steps of a graph may be.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// How likely a step fans out.
+    fans_out: f64,
+    /// Over which task.
+    task: u16,
+    /// Whether failures of child jobs may be of no consequence.
+    lenient: bool,
+    /// The attempts of a step that fails once.
+    attempts_min: u32,
+}
+
+fn steps(rng: &mut Rng, prefix: &str, count: usize, kind: Kind) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for _ in 0..count {
+        let step = step(rng, prefix, &steps, kind);
+        steps.push(step);
+    }
+    steps
+}
+
+fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
+    let at = earlier.len();
     let mut depends = Vec::new();
     for _ in 0..rng.usize(0..=at.min(3)) {
         let on = Dependency::Step(StepIndex(u16::try_from(rng.usize(0..at)).expect("small")));
@@ -149,12 +198,41 @@ fn step(rng: &mut Rng, prefix: &str, at: usize, share: f64, task: u16) -> Step {
             depends.push(on);
         }
     }
-    let task = (rng.f64() < share).then_some(task);
+    let task = (rng.f64() < kind.fans_out).then_some(kind.task);
     let name = format!("{prefix}{at}{}", "x".repeat(at % 3));
-    // Failures are rare: they end all that hangs on them.
-    let good = if rng.f64() < 0.96 { 6 } else { WORKS.len() };
-    let queue = if task.is_some() { name.as_str() } else { WORKS[rng.usize(0..good)].1 };
-    Step { queue: queue.into(), depends, task, ..Step::named(&name) }
+    let mut step = Step { depends, task, ..Step::named(&name) };
+    if task.is_none() {
+        // Failures are rare: they end all that hangs on them.
+        let good = if rng.f64() < 0.94 { GOOD } else { WORKS.len() };
+        step.queue = WORKS[rng.usize(0..good)].1.into();
+        match &*step.queue {
+            // What is waited for in vain must not use up the attempts.
+            "silent" => patient(&mut step, rng),
+            "flaky" | "error" | "no-object" | "dead-letter" => {
+                step.retry = Some(Retry { attempts: rng.u32(kind.attempts_min..=3), backoff: Millis(rng.u64(1..=400)), ..Retry::default() });
+            }
+            _ if rng.u32(0..12) == 0 => step.external = true,
+            _ if rng.u32(0..6) == 0 => patient(&mut step, rng),
+            _ => {}
+        }
+    }
+    if rng.u32(0..6) == 0 && (task.is_none() || kind.lenient) {
+        step.on_failure = OnFailure::Continue;
+    }
+    let first = step.depended_on().first().map(|on| earlier[usize::from(on.0)].name.clone());
+    let condition = |text: String| Some(Expression::parse(&text).expect("a condition"));
+    match (rng.u32(0..14), first) {
+        (0, _) => step.when = condition("has(input.shared)".to_owned()),
+        (1, Some(on)) => step.when = condition(format!("steps[\"{on}\"].status == \"COMPLETED\"")),
+        (2, Some(on)) => step.cancel_when = condition(format!("steps.{on}.state == \"completed\" && size(steps.{on}.output) > 3")),
+        _ => {}
+    }
+    step
+}
+
+fn patient(step: &mut Step, rng: &mut Rng) {
+    step.timeout = Some(Millis(rng.u64(500..=3_000)));
+    step.retry = Some(Retry { attempts: 100, backoff: Millis(50), factor_milli: 1_500, max_backoff: Millis(500) });
 }
 
 /// A job's message. With `own_ids` its items bring the ids of their child jobs. Several steps may fan out over the same
@@ -182,52 +260,154 @@ pub(crate) fn message(rng: &mut Rng, own_ids: bool) -> String {
     Pairs(pairs).text()
 }
 
-/// The outcome of a job with this message.
-pub(crate) fn expected(definition: &Definition, message: &str) -> Expected {
+/// The outcome of a job with this message; `retried`: its client has it retried as long as that helps.
+pub(crate) fn expected(definition: &Definition, message: &str, retried: bool) -> Expected {
     let mut causes = Vec::new();
-    match evaluate(definition, 0, &Pairs::parse(message.as_bytes()), &mut causes) {
+    let oracle = Oracle { definition, retried };
+    match oracle.graph(0, &Pairs::parse(message.as_bytes()), &mut causes) {
         Some(result) => Expected::Completed(result.text()),
         None => Expected::Failed(causes),
     }
 }
 
-fn evaluate(definition: &Definition, graph: usize, message: &Pairs, causes: &mut Vec<String>) -> Option<Pairs> {
-    let steps = &definition.graphs[graph].steps;
-    let mut outputs: Vec<Option<Pairs>> = Vec::new();
-    for step in steps {
+/// What becomes of a step.
+#[derive(Clone)]
+enum Fate {
+    Completed(Pairs),
+    /// Skipped, cancelled, or failed and of no consequence: done, without an output.
+    Done,
+    /// Failed, or never begun.
+    NotDone,
+}
+
+struct Oracle<'a> {
+    definition: &'a Definition,
+    retried: bool,
+}
+
+impl Oracle<'_> {
+    fn graph(&self, graph: usize, message: &Pairs, causes: &mut Vec<String>) -> Option<Pairs> {
+        let steps = &self.definition.graphs[graph].steps;
+        let mut fates: Vec<Fate> = Vec::new();
+        for step in steps {
+            let fate = self.step(step, steps, &fates, message, causes);
+            fates.push(fate);
+        }
+        let is_last = |at: usize| !steps.iter().any(|step| step.depends.contains(&Dependency::Step(StepIndex(u16::try_from(at).expect("small")))));
+        if fates.iter().any(|fate| matches!(fate, Fate::NotDone)) {
+            return None;
+        }
+        let last: Vec<Pairs> = fates.into_iter().enumerate().filter(|(at, _)| is_last(*at)).filter_map(|(_, fate)| output(fate)).collect();
+        Some(merge(&last))
+    }
+
+    fn step(&self, step: &Step, steps: &[Step], fates: &[Fate], message: &Pairs, causes: &mut Vec<String>) -> Fate {
+        let first = step.depended_on().first().map(|on| (&steps[usize::from(on.0)], fates[usize::from(on.0)].clone()));
+        if step.cancel_when.is_some() {
+            // The condition looks at the first dependency.
+            if let Some((_, Fate::Completed(output))) = &first
+                && output.0.len() > 3
+            {
+                return Fate::Done;
+            }
+        }
         let mut parts = Vec::new();
         for dependency in &step.depends {
             match dependency {
-                Dependency::Start => parts.push(Some(message.clone())),
-                Dependency::Step(on) => parts.push(outputs[usize::from(on.0)].clone()),
+                Dependency::Start => parts.push(message.clone()),
+                Dependency::Step(on) => match fates[usize::from(on.0)].clone() {
+                    Fate::Completed(output) => parts.push(output),
+                    Fate::Done => {}
+                    Fate::NotDone => return Fate::NotDone,
+                },
             }
         }
-        let input =
-            if step.depends.is_empty() { Some(message.clone()) } else { parts.into_iter().collect::<Option<Vec<_>>>().map(|parts| merge(&parts)) };
-        let output = input.and_then(|input| {
-            let output = match step.task {
-                None => plain(step, &input),
-                Some(task) => fan_out(definition, usize::from(task), &input, causes),
-            };
-            if output.is_none() {
-                causes.push(step.name.to_string());
+        let input = if step.depends.is_empty() { message.clone() } else { merge(&parts) };
+        if let Some(condition) = &step.when {
+            let holds =
+                if condition.text().starts_with("has(") { input.get("shared").is_some() } else { matches!(first, Some((_, Fate::Completed(_)))) };
+            if !holds {
+                return Fate::Done;
             }
-            output
-        });
-        outputs.push(output);
+        }
+        let output = match step.task {
+            None if step.external => Some(Pairs::parse(by_hand(&step.name).as_bytes())),
+            None => self.plain(step, &input),
+            Some(task) => self.fan_out(usize::from(task), &input, causes),
+        };
+        match output {
+            Some(output) => Fate::Completed(output),
+            None if step.on_failure == OnFailure::Continue => Fate::Done,
+            None => {
+                causes.push(step.name.to_string());
+                Fate::NotDone
+            }
+        }
     }
-    let is_last = |at: usize| !steps.iter().any(|step| step.depends.contains(&Dependency::Step(StepIndex(u16::try_from(at).expect("small")))));
-    let all: Option<Vec<Pairs>> = outputs.iter().cloned().collect();
-    let all = all?;
-    let last: Vec<Pairs> = all.into_iter().enumerate().filter(|(at, _)| is_last(*at)).map(|(_, output)| output).collect();
-    Some(merge(&last))
+
+    fn plain(&self, step: &Step, input: &Pairs) -> Option<Pairs> {
+        let attempts = step.retry.map_or(1, |retry| retry.attempts);
+        // A retry by hand helps only where the job failed.
+        let by_hand = self.retried && step.on_failure == OnFailure::Fail;
+        (1..=attempts.max(if by_hand { 2 } else { 1 })).find_map(|attempt| match work(&step.queue, &step.name, attempt, input.text().as_bytes()) {
+            Answered::Result(text) if text.is_empty() || text == "null" => Some(Pairs(Vec::new())),
+            Answered::Result(text) => serde_json::from_str(&text).ok(),
+            Answered::Error(_) | Answered::DeadLettered | Answered::Nothing => None,
+        })
+    }
+
+    fn fan_out(&self, task: usize, input: &Pairs, causes: &mut Vec<String>) -> Option<Pairs> {
+        let keys = self.definition.graphs[task].fan_out.as_ref().expect("a task");
+        let items: Vec<Box<RawValue>> = match input.get(&keys.list_key) {
+            None | Some("null") => Vec::new(),
+            Some(text) => serde_json::from_str(text).ok()?,
+        };
+        if items.is_empty() {
+            return Some(input.clone());
+        }
+        let results = items.iter().map(|item| {
+            let mut child = Pairs(Vec::new());
+            for (key, value) in &input.0 {
+                if **key == *keys.list_key {
+                    child.0.push((keys.item_key.to_string(), item.get().to_owned()));
+                } else if **key != *keys.item_key {
+                    child.0.push((key.clone(), value.clone()));
+                }
+            }
+            self.graph(task, &child, causes)
+        });
+        let results: Vec<Option<Pairs>> = results.collect();
+        let failed = results.iter().filter(|result| result.is_none()).count();
+        let tolerated = match keys.tolerate {
+            Tolerate::Count(count) => count as usize,
+            Tolerate::Share(hundredths) => items.len() * hundredths as usize / 10_000,
+        };
+        if failed > tolerated {
+            return None;
+        }
+        let list: Vec<&str> = results.iter().map(|result| result.as_ref().and_then(|result| result.get(&keys.item_key)).unwrap_or("null")).collect();
+        let list = format!("[{}]", list.join(","));
+        let mut output = Pairs(Vec::new());
+        for (key, value) in results.iter().flatten().flat_map(|result| &result.0) {
+            if **key == *keys.item_key {
+                if output.get(&keys.list_key).is_none() {
+                    output.0.push((keys.list_key.to_string(), list.clone()));
+                }
+            } else if **key != *keys.list_key && output.get(key).is_none() {
+                output.0.push((key.clone(), value.clone()));
+            }
+        }
+        if output.get(&keys.list_key).is_none() {
+            output.0.push((keys.list_key.to_string(), list));
+        }
+        Some(output)
+    }
 }
 
-fn plain(step: &Step, input: &Pairs) -> Option<Pairs> {
-    match work(&step.queue, &step.name, input.text().as_bytes()) {
-        Answered::Result(text) if text.is_empty() || text == "null" => Some(Pairs(Vec::new())),
-        Answered::Result(text) => serde_json::from_str(&text).ok(),
-        Answered::Error(_) | Answered::DeadLettered => None,
+fn output(fate: Fate) -> Option<Pairs> {
+    match fate {
+        Fate::Completed(output) => Some(output),
+        Fate::Done | Fate::NotDone => None,
     }
 }
 
@@ -240,44 +420,4 @@ fn merge(parts: &[Pairs]) -> Pairs {
         }
     }
     merged
-}
-
-fn fan_out(definition: &Definition, task: usize, input: &Pairs, causes: &mut Vec<String>) -> Option<Pairs> {
-    let keys = definition.graphs[task].fan_out.as_ref().expect("a task");
-    let items: Vec<Box<RawValue>> = match input.get(&keys.list_key) {
-        None | Some("null") => Vec::new(),
-        Some(text) => serde_json::from_str(text).ok()?,
-    };
-    if items.is_empty() {
-        return Some(input.clone());
-    }
-    let results = items.iter().map(|item| {
-        let mut child = Pairs(Vec::new());
-        for (key, value) in &input.0 {
-            if **key == *keys.list_key {
-                child.0.push((keys.item_key.to_string(), item.get().to_owned()));
-            } else if **key != *keys.item_key {
-                child.0.push((key.clone(), value.clone()));
-            }
-        }
-        evaluate(definition, task, &child, causes)
-    });
-    let results: Vec<Option<Pairs>> = results.collect();
-    let results: Vec<Pairs> = results.into_iter().collect::<Option<Vec<_>>>()?;
-    let list: Vec<&str> = results.iter().map(|result| result.get(&keys.item_key).unwrap_or("null")).collect();
-    let list = format!("[{}]", list.join(","));
-    let mut output = Pairs(Vec::new());
-    for (key, value) in results.iter().flat_map(|result| &result.0) {
-        if **key == *keys.item_key {
-            if output.get(&keys.list_key).is_none() {
-                output.0.push((keys.list_key.to_string(), list.clone()));
-            }
-        } else if **key != *keys.list_key && output.get(key).is_none() {
-            output.0.push((key.clone(), value.clone()));
-        }
-    }
-    if output.get(&keys.list_key).is_none() {
-        output.0.push((keys.list_key.to_string(), list));
-    }
-    Some(output)
 }

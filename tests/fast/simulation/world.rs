@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use workflow_manager::bus::{BusEvent, BusState, StepMessage};
-use workflow_manager::engine::{Definition, Job, JobId, JobState};
+use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
 use workflow_manager::journal::{JobNumber, Reader};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -35,6 +35,7 @@ pub(crate) enum Turn {
     Create(JobId),
     /// Under an id that is in use: with the same message, or with another one.
     CreateAgain(JobId, bool),
+    Operate(JobId, Operation),
     End(JobId),
     Done,
 }
@@ -45,7 +46,14 @@ pub(crate) struct Asked {
     pub(crate) message: String,
     answered: bool,
     ended_by_client: bool,
+    /// How often its client will have it retried when it has failed.
+    retries_left: u32,
+    /// Whether its client has it retried as long as that helps.
+    pub(crate) is_retried: bool,
 }
+
+/// More than any job needs: each step that a retry helps needs one.
+const RETRIES_MAX: u32 = 40;
 
 /// What a run has seen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,11 +106,19 @@ pub(crate) struct World {
     ran_ns: i64,
     /// What each job was after each of its decisions that are not committed yet.
     live: BTreeMap<JobNumber, VecDeque<Job>>,
-    published: BTreeMap<(JobNumber, u16), u32>,
-    confirmed: BTreeMap<(JobId, u16), i64>,
+    published: BTreeMap<(JobNumber, u16, u32), u32>,
+    confirmed: BTreeMap<(JobId, u16, u32), i64>,
     /// Confirms that were told long before a crash.
-    surely_confirmed: BTreeSet<(JobId, u16)>,
+    surely_confirmed: BTreeSet<(JobId, u16, u32)>,
     lost_queues: BTreeSet<Arc<str>>,
+}
+
+/// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever set back.
+const IDLE_TURNS_MAX: u32 = 80;
+
+/// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that passes.
+fn helps(job: &Job) -> bool {
+    job.reason().is_some_and(|reason| reason.contains("not today"))
 }
 
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
@@ -122,11 +138,15 @@ impl World {
         for _ in 0..rng.usize(2..=6) {
             let id = JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
             let definition = definitions[rng.usize(0..definitions.len())].clone();
-            asked.insert(id, Asked { definition, message: oracle::message(&mut rng, !with_faults), answered: false, ended_by_client: false });
+            let message = oracle::message(&mut rng, !with_faults);
+            let is_retried = rng.bool();
+            let retries_left = if is_retried { RETRIES_MAX } else { 0 };
+            asked.insert(id, Asked { definition, message, answered: false, ended_by_client: false, retries_left, is_retried });
             to_ask.push(id);
         }
+        let trace = definitions.iter().map(|definition| serde_json::to_string(definition).expect("serialises")).collect();
         World {
-            trace: Vec::new(),
+            trace,
             violation: None,
             counts: Counts { jobs: asked.len() as u64, ..Counts::default() },
             crashed: false,
@@ -290,7 +310,7 @@ impl World {
             1 => {
                 let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
                 let StepMessage { job, step, attempt, .. } = message;
-                self.confirmed.insert((job, step.0), self.ran_ns);
+                self.confirmed.insert((job, step.0, attempt), self.ran_ns);
                 Turn::Tell(vec![BusEvent::Confirmed { job, step, attempt }])
             }
             2 => {
@@ -301,7 +321,7 @@ impl World {
             }
             3 => {
                 let held = self.broker.working.swap_remove(self.rng.usize(0..self.broker.working.len()));
-                self.broker.replies.push_back(Broker::reply(&held));
+                self.broker.replies.extend(Broker::reply(&held));
                 self.wait(0)
             }
             4 => self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| Turn::Tell(vec![link.deliver(reply)])),
@@ -325,28 +345,71 @@ impl World {
         Turn::Wait(Duration::from_millis(milliseconds))
     }
 
-    /// Nothing to do: what is not at its end by now never will be.
+    /// Nothing to do for the broker: people act, timers run out. What is not at its end after that never will be.
     fn idle(&mut self) -> Turn {
         self.idle_turns += 1;
+        if self.rng.bool()
+            && let Some(turn) = self.someone_acts()
+        {
+            self.idle_turns = 0;
+            return turn;
+        }
         if self.faults_left > 0 || self.idle_turns < 5 {
             return self.wait(500);
         }
         let is_idle = self.broker.is_idle() && self.link.as_ref().is_some_and(Link::is_idle);
-        if is_idle && self.asked.keys().all(|id| self.durable(*id).is_none_or(|job| job.state() != JobState::Running)) {
+        let all_ended = self.asked.keys().all(|id| self.durable(*id).is_none_or(|job| job.state().is_ended()));
+        if is_idle && all_ended && !self.asked.keys().any(|id| self.is_to_be_retried(*id)) {
             return Turn::Done;
         }
-        if self.idle_turns < 20 {
-            return self.wait(500);
+        if self.idle_turns < IDLE_TURNS_MAX {
+            // The clock may have been set while something was waited for.
+            return self.wait(500 << (self.idle_turns / 8));
         }
         let running: Vec<String> =
-            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|job| job.state() == JobState::Running)).map(JobId::to_string).collect();
+            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|job| !job.state().is_ended())).map(JobId::to_string).collect();
         self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
         Turn::Done
     }
 
+    fn is_to_be_retried(&self, id: JobId) -> bool {
+        let asked = &self.asked[&id];
+        asked.retries_left > 0 && !asked.ended_by_client && self.durable(id).is_some_and(|job| job.state() == JobState::Failed && helps(&job))
+    }
+
+    /// A person completes an external step, resumes what is paused, or has a failed job retried.
+    fn someone_acts(&mut self) -> Option<Turn> {
+        for id in self.asked.keys().copied().collect::<Vec<_>>() {
+            let Some(job) = self.durable(id) else { continue };
+            if job.state() == JobState::Paused {
+                self.note(|| format!("{id} is resumed"));
+                return Some(Turn::Operate(id, Operation::Resume));
+            }
+            if self.is_to_be_retried(id) {
+                self.note(|| format!("{id} is retried"));
+                self.asked.get_mut(&id)?.retries_left -= 1;
+                return Some(Turn::Operate(id, Operation::Retry));
+            }
+        }
+        let (id, step) = self.external_step()?;
+        self.note(|| format!("{id}:{step} is completed by hand"));
+        let reply = workflow_manager::engine::Reply::Result(oracle::by_hand(&step).into());
+        Some(Turn::Operate(id, Operation::Reply { step, reply }))
+    }
+
+    /// An external step that runs.
+    fn external_step(&self) -> Option<(JobId, String)> {
+        let running = self.reader.all_running(0, 1_000).ok()?;
+        running.into_iter().find_map(|(_, id)| {
+            let job = self.durable(id)?;
+            let (step, _) = job.steps().find(|(step, run)| step.external && run.state == StepState::Running)?;
+            Some((id, step.name.to_string()))
+        })
+    }
+
     fn fault(&mut self) -> Option<Turn> {
         let Some(link) = &mut self.link else { return None };
-        match self.rng.u32(0..12) {
+        match self.rng.u32(0..13) {
             0 if link.is_connected => {
                 self.counts.disconnects += 1;
                 let events = link.disconnect(&mut self.broker);
@@ -381,7 +444,7 @@ impl World {
                 None
             }
             7 => {
-                let jump = self.rng.i64(-40_000..=40_000);
+                let jump = self.rng.i64(-400..=400);
                 self.note(|| format!("the clock jumps by {jump} s"));
                 self.now_ns += jump * SECOND_NS;
                 None
@@ -398,12 +461,23 @@ impl World {
                 let same = self.rng.bool();
                 Some(Turn::CreateAgain(id, same))
             }
+            11 => self.impatient_client(),
             10 => {
                 let time = self.rng.u64(0..3_000);
                 Some(self.wait(time))
             }
             _ => None,
         }
+    }
+
+    /// A client pauses its job, or has it retried, at any time.
+    fn impatient_client(&mut self) -> Option<Turn> {
+        let id = self.any_asked()?;
+        if self.rng.bool() {
+            self.note(|| format!("{id} is paused"));
+            return Some(Turn::Operate(id, Operation::Pause));
+        }
+        self.someone_acts()
     }
 
     fn any_asked(&mut self) -> Option<JobId> {
@@ -423,7 +497,7 @@ impl World {
             _ => (0, true),
         };
         let held = self.broker.working.swap_remove(at);
-        (0..answers).for_each(|_| self.broker.replies.push_back(Broker::reply(&held)));
+        (0..answers).for_each(|_| self.broker.replies.extend(Broker::reply(&held)));
         if dies && let Some(queue) = self.broker.queues.get_mut(&held.queue) {
             queue.push_front(held);
         } else if answers == 0 {
@@ -446,6 +520,7 @@ impl World {
             _ => {
                 return Reply {
                     correlation_id: Some(some),
+                    attempt: None,
                     kind: Some("progress".to_owned()),
                     dead_letter: None,
                     body: "{\"progress\":0.5}".into(),
@@ -453,6 +528,6 @@ impl World {
                 };
             }
         };
-        Reply { correlation_id, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false }
+        Reply { correlation_id, attempt: None, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false }
     }
 }

@@ -4,12 +4,12 @@ use super::{ANOTHER_MESSAGE, World, lock};
 use crate::simulation::broker::{Link, Reply};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::bus::StepMessage;
-use workflow_manager::engine::{Job, JobId, JobState, StepState};
+use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::JobNumber;
 use workflow_manager::journal::read::Found;
@@ -26,10 +26,10 @@ impl World {
             return self.violate(format!("{name} was dispatched before its job was committed"));
         };
         // Not by the id: it may come back once its job has ended.
-        let times = self.published.entry((number, message.step.0)).or_default();
+        let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
         let is_repeated = *times > 1;
-        let key = (message.job, message.step.0);
+        let key = (message.job, message.step.0, message.attempt);
         let step = job.step(message.step);
         if step.attempt < message.attempt {
             self.violate(format!("{name} was dispatched before its start was committed"));
@@ -38,7 +38,7 @@ impl World {
             self.counts.repeated += 1;
             if !self.with_faults {
                 self.violate(format!("{name} was dispatched twice, and there was no fault"));
-            } else if step.state == StepState::Running && step.confirmed {
+            } else if step.state == StepState::Running && step.attempt == message.attempt && step.confirmed {
                 self.violate(format!("{name} was dispatched again although its confirm is in the journal"));
             } else if self.surely_confirmed.contains(&key) && !self.lost_queues.contains(&message.queue) {
                 self.violate(format!("{name} was dispatched again although its confirm was told long ago"));
@@ -74,9 +74,12 @@ impl World {
         self.note(|| format!("acknowledged {job}:{step}"));
         let Some(job) = self.durable(id) else { return };
         let Some(index) = job.graph().index_of(step) else { return };
-        let takes = matches!(job.state(), JobState::Running | JobState::Failed) && reply.kind.as_deref() != Some("progress");
+        let takes = !matches!(job.state(), JobState::Completed | JobState::Cancelled) && reply.kind.as_deref() != Some("progress");
         let run = job.step(index);
-        if takes && run.state == StepState::Running && run.fan_out.is_none() {
+        // A failure settles its own attempt, a result any.
+        let is_result = reply.kind.is_none() && reply.dead_letter.is_none() && Message::parse(&reply.body).is_ok();
+        let is_open = is_result || reply.attempt == Some(run.attempt);
+        if takes && job.graph().step(index).has_queue() && run.is_under_way() && is_open {
             let again = |other: &Reply| other.correlation_id == reply.correlation_id;
             let unacked = self.link.iter().flat_map(|link| &link.unacked).any(|(other, reply)| *other != tag && again(reply));
             if !unacked && !self.broker.replies.iter().any(again) {
@@ -165,7 +168,7 @@ impl World {
             if asked.ended_by_client && job.state() == JobState::Cancelled {
                 continue;
             }
-            let is_right = match oracle::expected(&asked.definition, &asked.message) {
+            let is_right = match oracle::expected(&asked.definition, &asked.message, asked.is_retried) {
                 Expected::Completed(text) => job.state() == JobState::Completed && job.result().to_text() == text,
                 Expected::Failed(causes) => {
                     let reason = job.reason().map(ToString::to_string).unwrap_or_default();
@@ -173,7 +176,7 @@ impl World {
                 }
             };
             if !is_right {
-                let expected = oracle::expected(&asked.definition, &asked.message);
+                let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
                 let found = format!("{:?} {} {:?}", job.state(), job.result().to_text(), job.reason());
                 self.violate(format!("{id} with {} ended as {found}, expected {expected:?}", asked.message));
             }
@@ -187,24 +190,42 @@ impl World {
     fn settled_once(&self) -> Result<(), String> {
         let failed = |error: rusqlite::Error| error.to_string();
         let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
-        let running: i64 = connection.query_row("SELECT count(*) FROM jobs WHERE state = 'running'", [], |row| row.get(0)).map_err(failed)?;
+        let running: i64 = connection.query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0)).map_err(failed)?;
         if running > 0 {
             return Err(format!("{running} jobs or child jobs are still running"));
         }
         let mut statement = connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
         let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
-        let mut settled = BTreeSet::new();
+        let mut settled: BTreeMap<(i64, String), String> = BTreeMap::new();
         for (job, body) in rows {
             let entries: Vec<BTreeMap<String, serde_json::Value>> = serde_json::from_str(&body).map_err(|error| error.to_string())?;
             for (kind, entry) in entries.into_iter().flatten() {
+                let of_job = (job, String::new())..(job + 1, String::new());
+                let forget = |settled: &mut BTreeMap<(i64, String), String>, what: &str| {
+                    let again: Vec<_> = settled
+                        .range(of_job.clone())
+                        .filter(|((_, of), kind)| of.ends_with(what) && kind.ends_with("failed"))
+                        .map(|(key, _)| key.clone())
+                        .collect();
+                    again.iter().for_each(|key| drop(settled.remove(key)));
+                };
                 let what = match kind.as_str() {
-                    "step_completed" | "step_failed" | "fan_out_completed" => format!("step {}", entry["step"]),
+                    // What had failed may be settled again.
+                    "job_retried" => {
+                        forget(&mut settled, "");
+                        continue;
+                    }
+                    "fan_out_restarted" => {
+                        forget(&mut settled, &format!("of step {}", entry["step"]));
+                        continue;
+                    }
+                    "step_completed" | "step_failed" | "step_skipped" | "step_cancelled" | "fan_out_completed" => format!("step {}", entry["step"]),
                     "child_completed" | "child_failed" => format!("child {} of step {}", entry["index"], entry["step"]),
                     "job_completed" | "job_failed" | "job_cancelled" => "itself".to_owned(),
                     _ => continue,
                 };
-                if !settled.insert((job, what.clone())) {
+                if settled.insert((job, what.clone()), kind).is_some() {
                     return Err(format!("job number {job} settled {what} twice"));
                 }
             }
