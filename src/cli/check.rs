@@ -1,8 +1,8 @@
 //! `check`: validates workflow files; prints what they say, or everything that is wrong with them.
 
-use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Step, StepIndex};
-use crate::load::{LoadErrors, Loaded, Problem, load_files};
-use serde::Serialize;
+use super::check_json::print_json;
+use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
+use crate::load::{LoadErrors, Loaded, Problem, duration_text, load_files};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// What writing to `out` gives.
 pub fn check(files: &[PathBuf], json: bool, out: &mut dyn Write) -> io::Result<bool> {
-    let loaded = load_files(files);
+    let loaded = load_files(files).map(with_advice);
     if json {
         print_json(&loaded, out)?;
     } else {
@@ -26,6 +26,16 @@ pub fn check(files: &[PathBuf], json: bool, out: &mut dyn Write) -> io::Result<b
     }
     out.flush()?;
     Ok(loaded.is_ok())
+}
+
+/// Who checks a file wants to know all that can be said of it.
+fn with_advice(mut loaded: Loaded) -> Loaded {
+    loaded.warnings.append(&mut loaded.advice);
+    // Stable: the files keep their order.
+    let files: Vec<String> = loaded.warnings.iter().map(|warning| warning.file.clone()).collect();
+    let file = |problem: &Problem| files.iter().position(|file| *file == problem.file);
+    loaded.warnings.sort_by_cached_key(|problem| (file(problem), problem.line, problem.column));
+    loaded
 }
 
 fn print_errors(errors: &LoadErrors, files: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -39,7 +49,7 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     let mut workflows = 0;
     while let Some(first) = rest.first() {
         // One workflow in several virtual hosts is shown once.
-        let same = rest.iter().take_while(|definition| definition.name == first.name && definition.graphs == first.graphs).count();
+        let same = rest.iter().take_while(|definition| differ_in_vhost_alone(definition, first)).count();
         let (shown, after) = rest.split_at(same);
         rest = after;
         workflows += 1;
@@ -48,15 +58,12 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     for warning in &loaded.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    if workflows > 0 {
-        // SPEC §4 wants the warning; until the key is there nothing can be done about it, so it is said once.
-        writeln!(
-            out,
-            "note: no step has a timeout, this version does not know the key yet: a worker that acks and dies before it replies is noticed by nothing"
-        )?;
-    }
     let blank = if loaded.warnings.is_empty() && workflows == 0 { "" } else { "\n" };
     writeln!(out, "{blank}valid: {}, {}", counted(workflows, "workflow"), counted(loaded.warnings.len(), "warning"))
+}
+
+fn differ_in_vhost_alone(one: &Definition, other: &Definition) -> bool {
+    one.name == other.name && one.deadline == other.deadline && one.retention == other.retention && one.graphs == other.graphs
 }
 
 /// One workflow in the virtual hosts of `definitions`, which differ in nothing else.
@@ -72,7 +79,14 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     print_table(&rows(definition), out)?;
     writeln!(out, "\n  queues  {}", joined(definition.queues().iter().map(|queue| &**queue)))?;
     let graph = definition.graph();
-    writeln!(out, "  result  of {}\n", joined(graph.last_steps().iter().map(|at| &*graph.step(*at).name)))
+    writeln!(out, "  result  of {}", joined(graph.last_steps().iter().map(|at| &*graph.step(*at).name)))?;
+    if let Some(deadline) = definition.deadline {
+        writeln!(out, "  fails   when not done within {}", duration_text(deadline))?;
+    }
+    if let Some(retention) = definition.retention {
+        writeln!(out, "  kept    {} after its end", duration_text(retention))?;
+    }
+    writeln!(out)
 }
 
 /// What is shown of a step.
@@ -111,10 +125,22 @@ impl View<'_> {
     }
 
     fn target(&self, step: &Step) -> String {
-        let Some(index) = step.task.map(usize::from) else {
-            let priority = step.priority.map_or_else(String::new, |priority| format!(", priority {priority}"));
-            return format!("queue {}{priority}", step.queue);
+        let mut target = match step.task.map(usize::from) {
+            Some(task) => self.task(task),
+            None if step.external => "a call of the API".to_owned(),
+            None => format!("queue {}", step.queue),
         };
+        if let (Some(priority), true) = (step.priority, step.has_queue()) {
+            target.push_str(&format!(", priority {priority}"));
+        }
+        for option in options(step) {
+            target.push_str(", ");
+            target.push_str(&option);
+        }
+        target
+    }
+
+    fn task(&self, index: usize) -> String {
         let task = &self.definition.graphs[index];
         let seen = if self.open[index] {
             " (recursion: see above)"
@@ -127,9 +153,41 @@ impl View<'_> {
     }
 }
 
+/// The optional keys of a step, in a few words each.
+fn options(step: &Step) -> Vec<String> {
+    let mut options = Vec::new();
+    options.extend(step.timeout.map(|timeout| format!("timeout {}", duration_text(timeout))));
+    options.extend(step.retry.map(|retry| counted(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")));
+    options.extend(step.when.as_ref().map(|when| format!("when {}", one_line(when.text()))));
+    options.extend(step.cancel_when.as_ref().map(|when| format!("cancelled when {}", one_line(when.text()))));
+    if step.on_failure == OnFailure::Continue {
+        options.push("its failure is no failure of the job".to_owned());
+    }
+    options.extend(step.status.key.as_ref().map(|key| format!("status from {key}")));
+    options
+}
+
+/// A condition in one line.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<&str>>().join(" ")
+}
+
 fn fan_out(keys: &FanOutKeys) -> String {
     let window = keys.max_concurrency.map_or_else(String::new, |most| format!(", at most {most} at once"));
-    format!(" for each of {} → {}{window}", keys.list_key, keys.item_key)
+    let tolerate = if keys.tolerate == Tolerate::default() { String::new() } else { format!(", {} may fail", tolerate_text(keys.tolerate)) };
+    format!(" for each of {} → {}{window}{tolerate}", keys.list_key, keys.item_key)
+}
+
+/// As a workflow file writes it: `5` or `2.5%`.
+pub(super) fn tolerate_text(tolerate: Tolerate) -> String {
+    match tolerate {
+        Tolerate::Count(count) => count.to_string(),
+        Tolerate::Share(share) => {
+            let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
+            let fraction = hundredths.trim_end_matches('0');
+            if fraction.is_empty() { format!("{percent}%") } else { format!("{percent}.{fraction}%") }
+        }
+    }
 }
 
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
@@ -160,7 +218,7 @@ fn in_order(graph: &Graph) -> Vec<&Step> {
     ordered
 }
 
-fn dependency_name(graph: &Graph, dependency: Dependency) -> &str {
+pub(super) fn dependency_name(graph: &Graph, dependency: Dependency) -> &str {
     match dependency {
         Dependency::Start => "__start__",
         Dependency::Step(at) => &graph.step(at).name,
@@ -178,111 +236,4 @@ fn counted(count: usize, noun: &str) -> String {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
     }
-}
-
-#[derive(Serialize)]
-struct Outcome<'l> {
-    valid: bool,
-    workflows: Vec<WorkflowView<'l>>,
-    warnings: &'l [Problem],
-    errors: &'l [Problem],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WorkflowView<'d> {
-    vhost: &'d str,
-    name: &'d str,
-    steps: Vec<StepView<'d>>,
-    tasks: Vec<TaskView<'d>>,
-    queues: Vec<Arc<str>>,
-    result: Vec<&'d str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TaskView<'d> {
-    name: &'d str,
-    item_list_key: &'d str,
-    item_key: &'d str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_concurrency: Option<u32>,
-    recursive: bool,
-    steps: Vec<StepView<'d>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StepView<'d> {
-    name: &'d str,
-    depends: Vec<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    priority: Option<u8>,
-}
-
-fn print_json(loaded: &Result<Loaded, LoadErrors>, out: &mut dyn Write) -> io::Result<()> {
-    let view = match loaded {
-        Ok(loaded) => Outcome {
-            valid: true,
-            workflows: loaded.definitions.iter().map(|definition| workflow_view(definition)).collect(),
-            warnings: &loaded.warnings,
-            errors: &[],
-        },
-        Err(errors) => Outcome { valid: false, workflows: Vec::new(), warnings: &[], errors: &errors.0 },
-    };
-    serde_json::to_writer_pretty(&mut *out, &view)?;
-    writeln!(out)
-}
-
-fn workflow_view(definition: &Definition) -> WorkflowView<'_> {
-    let graph = definition.graph();
-    let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {
-        let keys = task.fan_out.as_ref()?;
-        Some(TaskView {
-            name: &task.name,
-            item_list_key: &keys.list_key,
-            item_key: &keys.item_key,
-            max_concurrency: keys.max_concurrency,
-            recursive: leads_to_itself(definition, at),
-            steps: step_views(definition, task),
-        })
-    });
-    WorkflowView {
-        vhost: &definition.vhost,
-        name: &definition.name,
-        steps: step_views(definition, graph),
-        tasks: tasks.collect(),
-        queues: definition.queues(),
-        result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
-    }
-}
-
-fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
-    let view = |step: &'d Step| StepView {
-        name: &step.name,
-        depends: step.depends.iter().map(|dependency| dependency_name(graph, *dependency)).collect(),
-        queue: step.task.is_none().then_some(&*step.queue),
-        task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
-        priority: step.priority,
-    };
-    graph.steps.iter().map(view).collect()
-}
-
-fn leads_to_itself(definition: &Definition, graph: usize) -> bool {
-    let tasks_of = |at: usize| definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from);
-    let mut seen = vec![false; definition.graphs.len()];
-    let mut next: Vec<usize> = tasks_of(graph).collect();
-    while let Some(at) = next.pop() {
-        if at == graph {
-            return true;
-        }
-        if !std::mem::replace(&mut seen[at], true) {
-            next.extend(tasks_of(at));
-        }
-    }
-    false
 }

@@ -1,6 +1,7 @@
 //! The command line (SPEC §10). The client commands speak to the HTTP API only.
 
 pub mod check;
+mod check_json;
 mod client;
 mod operate;
 mod show;

@@ -1,8 +1,11 @@
 //! From the drafts of one workflow to its graphs: names become positions, and what they mean to each other is checked.
 
+use super::conditions::{Conditions, check_steps, warn_of_races};
 use super::cycles::cycles;
-use super::read::{GraphDraft, StepDraft, Word, WorkflowDraft};
+use super::idle::{advise_timeouts, check_keys};
+use super::read::{GraphDraft, WorkflowDraft};
 use super::report::Report;
+use super::values::Word;
 use super::yaml::Position;
 use crate::engine::words::quoted;
 use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
@@ -31,14 +34,14 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
 }
 
 /// The graphs of a workflow, its own first. Of use only when nothing was reported.
-pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, report: &mut Report) -> Vec<Graph> {
+pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, conditions: &mut Conditions, report: &mut Report) -> Vec<Graph> {
     report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
     let tasks = Tasks::of(workflow, owners, report);
     check_columns(&workflow.graph, report);
     let mut graphs = Vec::with_capacity(1 + workflow.tasks.len());
     for (draft, is_task) in std::iter::once((&workflow.graph, false)).chain(workflow.tasks.iter().map(|task| (task, true))) {
         report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
-        graphs.push(graph(draft, &tasks, report));
+        graphs.push(graph(draft, &tasks, conditions, report));
         report.task = None;
     }
     warn_of_unused(&workflow.tasks, &graphs, report);
@@ -46,7 +49,7 @@ pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, report: &mut
     graphs
 }
 
-fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
+fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, conditions: &mut Conditions, report: &mut Report) -> Graph {
     let names = step_names(draft, report);
     let mut steps = Vec::with_capacity(draft.steps.len());
     for (at, step) in draft.steps.iter().enumerate() {
@@ -54,11 +57,25 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
         report.step = Some(name.text.clone());
         let depends = dependencies(draft, at, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
-        warn_of_idle_keys(step, name, report);
+        check_keys(step, name, report);
+        let mut compiled = |condition: &Option<_>| condition.as_ref().and_then(|condition| conditions.compile(condition, report));
+        let (when, cancel_when) = (compiled(&step.options.when), compiled(&step.options.cancel_when));
+        check_steps(draft, at, when.as_ref(), cancel_when.as_ref(), report);
         let name: Arc<str> = name.text.as_str().into();
-        let queue = step.queue.as_ref().map_or_else(|| name.clone(), |queue| queue.text.as_str().into());
-        let priority = step.priority.map(|(priority, _)| priority);
-        steps.push(Step { queue, depends, task, priority, ..Step::named(&name) });
+        steps.push(Step {
+            queue: step.queue.as_ref().map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
+            depends,
+            task,
+            priority: step.priority.map(|(priority, _)| priority),
+            timeout: step.options.timeout,
+            retry: step.options.retry,
+            when,
+            cancel_when,
+            on_failure: step.options.on_failure,
+            external: step.options.external.is_some_and(|(external, _)| external),
+            status: step.options.status.clone(),
+            name,
+        });
         report.step = None;
     }
     report_cycles(draft, &names, report);
@@ -66,7 +83,12 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, report: &mut Report) -> Graph {
         // Positions do not hold: something was reported, and the graph will not be used.
         steps.clear();
     }
-    Graph::new(draft.name.as_ref().map_or_else(String::new, |name| name.text.clone()), draft.fan_out.clone(), steps)
+    let graph = Graph::new(draft.name.as_ref().map_or_else(String::new, |name| name.text.clone()), draft.fan_out.clone(), steps);
+    if !graph.steps.is_empty() {
+        warn_of_races(draft, &graph, report);
+        advise_timeouts(draft, &graph, report);
+    }
+    graph
 }
 
 /// The position of each step.
@@ -135,21 +157,6 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
             format!("depends on itself by a cycle: {} (each depends on the next); remove one of these dependencies", shown.join(" → ")),
         );
         report.step = None;
-    }
-}
-
-fn warn_of_idle_keys(step: &StepDraft, name: &Word, report: &mut Report) {
-    if step.task.is_some() {
-        let places = [("queue", step.queue.as_ref().map(|queue| queue.at)), ("priority", step.priority.map(|(_, at)| at))];
-        for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
-            report.warn(at, format!("{} has no effect: a step with a task sends no message of its own", quoted(key)));
-        }
-    } else if let Some((_, at)) = step.priority {
-        let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
-        report.warn(
-            at,
-            format!("\"priority\" works only on a queue that honours it: declare {} as a quorum queue, or with `x-max-priority`, before the workflow starts", quoted(queue)),
-        );
     }
 }
 

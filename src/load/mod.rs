@@ -2,30 +2,40 @@
 //!
 //! ```text
 //! yaml      text → a tree in which each key and value knows its place (`syntax`: the parser's errors in words)
-//! read      tree → drafts: each key and value on its own is right (`schema`: the known keys; `singular`: item keys)
-//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`)
+//! read      tree → drafts: each key and value on its own is right (`schema`: the known keys; `fields`: one mapping;
+//!           `values`, `duration`: single values; `options`: the optional keys of a step; `singular`: item keys)
+//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions (`conditions`), keys that do
+//!           not go together (`idle`)
 //! here      files → definitions, one for each virtual host; what concerns several workflows or files
 //! ```
 //!
 //! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are limited, so that any file is
 //! loaded or refused in bounded time and memory.
 
+mod conditions;
 mod cycles;
+mod duration;
+mod fields;
 mod graph;
+mod idle;
+mod options;
 mod read;
 mod report;
 mod schema;
 mod singular;
 mod syntax;
+mod values;
 mod yaml;
 
-pub use read::{NAME_BYTES_MAX, PRIORITY_MAX, STEPS_MAX, TASKS_MAX, TEXT_BYTES_MAX, VHOSTS_MAX};
+pub use conditions::CONDITION_BYTES_MAX;
+pub use duration::{DURATION_MAX, text as duration_text};
 pub use report::Problem;
 pub use singular::singular;
 pub use yaml::{NESTING_MAX, VALUES_MAX};
 
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
+use conditions::Conditions;
 use read::WorkflowDraft;
 use report::Report;
 use std::collections::HashMap;
@@ -40,6 +50,34 @@ use yaml::{Mistake, Position};
 /// The largest workflow file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1024 * 1024;
 
+/// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's properties, and `message_id`
+/// is `<UUID>:<step>:<attempt>`.
+pub const NAME_BYTES_MAX: usize = 200;
+
+/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit is AMQP's.
+pub const TEXT_BYTES_MAX: usize = 255;
+
+/// The most steps of a workflow or task.
+pub const STEPS_MAX: usize = 1_000;
+
+/// The most tasks of a workflow.
+pub const TASKS_MAX: usize = 1_000;
+
+/// The most virtual hosts of a workflow.
+pub const VHOSTS_MAX: usize = 100;
+
+/// The most statuses of a step.
+pub const STATUSES_MAX: usize = 1_000;
+
+/// The most attempts of a step.
+pub const ATTEMPTS_MAX: u64 = 1_000;
+
+/// The largest factor between two pauses.
+pub const FACTOR_MAX: u32 = 100;
+
+/// The highest priority of an AMQP message that brokers commonly honour.
+pub const PRIORITY_MAX: u64 = 9;
+
 /// The most steps of all definitions together: those of the tasks counted, and each once for each virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
@@ -50,6 +88,8 @@ pub struct Loaded {
     pub definitions: Vec<Arc<Definition>>,
     /// What is allowed but most likely not meant.
     pub warnings: Vec<Problem>,
+    /// What would make the workflows safer: of use to whoever writes them, not each time they are loaded.
+    pub advice: Vec<Problem>,
 }
 
 /// Everything that is wrong with the files, in their order.
@@ -124,8 +164,9 @@ impl Loading {
             let drafts = read::workflows(&root, &mut report);
             report.mistakes(mistakes);
             let owners = graph::task_owners(&drafts);
+            let mut conditions = Conditions::default();
             for draft in &drafts {
-                let graphs = graph::graphs(draft, &owners, &mut report);
+                let graphs = graph::graphs(draft, &owners, &mut conditions, &mut report);
                 self.declare(draft, graphs, &mut report);
             }
         } else {
@@ -158,7 +199,7 @@ impl Loading {
             );
         }
         for vhost in vhosts {
-            let definition = Definition { vhost, ..Definition::new(&name.text, Vec::new()) };
+            let definition = Definition { vhost, deadline: draft.deadline, retention: draft.retention, ..Definition::new(&name.text, Vec::new()) };
             if let Some((file, first)) = self.declared.get(&definition.full_name()) {
                 let message = format!("a workflow {} is declared already, at {file}:{first}", quoted(&definition.full_name()));
                 report.error(name.at, message);
@@ -173,12 +214,13 @@ impl Loading {
     }
 
     fn finish(self) -> Result<Loaded, LoadErrors> {
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
         for report in self.reports {
             errors.extend(report.errors);
             warnings.extend(report.warnings);
+            advice.extend(report.advice);
         }
-        if errors.is_empty() { Ok(Loaded { definitions: self.definitions, warnings }) } else { Err(LoadErrors(errors)) }
+        if errors.is_empty() { Ok(Loaded { definitions: self.definitions, warnings, advice }) } else { Err(LoadErrors(errors)) }
     }
 }
 

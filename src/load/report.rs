@@ -56,6 +56,7 @@ pub(super) struct Report {
     pub(super) step: Option<String>,
     pub(super) errors: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
+    pub(super) advice: Vec<Problem>,
     guesses: usize,
     scopes: Vec<Scope>,
 }
@@ -78,6 +79,7 @@ impl Report {
             step: None,
             errors: Vec::new(),
             warnings: Vec::new(),
+            advice: Vec::new(),
             guesses: 0,
             scopes: Vec::new(),
         }
@@ -91,6 +93,11 @@ impl Report {
     pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {
         let problem = self.problem(at, message.into());
         self.warnings.push(problem);
+    }
+
+    pub(super) fn advise(&mut self, at: Position, message: impl Into<String>) {
+        let problem = self.problem(at, message.into());
+        self.advice.push(problem);
     }
 
     /// Notes that the workflow, task and step just entered reach from `at` to `end`.
@@ -138,7 +145,7 @@ impl Report {
 
     /// In the order of the file, each once (an alias brings the same mistake to several places).
     pub(super) fn sort(&mut self) {
-        for problems in [&mut self.errors, &mut self.warnings] {
+        for problems in [&mut self.errors, &mut self.warnings, &mut self.advice] {
             problems.sort_by_key(|problem| (problem.line, problem.column));
             problems.dedup();
         }

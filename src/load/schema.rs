@@ -9,6 +9,7 @@ pub(super) enum Place {
     Workflow,
     Task,
     Step,
+    Retry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,31 +25,35 @@ const KEYS: &[(Place, &str, Support)] = &[
     (Place::Workflow, "vhosts", Support::Now),
     (Place::Workflow, "steps", Support::Now),
     (Place::Workflow, "tasks", Support::Now),
-    (Place::Workflow, "deadline", Support::Later),
-    (Place::Workflow, "retention", Support::Later),
+    (Place::Workflow, "deadline", Support::Now),
+    (Place::Workflow, "retention", Support::Now),
     (Place::Workflow, "bus", Support::Later),
     (Place::Task, "name", Support::Now),
     (Place::Task, "itemListKey", Support::Now),
     (Place::Task, "itemKey", Support::Now),
     (Place::Task, "maxConcurrency", Support::Now),
     (Place::Task, "steps", Support::Now),
-    (Place::Task, "tolerate", Support::Later),
+    (Place::Task, "tolerate", Support::Now),
     (Place::Step, "name", Support::Now),
     (Place::Step, "queue", Support::Now),
     (Place::Step, "task", Support::Now),
     (Place::Step, "depends", Support::Now),
     (Place::Step, "priority", Support::Now),
-    (Place::Step, "timeout", Support::Later),
-    (Place::Step, "retry", Support::Later),
-    (Place::Step, "when", Support::Later),
-    (Place::Step, "cancelWhen", Support::Later),
-    (Place::Step, "onFailure", Support::Later),
-    (Place::Step, "external", Support::Later),
-    (Place::Step, "statusKey", Support::Later),
-    (Place::Step, "statuses", Support::Later),
-    (Place::Step, "skippedStatus", Support::Later),
-    (Place::Step, "cancelledStatus", Support::Later),
+    (Place::Step, "timeout", Support::Now),
+    (Place::Step, "retry", Support::Now),
+    (Place::Step, "when", Support::Now),
+    (Place::Step, "cancelWhen", Support::Now),
+    (Place::Step, "onFailure", Support::Now),
+    (Place::Step, "external", Support::Now),
+    (Place::Step, "statusKey", Support::Now),
+    (Place::Step, "statuses", Support::Now),
+    (Place::Step, "skippedStatus", Support::Now),
+    (Place::Step, "cancelledStatus", Support::Now),
     (Place::Step, "bus", Support::Later),
+    (Place::Retry, "attempts", Support::Now),
+    (Place::Retry, "backoff", Support::Now),
+    (Place::Retry, "factor", Support::Now),
+    (Place::Retry, "maxBackoff", Support::Now),
 ];
 
 /// A top-level key that starts so is left to the user: for anchors and for other programs.
@@ -100,6 +105,7 @@ impl Place {
             Place::Workflow => "a workflow",
             Place::Task => "a task",
             Place::Step => "a step",
+            Place::Retry => "a retry",
         }
     }
 
@@ -110,6 +116,7 @@ impl Place {
             Place::Workflow => "{ name: .., steps: [ .. ] }",
             Place::Task => "{ name: .., itemListKey: .., steps: [ .. ] }",
             Place::Step => "{ name: .. }",
+            Place::Retry => "{ attempts: 3 }",
         }
     }
 }
@@ -123,15 +130,22 @@ mod tests {
         let cases = [
             (Place::Step, "queue", None),
             (Place::File, "x-anything", None),
-            (Place::Step, "timeout", Some(r#""timeout" is not supported by this version yet; remove it"#)),
+            (Place::Step, "timeout", None),
+            (Place::Step, "bus", Some(r#""bus" is not supported by this version yet; remove it"#)),
             (Place::Step, "depend", Some(r#"unknown key "depend" in a step; did you mean "depends"?"#)),
             (Place::Step, "timeOut", Some(r#"unknown key "timeOut" in a step; did you mean "timeout"?"#)),
             (Place::Task, "item_list_key", Some(r#"unknown key "item_list_key" in a task; did you mean "itemListKey"?"#)),
             (Place::Step, "itemListKey", Some(r#""itemListKey" is a key of a task, not of a step"#)),
             (Place::Workflow, "timeout", Some(r#""timeout" is a key of a step, not of a workflow"#)),
             (Place::Task, "bus", Some(r#""bus" is a key of a workflow or a step, not of a task"#)),
-            (Place::Workflow, "colour", Some(r#"unknown key "colour" in a workflow; known are "name", "vhosts", "steps" and "tasks""#)),
-            (Place::Step, "x-note", Some(r#"unknown key "x-note" in a step; known are "name", "queue", "task", "depends" and "priority""#)),
+            (
+                Place::Workflow,
+                "colour",
+                Some(r#"unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline" and "retention""#),
+            ),
+            (Place::Retry, "x-note", Some(r#"unknown key "x-note" in a retry; known are "attempts", "backoff", "factor" and "maxBackoff""#)),
+            (Place::Retry, "max_backoff", Some(r#"unknown key "max_backoff" in a retry; did you mean "maxBackoff"?"#)),
+            (Place::Step, "attempts", Some(r#""attempts" is a key of a retry, not of a step"#)),
         ];
         for (place, key, expected) in cases {
             assert_eq!(objection(place, key, true).map(|objection| objection.message).as_deref(), expected, "{key} in {}", place.of());

@@ -31,6 +31,7 @@ pub(super) struct Node {
     pub(super) at: Position,
     /// Just behind it.
     pub(super) end: Position,
+    pub(super) layout: Layout,
     pub(super) value: Value,
     /// Keys and values in it, itself included, all aliases unfolded.
     size: usize,
@@ -55,6 +56,17 @@ pub(super) struct Entry {
 pub(super) struct Key {
     pub(super) at: Position,
     pub(super) text: String,
+}
+
+/// Where the characters of a scalar stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// In one line, the first this far behind the place of the scalar.
+    Line(usize),
+    /// In lines that all begin at the column of the scalar's place: a block with `|`.
+    Block,
+    /// Otherwise: with escapes, in folded lines; or it is no scalar.
+    Other,
 }
 
 /// What YAML readers take a scalar for; the text is kept beside it.
@@ -161,8 +173,9 @@ impl Builder {
                 let plain = style == ScalarStyle::Plain;
                 // For a value that is left out the parser gives `~`.
                 let text = if plain && empty { Cow::Borrowed("") } else { text };
+                let layout = layout(&text, style, at, end);
                 let value = self.scalar(text, style, tag.as_deref(), tag_at);
-                self.attach(Node { at, end, value, size: 1 }.into(), anchor, at, plain)
+                self.attach(Node { at, end, layout, value, size: 1 }.into(), anchor, at, plain)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.check_tag(tag, "seq", tag_at);
@@ -238,12 +251,12 @@ impl Builder {
                 Value::Map(entries)
             }
         };
-        self.attach(Node { at: open.at, end, value, size: open.size }.into(), open.anchor, open.at, false)
+        self.attach(Node { at: open.at, end, layout: Layout::Other, value, size: open.size }.into(), open.anchor, open.at, false)
     }
 
     fn broken(&mut self, at: Position, message: impl Into<String>) -> Result<(), Mistake> {
         self.mistakes.push(Mistake::new(at, message));
-        self.attach(Node { at, end: at, value: Value::Broken, size: 1 }.into(), 0, at, false)
+        self.attach(Node { at, end: at, layout: Layout::Other, value: Value::Broken, size: 1 }.into(), 0, at, false)
     }
 
     /// Puts a finished node where it belongs. `at` is where it is used, which for an alias is not where it was written.
@@ -277,6 +290,15 @@ impl Builder {
         }
         Ok(())
     }
+}
+
+fn layout(text: &str, style: ScalarStyle, at: Position, end: Position) -> Layout {
+    if style == ScalarStyle::Literal && !text.starts_with(char::is_whitespace) {
+        return Layout::Block;
+    }
+    let quotes = if style == ScalarStyle::Plain { 0 } else { 1 };
+    let one_by_one = at.line == end.line && at.column + quotes + text.chars().count() + quotes == end.column;
+    if one_by_one { Layout::Line(quotes) } else { Layout::Other }
 }
 
 fn pending_key(node: &Node, at: Position, plain: bool, seen: &mut HashMap<String, Position>, mistakes: &mut Vec<Mistake>) -> PendingKey {

@@ -1,6 +1,8 @@
 //! Workflow files, seen from outside: what loads, what is refused, and in which words.
 
+mod conditions;
 mod hostile;
+mod options;
 
 use proptest::prelude::*;
 use std::path::Path;
@@ -166,9 +168,9 @@ fn dependencies_tasks_and_values_are_checked() {
         "\
 workflows:
   - name: w
-    deadline: 5m
+    bus: amqp
     steps:
-      - { name: a, depends: a, timeout: 5s, queue: amq.x }
+      - { name: a, depends: a, bus: amqp, queue: amq.x }
       - { name: b, depends: [ b, __end__, 1, yes, ~ ], itemListKey: x }
       - { name: c, task: elsewhere, queue: \"a\\nb\", priority: '3' }
     tasks:
@@ -182,10 +184,10 @@ workflows:
 colours: []
 ",
         r#"
-f:3:5: workflow "w": "deadline" is not supported by this version yet; remove it
+f:3:5: workflow "w": "bus" is not supported by this version yet; remove it
 f:5:29: workflow "w", step "a": "depends" takes a list, found the text "a"; write [ a ]
-f:5:32: workflow "w", step "a": "timeout" is not supported by this version yet; remove it
-f:5:52: workflow "w", step "a": queue names that start with "amq." belong to the broker, found "amq.x"
+f:5:32: workflow "w", step "a": "bus" is not supported by this version yet; remove it
+f:5:50: workflow "w", step "a": queue names that start with "amq." belong to the broker, found "amq.x"
 f:6:31: workflow "w", step "b": depends on itself, the shortest cycle; remove it from its `depends`
 f:6:34: workflow "w", step "b": depends on "__end__", but the end comes after every step
 f:6:43: workflow "w", step "b": expected the name of a step, found the number 1; a name starts with a letter
@@ -204,7 +206,7 @@ f:10:37: workflow "w", task "t": the list "steps" is empty; a task has at least 
 f:11:9: workflow "w", task "u": the key "itemListKey" is missing; a task runs once for each item of the list under this key
 f:11:27: workflow "w", task "u": "steps" takes a list, found a mapping; is a `-` missing before "name"?
 f:14:81: workflow "v", task "elsewhere", step "d": depends on "s", which is not a step here
-f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "steps" and "tasks"
+f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline" and "retention"
 f:16:1: unknown key "colours" in a workflow file; known are "workflows"
 "#,
     );
@@ -406,10 +408,12 @@ workflow book-word-counts in the virtual hosts prod, test
   queues  sum-splits, book-split, titles, segment-word-counts, count-line
   result  of sum-splits, store-title
 
+warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \"store-title\" have no \"timeout\": a worker that takes a message and dies before it replies is noticed by nothing else
 warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works only on a queue that honours it: declare \"titles\" as a quorum queue, or with `x-max-priority`, before the workflow starts
-note: no step has a timeout, this version does not know the key yet: a worker that acks and dies before it replies is noticed by nothing
+warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \"segment-word-counts\" has no \"timeout\": a worker that takes a message and dies before it replies is noticed by nothing else
+warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \"count-line\" has no \"timeout\": a worker that takes a message and dies before it replies is noticed by nothing else
 
-valid: 1 workflow, 1 warning
+valid: 1 workflow, 4 warnings
 "
     );
 
@@ -423,7 +427,7 @@ valid: 1 workflow, 1 warning
         serde_json::json!({ "name": "line-counts", "itemListKey": "data", "itemKey": "data", "recursive": false, "steps": [{ "name": "count-line", "depends": [], "queue": "count-line" }] })
     );
     assert_eq!(view["workflows"][0]["tasks"][0]["recursive"], true);
-    assert_eq!((&view["warnings"][0]["line"], &view["warnings"][0]["column"]), (&8.into(), &91.into()));
+    assert_eq!((&view["warnings"][1]["line"], &view["warnings"][1]["column"]), (&8.into(), &91.into()));
 }
 
 #[test]
@@ -487,6 +491,13 @@ const PIECES: &[&str] = &[
     "vhosts: ",
     "itemListKey: ",
     "priority: ",
+    "when: ",
+    "retry: ",
+    "timeout: ",
+    "statuses: ",
+    "external: true",
+    "steps.a.state == 'b'",
+    "30s",
     "a",
     "b",
     "c",

@@ -21,6 +21,8 @@ fn hostile_files_are_refused_in_bounded_time() {
         (0..900).map(|at| format!("{{ name: a-rather-long-name-of-a-step-{at} }}")).collect::<Vec<String>>().join(", "),
         (0..20_000).map(|at| format!("a-rather-long-name-of-a-stp-{at}")).collect::<Vec<String>>().join(", "),
     );
+    let conditions = (0..1_000).map(|at| format!("{{ name: s{at}, when: \"size([{}{at}]) > 3\" }}", "1,".repeat(490)));
+    let conditions = format!("workflows: [ {{ name: w, steps: [ {} ] }} ]", conditions.collect::<Vec<String>>().join(", "));
     let tangle = (0..300).map(|own| {
         let others: Vec<String> = (0..300).filter(|other| *other != own).map(|other| format!("s{other}")).collect();
         format!("{{ name: s{own}, depends: [ {} ] }}", others.join(", "))
@@ -54,6 +56,7 @@ fn hostile_files_are_refused_in_bounded_time() {
         ("nothing but comments", "# comment\n".repeat(100_000), "the file is empty"),
         ("thousands of unknown keys", (0..45_000).map(|at| format!("workflow{at}: a\n")).collect(), "unknown key"),
         ("thousands of misspelt dependencies", misspelt, "which is not a step here"),
+        ("conditions without end", conditions, "the conditions of the file have more than 128 KiB"),
         ("countless cycles", tangle, "depends on itself by a cycle"),
     ];
     for (name, text, expected) in cases {

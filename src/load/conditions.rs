@@ -1,0 +1,156 @@
+//! The conditions of steps: compiled, with errors at their places in the file, and what they look at compared with the
+//! graph.
+
+use super::read::GraphDraft;
+use super::report::Report;
+use super::yaml::{Layout, Position};
+use crate::engine::expression::ExpressionError;
+use crate::engine::words::quoted;
+use crate::engine::{Expression, Graph, StepIndex};
+use std::collections::HashMap;
+
+/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling takes a thousand times
+/// as long as reading.
+pub const CONDITION_BYTES_MAX: usize = 128 * 1024;
+
+/// A condition as it stands in the file.
+#[derive(Debug)]
+pub(super) struct ConditionDraft {
+    pub(super) at: Position,
+    pub(super) layout: Layout,
+    pub(super) text: String,
+}
+
+/// The compiled conditions of a file: equal texts are compiled once.
+#[derive(Default)]
+pub(super) struct Conditions {
+    compiled: HashMap<String, Result<Expression, ExpressionError>>,
+    bytes: usize,
+}
+
+impl Conditions {
+    /// Compiles a condition; `None` when that was reported.
+    pub(super) fn compile(&mut self, draft: &ConditionDraft, report: &mut Report) -> Option<Expression> {
+        if !self.compiled.contains_key(&draft.text) {
+            let before = self.bytes;
+            self.bytes = self.bytes.saturating_add(draft.text.len());
+            if self.bytes > CONDITION_BYTES_MAX {
+                if before <= CONDITION_BYTES_MAX {
+                    let kib = CONDITION_BYTES_MAX / 1024;
+                    report.error(draft.at, format!("the conditions of the file have more than {kib} KiB together up to here; split the file"));
+                }
+                return None;
+            }
+            self.compiled.insert(draft.text.clone(), Expression::parse(&draft.text));
+        }
+        match self.compiled.get(&draft.text)? {
+            Ok(expression) => Some(expression.clone()),
+            Err(error) => {
+                let (at, place) = draft.place(error);
+                report.error(at, format!("the condition {}{place}: {}", quoted(&draft.text), error.message));
+                None
+            }
+        }
+    }
+}
+
+impl ConditionDraft {
+    /// The place of an error in the file, or else in the text of the condition.
+    fn place(&self, error: &ExpressionError) -> (Position, String) {
+        match self.position(error.line, error.column) {
+            Some(at) => (at, String::new()),
+            None => (self.at, format!(", its line {}, column {}", error.line, error.column)),
+        }
+    }
+
+    /// The place at which it first speaks of a step.
+    fn place_of(&self, step: &str) -> Position {
+        let before = self.text.split_once(step).map_or("", |(before, _)| before);
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
+    }
+
+    /// Where a character of the condition stands in the file, if that can be told.
+    fn position(&self, line: usize, column: usize) -> Option<Position> {
+        match self.layout {
+            Layout::Line(inset) => Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 }),
+            Layout::Block => Some(Position { line: self.at.line + line - 1, column: self.at.column + column - 1 }),
+            Layout::Other => None,
+        }
+    }
+}
+
+/// Reports the steps that the conditions of a step look at and that are not there, or can tell nothing.
+pub(super) fn check_steps(draft: &GraphDraft, own: usize, when: Option<&Expression>, cancel_when: Option<&Expression>, report: &mut Report) {
+    let step = &draft.steps[own];
+    for (key, condition, expression) in [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)] {
+        let (Some(condition), Some(expression)) = (condition, expression) else { continue };
+        for name in expression.steps() {
+            let names = || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
+            let at = condition.place_of(name);
+            if !names().any(|known| known == name) {
+                let guess = report.guess(name, names());
+                report.error(at, format!("{} looks at the step {}, which is not a step here{guess}", quoted(key), quoted(name)));
+            } else if key == "when" && step.name.as_ref().is_some_and(|own| own.text == *name) {
+                report.error(at, "\"when\" looks at its own step, which has neither status nor output before it runs");
+            }
+        }
+    }
+}
+
+/// Warns of each `when` that looks at a step for which its own step does not wait.
+pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
+    if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty())) {
+        return;
+    }
+    let awaited = awaited(graph);
+    for (at, step) in graph.indices().zip(&graph.steps) {
+        let (Some(when), Some(condition)) = (&step.when, &draft.steps[at.at()].options.when) else { continue };
+        report.step = Some(step.name.to_string());
+        for name in when.steps() {
+            if graph.index_of(name).is_some_and(|other| !awaited[at.at()].has(other)) {
+                report.warn(
+                    condition.place_of(name),
+                    format!("\"when\" looks at the step {name}, for which this step does not wait: what it sees is a matter of timing; add {name} to `depends`", name = quoted(name)),
+                );
+            }
+        }
+        report.step = None;
+    }
+}
+
+/// A set of steps.
+#[derive(Clone)]
+struct Steps(Vec<u64>);
+
+impl Steps {
+    fn has(&self, step: StepIndex) -> bool {
+        self.0[step.at() / 64] >> (step.at() % 64) & 1 == 1
+    }
+
+    fn add(&mut self, step: StepIndex) {
+        self.0[step.at() / 64] |= 1 << (step.at() % 64);
+    }
+}
+
+/// For each step all that it waits for, be it by way of others. The graph has no cycle.
+fn awaited(graph: &Graph) -> Vec<Steps> {
+    let none = Steps(vec![0; graph.steps.len().div_ceil(64)]);
+    let mut awaited = vec![none; graph.steps.len()];
+    let mut open: Vec<usize> = graph.steps.iter().map(|step| step.depended_on().len()).collect();
+    let mut ready: Vec<StepIndex> = graph.indices().filter(|at| open[at.at()] == 0).collect();
+    while let Some(done) = ready.pop() {
+        let behind = awaited[done.at()].clone();
+        for next in graph.dependents(done) {
+            for (all, more) in awaited[next.at()].0.iter_mut().zip(&behind.0) {
+                *all |= more;
+            }
+            awaited[next.at()].add(done);
+            open[next.at()] -= 1;
+            if open[next.at()] == 0 {
+                ready.push(*next);
+            }
+        }
+    }
+    awaited
+}

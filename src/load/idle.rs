@@ -1,0 +1,62 @@
+//! Keys that contradict each other, that have no effect where they stand, or that are missed.
+
+use super::read::{GraphDraft, StepDraft};
+use super::report::Report;
+use super::values::Word;
+use crate::engine::Graph;
+use crate::engine::words::quoted;
+
+/// How many steps without a timeout are named.
+const NAMED_MAX: usize = 10;
+
+/// Reports what the keys of a step mean to each other.
+pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
+    let external = step.options.external.filter(|(external, _)| *external);
+    if let (Some((_, at)), Some(task)) = (external, &step.task) {
+        report.error(at, format!("a step is either external or starts a task, and this one names the task {}", quoted(&task.text)));
+    }
+    let reason = if step.task.is_some() {
+        Some("a step with a task sends no message of its own")
+    } else if external.is_some() {
+        Some("an external step sends no message")
+    } else {
+        None
+    };
+    if let Some(reason) = reason {
+        let places = [("queue", step.queue.as_ref().map(|queue| queue.at)), ("priority", step.priority.map(|(_, at)| at))];
+        for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
+            report.warn(at, format!("{} has no effect: {reason}", quoted(key)));
+        }
+    } else if let Some((_, at)) = step.priority {
+        let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
+        report.warn(
+            at,
+            format!("\"priority\" works only on a queue that honours it: declare {} as a quorum queue, or with `x-max-priority`, before the workflow starts", quoted(queue)),
+        );
+    }
+    if let (Some(at), None) = (step.options.statuses_at, &step.options.status.key) {
+        report.warn(at, "no reply reports one of these: a \"statusKey\" is missing; without it only progress messages do");
+    }
+    if let (Some(at), None) = (step.options.skipped_at, &step.options.when) {
+        report.warn(at, "\"skippedStatus\" has no effect: only a step with a \"when\" is skipped");
+    }
+}
+
+/// Advises timeouts for the steps of a graph that wait for a worker without one (SPEC §4).
+pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
+    let names: Vec<&str> = graph.steps.iter().filter(|step| step.has_queue() && step.timeout.is_none()).map(|step| &*step.name).collect();
+    if names.is_empty() {
+        return;
+    }
+    let mut shown: Vec<String> = names.iter().take(NAMED_MAX).map(|name| quoted(name)).collect();
+    if names.len() > NAMED_MAX {
+        shown.push(format!("{} more", names.len() - NAMED_MAX));
+    }
+    let last = shown.pop().unwrap_or_default();
+    let list = if shown.is_empty() { last } else { format!("{} and {last}", shown.join(", ")) };
+    let (noun, verb) = if names.len() == 1 { ("step", "has") } else { ("steps", "have") };
+    report.advise(
+        draft.name.as_ref().map_or(draft.at, |name| name.at),
+        format!("the {noun} {list} {verb} no \"timeout\": a worker that takes a message and dies before it replies is noticed by nothing else"),
+    );
+}

@@ -1,0 +1,272 @@
+//! The optional keys: what they come to, what is refused, what is warned of.
+
+use super::{assert_refused, checked, message, only, refused};
+use workflow_manager::engine::{Definition, Expression, Millis, OnFailure, Retry, Tolerate};
+use workflow_manager::load::{STATUSES_MAX, load_text};
+
+/// A file of one step `s` with these keys.
+fn step(keys: &str) -> String {
+    format!("workflows: [ {{ name: w, steps: [ {{ name: s, {keys} }} ] }} ]")
+}
+
+#[test]
+fn every_optional_key_reaches_the_definition() {
+    let definition = only(
+        "
+workflows:
+  - name: w
+    deadline: 1d12h
+    retention: 30d
+    steps:
+      - name: a
+        timeout: 1m30s
+        retry: { attempts: 5, backoff: 500ms, factor: 1.5, maxBackoff: 2h }
+        onFailure: continue
+        statusKey: outcome
+        statuses: [ RUNNING, PASSED, 'NO' ]
+        skippedStatus: ''
+        cancelledStatus: STOPPED
+        when: input.n > 3
+        cancelWhen: steps.a.status == \"NO\"
+      - { name: b, external: true, retry: { attempts: 2 } }
+      - { name: c, task: t, timeout: 500ms, external: false, onFailure: fail }
+    tasks:
+      - { name: t, itemListKey: as, tolerate: 2.5%, steps: [ { name: d } ] }
+",
+    );
+    assert_eq!((definition.deadline, definition.retention), (Some(Millis(129_600_000)), Some(Millis(2_592_000_000))));
+    let [a, b, c] = definition.graph().steps.as_slice() else { panic!("three steps") };
+    assert_eq!(a.timeout, Some(Millis(90_000)));
+    assert_eq!(a.retry, Some(Retry { attempts: 5, backoff: Millis(500), factor_milli: 1_500, max_backoff: Millis(7_200_000) }));
+    assert_eq!((a.on_failure, b.on_failure, c.on_failure), (OnFailure::Continue, OnFailure::Fail, OnFailure::Fail));
+    assert_eq!(a.status.key.as_deref(), Some("outcome"));
+    assert_eq!((a.status.running(), a.status.skipped(), a.status.cancelled()), ("RUNNING", "", "STOPPED"));
+    assert!(a.status.allows("NO") && !a.status.allows("YES"));
+    assert_eq!(a.when.as_ref().map(Expression::text), Some("input.n > 3"));
+    assert_eq!(a.cancel_when.as_ref().map(Expression::text), Some("steps.a.status == \"NO\""));
+    assert_eq!((a.external, b.external, c.external), (false, true, false));
+    assert_eq!(b.retry, Some(Retry { attempts: 2, backoff: Millis(1_000), factor_milli: 2_000, max_backoff: Millis(300_000) }));
+    assert_eq!(definition.graphs[1].fan_out.as_ref().map(|keys| keys.tolerate), Some(Tolerate::Share(250)));
+    let stored = serde_json::to_string(&definition).expect("serialises");
+    assert_eq!(serde_json::from_str::<Definition>(&stored).expect("parses"), definition);
+}
+
+#[test]
+fn a_duration_is_whole_numbers_with_units() {
+    for (text, millis) in [("500ms", 500), ("3d", 259_200_000), ("1h30m", 5_400_000), ("'1ms'", 1), ("3650d", 315_360_000_000)] {
+        assert_eq!(only(&step(&format!("timeout: {text}"))).graph().steps[0].timeout, Some(Millis(millis)), "{text}");
+    }
+    let takes = "\"timeout\" takes a duration, such as 30s or 1h30m, found";
+    let units = "; write whole numbers with the units d, h, m, s or ms, the larger unit first";
+    for (text, rest) in [
+        ("30", "the number 30; write its unit: 30s, 30m or 30h".to_owned()),
+        ("1.5", "the number 1.5".to_owned()),
+        ("1.5h", format!("the text \"1.5h\"{units}")),
+        ("1 month", format!("the text \"1 month\"{units}")),
+        ("30 s", format!("the text \"30 s\"{units}")),
+        ("1m1h", format!("the text \"1m1h\"{units}")),
+        ("-1s", format!("the text \"-1s\"{units}")),
+        ("0s", "the text \"0s\"; it must be more than 0".to_owned()),
+        ("3651d", "the text \"3651d\"; the longest is 3650d".to_owned()),
+        ("true", "the boolean true".to_owned()),
+        ("[ 1s ]", "a list".to_owned()),
+        ("~", "nothing".to_owned()),
+    ] {
+        assert_eq!(message(&step(&format!("timeout: {text}"))), format!("{takes} {rest}"));
+    }
+    only("workflows: [ { name: w, retention: 0s, steps: [ { name: s } ] } ]");
+    assert!(message("workflows: [ { name: w, deadline: 0s, steps: [ { name: s } ] } ]").ends_with("it must be more than 0"));
+}
+
+#[test]
+fn how_many_children_may_fail_is_a_number_or_a_share() {
+    let file = |tolerate: &str| {
+        let task = format!("{{ name: t, itemListKey: as, tolerate: {tolerate}, steps: [ {{ name: d }} ] }}");
+        format!("workflows: [ {{ name: w, steps: [ {{ name: s, task: t }} ], tasks: [ {task} ] }} ]")
+    };
+    for (text, tolerate) in [
+        ("0", Tolerate::Count(0)),
+        ("5", Tolerate::Count(5)),
+        ("10%", Tolerate::Share(1_000)),
+        ("'0.05%'", Tolerate::Share(5)),
+        ("100%", Tolerate::Share(10_000)),
+        ("100.00%", Tolerate::Share(10_000)),
+    ] {
+        assert_eq!(only(&file(text)).graphs[1].fan_out.as_ref().map(|keys| keys.tolerate), Some(tolerate), "{text}");
+    }
+    let takes = "\"tolerate\" takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, at most 100%; found";
+    for text in ["-1", "1.5", "'5'", "101%", "100.01%", "1.234%", "'%'", ".5%", "5.%", "5 %", "true", "4294967296"] {
+        let message = message(&file(text));
+        assert!(message.starts_with(takes), "{message}");
+    }
+}
+
+#[test]
+fn optional_keys_are_checked_all_at_once() {
+    assert_refused(
+        "\
+workflows:
+  - name: w
+    deadline: 5
+    retention: soon
+    steps:
+      - { name: a, retry: 3, onFailure: contnue, external: yes, statusKey: '', statuses: [] }
+      - { name: b, retry: { attempt: 3, backof: 1s }, external: 'true', statuses: [ A, B, A, NO, '' ], skippedStatus: }
+      - { name: c, retry: { attempts: 0, backoff: 5, factor: 0.5, maxBackoff: 1w } }
+      - { name: d, retry: { attempts: 2, backoff: 10m } }
+      - { name: e, retry: { attempts: 1001, backoff: 1s, factor: 1.2345, maxBackoff: 999ms } }
+      - { name: f, retry: { attempts: 2, factor: 101 }, onFailure: true, statuses: A, cancelledStatus: 5 }
+      - { name: g, retry: {}, external: true, task: t }
+    tasks:
+      - { name: t, itemListKey: as, tolerate: many, steps: [ { name: h, tolerate: 5, deadline: 5s, backoff: 1s } ] }
+",
+        r#"
+f:3:15: workflow "w": "deadline" takes a duration, such as 30s or 1h30m, found the number 5; write its unit: 5s, 5m or 5h
+f:4:16: workflow "w": "retention" takes a duration, such as 30s or 1h30m, found the text "soon"; write whole numbers with the units d, h, m, s or ms, the larger unit first
+f:6:27: workflow "w", step "a": expected a retry, such as `{ attempts: 3 }`, found the number 3
+f:6:41: workflow "w", step "a": "onFailure" takes "fail" or "continue", found the text "contnue"; did you mean "continue"?
+f:6:60: workflow "w", step "a": "external" takes true or false, found the boolean yes
+f:6:76: workflow "w", step "a": expected the key of a status, found an empty text
+f:6:90: workflow "w", step "a": the list "statuses" is empty; its first word is the status while the step runs
+f:7:29: workflow "w", step "b": unknown key "attempt" in a retry; did you mean "attempts"?
+f:7:41: workflow "w", step "b": unknown key "backof" in a retry; did you mean "backoff"?
+f:7:65: workflow "w", step "b": "external" takes true or false, found the text "true"; remove the quotes
+f:7:91: workflow "w", step "b": the status "A" is listed twice; the first is at 7:85
+f:7:94: workflow "w", step "b": expected a status, found NO, which YAML may take for a boolean; put it into quotes: "NO"
+f:7:98: workflow "w", step "b": expected a status, found an empty text
+f:7:104: workflow "w", step "b": expected a status ("" for an empty one), found nothing
+f:8:39: workflow "w", step "c": "attempts" takes a whole number from 1 to 1000, found the number 0
+f:8:51: workflow "w", step "c": "backoff" takes a duration, such as 30s or 1h30m, found the number 5; write its unit: 5s, 5m or 5h
+f:8:62: workflow "w", step "c": "factor" takes a number from 1 to 100 with at most three decimals, found the number 0.5
+f:8:79: workflow "w", step "c": "maxBackoff" takes a duration, such as 30s or 1h30m, found the text "1w"; write whole numbers with the units d, h, m, s or ms, the larger unit first
+f:9:51: workflow "w", step "d": "maxBackoff" is 5m, its default, less than the "backoff" of 10m
+f:10:39: workflow "w", step "e": "attempts" takes a whole number from 1 to 1000, found the number 1001
+f:10:66: workflow "w", step "e": "factor" takes a number from 1 to 100 with at most three decimals, found the number 1.2345
+f:10:86: workflow "w", step "e": "maxBackoff" is 999ms, less than the "backoff" of 1s
+f:11:50: workflow "w", step "f": "factor" takes a number from 1 to 100 with at most three decimals, found the number 101
+f:11:68: workflow "w", step "f": "onFailure" takes "fail" or "continue", found the boolean true
+f:11:84: workflow "w", step "f": "statuses" takes a list, found the text "A"; write [ A ]
+f:11:104: workflow "w", step "f": expected a status ("" for an empty one), found 5, which YAML may take for a number; put it into quotes: "5"
+f:12:27: workflow "w", step "g": the key "attempts" is missing; it says how often the step is tried in all
+f:12:41: workflow "w", step "g": a step is either external or starts a task, and this one names the task "t"
+f:14:47: workflow "w", task "t": "tolerate" takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, at most 100%; found the text "many"
+f:14:73: workflow "w", task "t", step "h": "tolerate" is a key of a task, not of a step
+f:14:86: workflow "w", task "t", step "h": "deadline" is a key of a workflow, not of a step
+f:14:100: workflow "w", task "t", step "h": "backoff" is a key of a retry, not of a step
+"#,
+    );
+}
+
+#[test]
+fn statuses_have_limits() {
+    let words = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<String>>().join(", ");
+    let file = |count: usize| step(&format!("statusKey: k, statuses: [ {} ]", words(count)));
+    assert_eq!(only(&file(STATUSES_MAX)).graph().steps[0].status.words.len(), STATUSES_MAX);
+    assert_eq!(message(&file(STATUSES_MAX + 1)), "a step has 1001 statuses, more than the 1000 allowed");
+    let long = format!("skippedStatus: {}, when: 'true'", "x".repeat(256));
+    assert_eq!(message(&step(&long)), "expected a status (\"\" for an empty one) of at most 255 bytes, found 256");
+    assert!(refused(&step("statuses: [ \"a\\nb\" ]")).to_string().ends_with("with a line break or another control character in it"));
+}
+
+#[test]
+fn keys_without_effect_are_warned_of() {
+    let loaded = load_text(
+        "f",
+        "\
+workflows:
+  - name: w
+    steps:
+      - { name: a, external: true, queue: q, priority: 5 }
+      - { name: b, statuses: [ A, B ], skippedStatus: NONE }
+      - { name: c, statusKey: k, statuses: [ A, B ], cancelledStatus: NONE, timeout: 1s }
+",
+    )
+    .expect("valid");
+    let shown: Vec<String> = loaded.warnings.iter().chain(&loaded.advice).map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            r#"f:4:43: workflow "w", step "a": "queue" has no effect: an external step sends no message"#,
+            r#"f:4:56: workflow "w", step "a": "priority" has no effect: an external step sends no message"#,
+            r#"f:5:30: workflow "w", step "b": no reply reports one of these: a "statusKey" is missing; without it only progress messages do"#,
+            r#"f:5:55: workflow "w", step "b": "skippedStatus" has no effect: only a step with a "when" is skipped"#,
+            r#"f:2:11: workflow "w": the step "b" has no "timeout": a worker that takes a message and dies before it replies is noticed by nothing else"#,
+        ]
+    );
+    assert_eq!(loaded.definitions[0].queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(), ["b", "c"]);
+}
+
+#[test]
+fn missing_timeouts_are_advised_once_for_each_graph() {
+    let steps = (0..12).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ");
+    let task = "{ name: t, itemListKey: as, steps: [ { name: d, timeout: 5s } ] }";
+    let text = format!("workflows: [ {{ name: w, steps: [ {steps}, {{ name: e, external: true }}, {{ name: f, task: t }} ], tasks: [ {task} ] }} ]");
+    let loaded = load_text("f", &text).expect("valid");
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let advice: Vec<&str> = loaded.advice.iter().map(|advice| advice.message.as_str()).collect();
+    assert_eq!(
+        advice,
+        [
+            r#"the steps "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9" and 2 more have no "timeout": a worker that takes a message and dies before it replies is noticed by nothing else"#
+        ]
+    );
+    let (valid, shown) = checked(&text, false);
+    assert!(valid && shown.contains("and 2 more have no \"timeout\"") && shown.ends_with("valid: 1 workflow, 1 warning\n"), "{shown}");
+}
+
+#[test]
+fn check_shows_the_optional_keys() {
+    let text = "\
+workflows:
+  - name: w
+    deadline: 90m
+    retention: 30d
+    steps:
+      - { name: a, timeout: 90s, retry: { attempts: 5, factor: 1.5 }, onFailure: continue, priority: 3 }
+      - { name: b, external: true, timeout: 3d, statusKey: outcome, statuses: [ OPEN, DONE ], depends: [ a ] }
+      - name: c
+        task: t
+        depends: [ a, b ]
+        when: |
+          steps.b.status == \"DONE\" &&
+            input.n > 3
+        cancelWhen: job.stop
+        skippedStatus: ''
+    tasks:
+      - { name: t, itemListKey: lines, tolerate: 2.50%, maxConcurrency: 7, steps: [ { name: d, timeout: 1s, retry: { attempts: 1 } } ] }
+";
+    let (valid, shown) = checked(text, false);
+    assert!(valid, "{shown}");
+    let expected = "\
+workflow w
+
+  step  waits for  goes to
+  a     -          queue a, priority 3, timeout 1m30s, 5 attempts, its failure is no failure of the job
+  b     a          a call of the API, timeout 3d, status from outcome
+  c     a, b       task t for each of lines → line, at most 7 at once, 2.5% may fail, when steps.b.status == \"DONE\" && input.n > 3, cancelled when job.stop
+    d   -          queue d, timeout 1s, 1 attempt
+
+  queues  a, d
+  result  of c
+  fails   when not done within 1h30m
+  kept    30d after its end
+
+warning: f.yaml:6:102: workflow \"w\", step \"a\": \"priority\" works";
+    assert!(shown.starts_with(expected), "{shown}");
+
+    let (_, shown) = checked(text, true);
+    let view: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    let workflow = &view["workflows"][0];
+    assert_eq!((&workflow["deadline"], &workflow["retention"]), (&"1h30m".into(), &"30d".into()));
+    assert_eq!(
+        workflow["steps"],
+        serde_json::json!([
+            { "name": "a", "depends": [], "queue": "a", "priority": 3, "timeout": "1m30s", "onFailure": "continue",
+              "retry": { "attempts": 5, "backoff": "1s", "factor": 1.5, "maxBackoff": "5m" } },
+            { "name": "b", "depends": ["a"], "external": true, "timeout": "3d", "statusKey": "outcome", "statuses": ["OPEN", "DONE"] },
+            { "name": "c", "depends": ["a", "b"], "task": "t", "when": "steps.b.status == \"DONE\" &&\n  input.n > 3\n", "cancelWhen": "job.stop",
+              "skippedStatus": "" },
+        ])
+    );
+    assert_eq!(workflow["tasks"][0]["tolerate"], "2.5%");
+}
