@@ -115,10 +115,11 @@ impl Job {
                 (JobState::Completed | JobState::Failed, _) => Order::Halt(reason()),
                 (JobState::Running | JobState::Paused, StepState::Cancelled) => Order::Cancel("its step was cancelled".into()),
                 (JobState::Running | JobState::Paused, _) if !run.is_under_way() => Order::Halt("its step failed".into()),
+                (JobState::Running | JobState::Paused, _) if faults::planted("orders to child jobs lost at a restart") => return Vec::new(),
                 (JobState::Running | JobState::Paused, _) => return self.words_to_child_under_way(child, round),
             }
         };
-        if child.state.is_ended() || faults::planted("orders to child jobs lost at a restart") { Vec::new() } else { vec![last_word] }
+        if child.state.is_ended() { Vec::new() } else { vec![last_word] }
     }
 
     fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {

@@ -156,14 +156,16 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
         1 if lenient => Tolerate::Share(5_000),
         _ => Tolerate::default(),
     };
+    // Failures are rare, for they end all that hangs on them; but in some workflows they are what it is about.
+    let troubled = rng.u32(0..4) == 0;
     let count = rng.usize(1..=5);
-    let top = Graph::new(name.to_owned(), None, steps(rng, "s", count, Kind { fans_out: 0.35, task: 1, lenient, attempts_min: 1 }));
+    let top = Graph::new(name.to_owned(), None, steps(rng, "s", count, Kind { fans_out: 0.35, task: 1, lenient, troubled, attempts_min: 1 }));
     let attempts_min = if lenient { 2 } else { 1 };
     let items = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("items", "item") };
     let count = rng.usize(1..=2);
-    let middle = Graph::new("t".to_owned(), Some(items), steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, attempts_min }));
+    let middle = Graph::new("t".to_owned(), Some(items), steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, troubled, attempts_min }));
     let subs = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("subs", "sub") };
-    let bottom = Graph::new("u".to_owned(), Some(subs), steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, attempts_min }));
+    let bottom = Graph::new("u".to_owned(), Some(subs), steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, troubled, attempts_min }));
     Arc::new(Definition::new(name, vec![top, middle, bottom]))
 }
 
@@ -176,6 +178,8 @@ struct Kind {
     task: u16,
     /// Whether failures of child jobs may be of no consequence.
     lenient: bool,
+    /// Whether many steps fail.
+    troubled: bool,
     /// The attempts of a step that fails once.
     attempts_min: u32,
 }
@@ -202,9 +206,12 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
     let name = format!("{prefix}{at}{}", "x".repeat(at % 3));
     let mut step = Step { depends, task, ..Step::named(&name) };
     if task.is_none() {
-        // Failures are rare: they end all that hangs on them.
-        let good = if rng.f64() < 0.94 { GOOD } else { WORKS.len() };
-        step.queue = WORKS[rng.usize(0..good)].1.into();
+        let works = match rng.f64() {
+            chance if chance < if kind.troubled { 0.55 } else { 0.95 } => 0..GOOD,
+            chance if chance < 0.9 => GOOD..GOOD + 2,
+            _ => GOOD..WORKS.len(),
+        };
+        step.queue = WORKS[rng.usize(works)].1.into();
         match &*step.queue {
             // What is waited for in vain must not use up the attempts.
             "silent" => patient(&mut step, rng),
