@@ -50,6 +50,23 @@ def test_current_names_the_step(manager, start_worker):
     assert json.loads(manager.receive()[1]) == {"id": "c0ffee", "name": "count", "attempt": 2, "job": "b00c", "workflow": "books"}
 
 
+@pytest.mark.parametrize("function, kinds", [("echo", [None]), ("fails", ["error"]), ("progress", ["progress", None])])
+def test_the_attempt_is_given_back_with_all_that_is_said(manager, start_worker, function, kinds):
+    queue = manager.queue()
+    start_worker({queue: function})
+    manager.send(queue, {}, headers={"attempt": 3, "job": "b00c", "traceparent": "00-1-2-01"})
+    for kind in kinds:
+        properties, _ = manager.receive()
+        assert (properties.type, properties.headers) == (kind, {"attempt": 3})
+
+
+def test_without_an_attempt_none_is_made_up(manager, start_worker):
+    queue = manager.queue()
+    start_worker({queue: "echo"})
+    manager.send(queue, {})
+    assert manager.receive()[0].headers is None
+
+
 def test_progress_comes_before_the_result(manager, start_worker):
     queue = manager.queue()
     start_worker({queue: "progress"})

@@ -69,6 +69,7 @@ struct Unsettled {
 #[derive(Clone)]
 struct Reply {
     correlation_id: String,
+    attempt: u32,
     kind: Option<&'static str>,
     dead: Option<super::DeadLetter>,
     body: Bytes,
@@ -165,16 +166,16 @@ impl Queue {
 }
 
 fn answer(message: &StepMessage, work: &Worker) -> Reply {
-    let correlation_id = message.correlation_id();
+    let (correlation_id, attempt) = (message.correlation_id(), message.attempt);
     match catch_unwind(AssertUnwindSafe(|| work(message))) {
-        Ok(Ok(body)) => Reply { correlation_id, kind: None, dead: None, body },
+        Ok(Ok(body)) => Reply { correlation_id, attempt, kind: None, dead: None, body },
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
-            Reply { correlation_id, kind: Some("error"), dead: None, body: body.into() }
+            Reply { correlation_id, attempt, kind: Some("error"), dead: None, body: body.into() }
         }
         Err(_) => {
             let dead = super::DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
-            Reply { correlation_id, kind: None, dead: Some(dead), body: message.body.clone() }
+            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.clone() }
         }
     }
 }
@@ -194,6 +195,7 @@ impl Outside {
     fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
         let mut delivery = Delivery::new(Some(reply.correlation_id), reply.body, Settlement::new(tag, 0, self.settle.clone()));
         delivery.kind = reply.kind.map(str::to_owned);
+        delivery.attempt = Some(reply.attempt);
         delivery.dead_letter = reply.dead;
         delivery.redelivered = redelivered;
         (self.sink)(BusEvent::Delivered(delivery));

@@ -244,6 +244,7 @@ class _Session:
             delivery_mode=pika.DeliveryMode.Persistent.value,
             correlation_id=delivery.properties.correlation_id,
             type=kind,
+            headers=delivery.given_back(),
         )
         # In confirm mode this returns when the broker has confirmed, and raises when it could not route.
         self._channel.basic_publish("", delivery.reply_to, body, properties, mandatory=True)
@@ -287,6 +288,11 @@ class _Delivery:
     @property
     def reply_to(self) -> str:
         return self.properties.reply_to or ""
+
+    def given_back(self) -> dict[str, Any] | None:
+        """The headers of what is said of this message: with its attempt, so that a late failure counts for no other."""
+        attempt = (self.properties.headers or {}).get("attempt")
+        return None if attempt is None else {"attempt": attempt}
 
     def step(self) -> Step:
         headers = self.properties.headers or {}
