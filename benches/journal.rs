@@ -23,7 +23,7 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
     let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
     let (_, decision) = Job::create(origin.clone(), message, &Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true });
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
-    Record { job: number, created, state: None, closed: decision.closed, statuses: decision.statuses, entries: decision.entries }
+    Record { job: number, created, state: None, closed: decision.closed, statuses: decision.statuses, entries: decision.entries, notice: None }
 }
 
 fn options(file: &Path) -> Options {

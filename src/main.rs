@@ -94,6 +94,7 @@ async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manage
         _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
         reason = manager.failed() => { tracing::error!(reason, "the manager cannot go on: stopping"); ExitCode::FAILURE }
     };
+    manager.shared().feeds.close();
     server_handle.stop(true).await;
     manager.stop().await;
     tracing::info!("stopped");

@@ -24,6 +24,7 @@ pub struct Settings {
     pub http: HttpSettings,
     pub limits: LimitSettings,
     pub fanout: FanOutSettings,
+    pub events: EventSettings,
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
 }
@@ -77,6 +78,8 @@ pub struct HttpSettings {
     pub token: Secret,
     pub insecure: bool,
     pub body_bytes_max: usize,
+    pub event_streams_max: usize,
+    pub event_heartbeat: Span,
 }
 
 /// Section `limits`.
@@ -97,6 +100,38 @@ pub struct LimitSettings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct FanOutSettings {
     pub window: u32,
+}
+
+/// Section `events`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct EventSettings {
+    pub source: String,
+    pub exchange: String,
+    pub exchange_buffer_max: usize,
+    pub webhook: WebhookSettings,
+}
+
+/// Section `events.webhook`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct WebhookSettings {
+    pub url: ServerAddress,
+    pub secret: Secret,
+    pub timeout: Span,
+    pub concurrency: usize,
+    pub backoff_min: Span,
+    pub backoff_max: Span,
+    pub age_max: Span,
+}
+
+impl WebhookSettings {
+    /// Whether there is one.
+    pub fn is_on(&self) -> bool {
+        !self.url.0.is_empty()
+    }
 }
 
 /// Section `shutdown`.
@@ -284,7 +319,21 @@ impl Settings {
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > 255 {
             return refuse("amqp.reply_queue must have 1 to 255 bytes".to_owned());
         }
+        if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
+            return refuse("events.exchange needs a broker: set amqp.server, or leave it empty".to_owned());
+        }
+        if self.events.exchange.len() > 255 {
+            return refuse("events.exchange must have at most 255 bytes".to_owned());
+        }
+        if self.events.source.is_empty() {
+            return refuse("events.source is empty, expected a URI or a path such as /workflow-manager".to_owned());
+        }
+        if self.events.webhook.is_on() && !["http://", "https://"].iter().any(|scheme| self.events.webhook.url.0.starts_with(scheme)) {
+            return refuse(format!("events.webhook.url is {}, expected http://… or https://…", self.events.webhook.url));
+        }
         for (name, value) in [
+            ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
+            ("events.webhook.concurrency", self.events.webhook.concurrency as u64),
             ("amqp.prefetch", u64::from(self.amqp.prefetch)),
             ("amqp.unconfirmed_max", self.amqp.unconfirmed_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),

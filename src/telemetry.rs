@@ -61,6 +61,16 @@ pub struct Metrics {
     pub bus_notices: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
+    /// `workflow_event_streams`: streams of events that are open.
+    pub event_streams: IntGauge,
+    /// `workflow_events_published_total{sink}`: events that the exchange has taken.
+    pub events_published: IntCounterVec,
+    /// `workflow_events_dropped_total{sink}`: events that a sink could not take.
+    pub events_dropped: IntCounterVec,
+    /// `workflow_webhook_deliveries_total{outcome}`
+    pub webhook_deliveries: IntCounterVec,
+    /// `workflow_webhook_waiting`: notices that are not delivered yet.
+    pub webhook_waiting: IntGauge,
 }
 
 /// Bucket bounds from 10 µs to about 100 s, in seconds.
@@ -100,6 +110,11 @@ impl Metrics {
             bus_unconfirmed: kept.gauges("bus_unconfirmed", "step messages given to the bus and not yet confirmed", &["bus"]),
             bus_notices: kept.counters("bus_notices_total", "messages returned, refused, or sent again", &["bus", "kind"]),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
+            event_streams: kept.gauge("event_streams", "streams of events that are open"),
+            events_published: kept.counters("events_published_total", "events confirmed by the sink", &["sink"]),
+            events_dropped: kept.counters("events_dropped_total", "events that the sink could not take", &["sink"]),
+            webhook_deliveries: kept.counters("webhook_deliveries_total", "calls of the webhook", &["outcome"]),
+            webhook_waiting: kept.gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
             registry: registry.clone(),
         };
         kept.gauges("build_info", "always 1; the version is a label", &["version"]).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);

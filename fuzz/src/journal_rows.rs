@@ -209,7 +209,15 @@ fn write_sample(file: &Path) {
 
 fn record(number: i64, decision: &Decision, created: Option<Created>) -> Record {
     let state = decision.state.map(|state| (state, Timestamp(number)));
-    Record { job: number, created, entries: decision.entries.clone(), state, closed: decision.closed, statuses: decision.statuses.clone() }
+    Record {
+        job: number,
+        created,
+        entries: decision.entries.clone(),
+        state,
+        closed: decision.closed,
+        statuses: decision.statuses.clone(),
+        notice: None,
+    }
 }
 
 fn reply(step: &str, body: &str) -> Input {

@@ -1,6 +1,7 @@
 //! The shell of [`crate::engine::Job`]: one actor per running job, one per child job under way. It takes inputs, lets the
 //! engine decide, and sends the record with its effects to the journal. It does nothing else.
 
+use super::events::News;
 use super::journal::{Append, JournalInput};
 use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
 use super::shared::Shared;
@@ -76,6 +77,8 @@ pub enum JobInput {
         /// Why it fails now, if it panicked too often: before it hears anything else.
         abandon: Option<Arc<str>>,
     },
+    /// Somebody wants to know when all that was decided before is committed.
+    Settled(Arc<Done>),
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
     Close,
 }
@@ -217,6 +220,7 @@ impl JobActor {
                 }
             }
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
+            JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
             JobInput::Close => ctx.stop(),
         }
     }
@@ -340,7 +344,7 @@ impl JobActor {
     }
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
-        let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new() };
+        let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new(), notice: None };
         self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent: true, release }));
     }
 
@@ -358,9 +362,12 @@ impl JobActor {
         if decision.closed {
             release.push(self.closed());
         }
+        let News { announced, notice } = self.news(&decision.entries);
+        release.extend(announced);
+        release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let state = decision.state.map(|state| (state, now));
         let statuses = decision.statuses;
-        let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed, statuses };
+        let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed, statuses, notice };
         self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent, release }));
     }
 

@@ -8,7 +8,7 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
 use crate::engine::Timestamp;
 use crate::faults;
-use crate::journal::{JobNumber, JournalError, Record, Remedy, Store};
+use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +33,8 @@ pub enum JournalInput {
     Revive(JobNumber, Errand),
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
+    /// Delete notices that are delivered.
+    Forget(Vec<NoticeNumber>),
     /// Answer when all that was appended before is committed.
     Barrier(oneshot::Sender<()>),
 }
@@ -114,6 +116,13 @@ impl JournalActor {
                 };
                 Outgoing::Answer(answer, outcome).release(&self.shared);
             }
+            JournalInput::Forget(notices) => match self.store.forget(&notices) {
+                Ok(()) => {}
+                Err(error) if error.remedy() == Remedy::WaitForRoom => {
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(JournalInput::Forget(notices), ctx));
+                }
+                Err(error) => self.broken(&error),
+            },
             JournalInput::Barrier(answer) => {
                 if self.commit(ctx) {
                     // The asker may have given up at its deadline.

@@ -4,8 +4,11 @@
 //! number is bounded by what caused them (deliveries by the prefetch, children by the window); `offer`, for those that
 //! come from outside, refuses beyond the mailbox's capacity.
 
+pub mod announcer;
 pub mod bus;
 pub mod clock;
+pub mod events;
+pub mod feeds;
 pub mod job;
 pub mod journal;
 mod observe;
@@ -14,6 +17,7 @@ pub mod reload;
 pub mod router;
 pub mod shared;
 pub mod supervisor;
+pub mod webhook;
 
 use crate::telemetry::Metrics;
 use actix::{Actor, Addr, Context, Handler, Message};

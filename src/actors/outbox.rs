@@ -1,8 +1,11 @@
 //! What leaves after a commit, in order: the only door through which effects go out.
 
+use super::announcer::AnnouncerInput;
+use super::events::Event;
 use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
+use super::webhook::Webhook;
 use crate::bus::{Acknowledge, StepMessage};
 use crate::engine::{ChildEnd, Input, JobId, JobState, Message, Objection, Order, Origin, Parent};
 use crate::faults;
@@ -37,6 +40,10 @@ pub enum Outgoing {
     Delete(JobNumber, oneshot::Sender<Answer>),
     /// Something that waits for this commit, by being dropped after it.
     Hold(Arc<Done>),
+    /// Tell those who listen.
+    Announce(Vec<Arc<Event>>),
+    /// A notice for the webhook is in the journal.
+    Noticed,
 }
 
 /// A child job to be started.
@@ -168,6 +175,20 @@ impl Outgoing {
             }
             Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),
             Outgoing::Hold(done) => drop(done),
+            Outgoing::Announce(events) => announce(events, shared),
+            Outgoing::Noticed => shared.webhook.iter().for_each(Webhook::noticed),
+        }
+    }
+}
+
+/// Best effort: an announcer that is behind does not hold up the journal.
+fn announce(events: Vec<Arc<Event>>, shared: &Shared) {
+    if let Err(refused) = shared.wiring().announcer.offer(AnnouncerInput::Happened(events)) {
+        let AnnouncerInput::Happened(events) = refused else { return };
+        shared.feeds.lose(events.len());
+        shared.metrics.events_dropped.with_label_values(&["streams"]).inc_by(events.len() as u64);
+        if !shared.settings.events.exchange.is_empty() {
+            shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(events.len() as u64);
         }
     }
 }

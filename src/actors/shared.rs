@@ -1,12 +1,15 @@
 //! What all actors look at: limits, metrics, health, the definitions, and the ways to the others.
 
+use super::announcer::Announcer;
 use super::bus::BusActor;
+use super::feeds::Feeds;
 use super::journal::JournalActor;
 use super::router::{Router, Routes};
 use super::supervisor::Supervisor;
+use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
 use crate::bus::BusState;
-use crate::engine::{Definition, Limits, Timestamp};
+use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::journal::{JobNumber, Reader};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -40,6 +43,10 @@ pub struct Shared {
     pub creations: AtomicUsize,
     /// The metrics of job mailboxes.
     pub job_kind: Arc<Kind>,
+    /// The streams of events.
+    pub feeds: Feeds,
+    /// The webhook, if there is one.
+    pub webhook: Option<Webhook>,
     next_number: AtomicI64,
     fatal: mpsc::UnboundedSender<String>,
     wiring: OnceLock<Wiring>,
@@ -53,6 +60,8 @@ pub struct Wiring {
     pub journal: Mailbox<JournalActor>,
     /// The one supervisor.
     pub supervisor: Mailbox<Supervisor>,
+    /// The one announcer.
+    pub announcer: Mailbox<Announcer>,
     /// A bus for each virtual host; a reload may bring more.
     pub buses: RwLock<BTreeMap<String, Mailbox<BusActor>>>,
     /// The arbiters over which jobs are spread.
@@ -70,6 +79,7 @@ impl Shared {
         };
         let metrics = Metrics::new();
         let job_kind = Kind::new(&metrics, "job");
+        let webhook = Webhook::new(&settings.events, &metrics);
         Shared {
             settings,
             limits,
@@ -80,6 +90,8 @@ impl Shared {
             throttle: Throttle::default(),
             creations: AtomicUsize::new(0),
             job_kind,
+            feeds: Feeds::default(),
+            webhook,
             metrics,
             next_number: AtomicI64::new(next_number),
             fatal,
@@ -116,6 +128,13 @@ impl Shared {
     /// Puts others in their place; running jobs keep theirs.
     pub(super) fn set_definitions(&self, definitions: Definitions) {
         *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
+    }
+
+    /// Whether anybody hears of what happens to a job.
+    pub fn announces(&self, job: &Job) -> bool {
+        let origin = job.origin();
+        let parent = origin.parent.map_or(origin.root, |parent| parent.job);
+        !self.settings.events.exchange.is_empty() || self.feeds.wants(&[origin.id, parent, origin.root])
     }
 
     /// The next job's number.

@@ -3,14 +3,16 @@
 //! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor, buses → jobs. Order of
 //! stop: no new jobs → buses stop taking deliveries and wait for confirms → the journal commits what is left.
 
+use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::bus::{BusActor, BusInput, event_sink};
 use super::job::{self, JobInput, Spawn, Start};
 use super::journal::{JournalActor, JournalInput};
 use super::outbox::Answer;
 use super::router::{NewJob, Router, RouterInput};
 use super::shared::{Definitions, Shared, Wiring};
+use super::webhook::Webhook;
 use super::{Kind, Mail, Mailbox, Owner};
-use crate::bus::amqp::{self, AmqpSettings};
+use crate::bus::amqp::{self, AmqpSettings, TopicConnector};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::{Bus, BusState, EventSink};
 use crate::engine::{Definition, Effect, Input, JobId, Message};
@@ -194,6 +196,7 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     for recovered in recovered {
         respawn(&shared, recovered);
     }
+    Webhook::start(&shared)?;
     Ok(Manager { shared, fatal, arbiters })
 }
 
@@ -240,11 +243,14 @@ fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], mut threads
     let bus_arbiter = router_arbiter.clone();
     let supervisor =
         Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor { shared: owned, panicked: HashMap::new(), transport, bus_arbiter });
+    let (owned, connector) = (shared.clone(), topic(&shared.settings)?);
+    let announcer = Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
     let creations = shared.settings.limits.creations_waiting_max;
     shared.wire(Wiring {
         router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
         supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
+        announcer: Mailbox::new(announcer, ANNOUNCED_MAX, Kind::new(&shared.metrics, Announcer::KIND)),
         buses: RwLock::new(buses),
         arbiters: job_arbiters,
     });
@@ -277,11 +283,26 @@ fn queues_by_vhost<'a>(definitions: impl Iterator<Item = &'a Arc<Definition>>) -
 }
 
 fn transport(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>, workers: Workers) -> Result<BusMaker, StartError> {
-    let section = &settings.amqp;
-    if section.server.0.is_empty() {
+    if settings.amqp.server.0.is_empty() {
         return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, sink))));
     }
-    let settings = AmqpSettings {
+    let checked = amqp::Connector::new(amqp_settings(settings, vhost, queues)).map_err(|error| StartError::Bus(error.to_string()))?;
+    Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
+}
+
+/// The exchange for events, in the virtual host of the broker's address.
+fn topic(settings: &Settings) -> Result<Option<TopicConnector>, StartError> {
+    let events = &settings.events;
+    if events.exchange.is_empty() {
+        return Ok(None);
+    }
+    let connector = TopicConnector::new(amqp_settings(settings, "", Vec::new()), events.exchange.clone(), events.exchange_buffer_max);
+    connector.map(Some).map_err(|error| StartError::Bus(error.to_string()))
+}
+
+fn amqp_settings(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>) -> AmqpSettings {
+    let section = &settings.amqp;
+    AmqpSettings {
         server: section.server.0.clone(),
         vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
         reply_queue: section.reply_queue.clone(),
@@ -292,9 +313,7 @@ fn transport(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>, workers: W
         reconnect_max: section.reconnect_max.0,
         heartbeat: section.heartbeat.0,
         queues,
-    };
-    let checked = amqp::Connector::new(settings).map_err(|error| StartError::Bus(error.to_string()))?;
-    Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
+    }
 }
 
 impl Manager {
@@ -344,8 +363,15 @@ impl Manager {
             // An error means that the bus has ended already.
             let _ = answered.await;
         }
+        if let Some(webhook) = &self.shared.webhook {
+            webhook.close().await;
+        }
         let (answer, answered) = oneshot::channel();
         wiring.journal.post(JournalInput::Barrier(answer));
+        let _ = answered.await;
+        // Behind the commit of the last events.
+        let (answer, answered) = oneshot::channel();
+        wiring.announcer.post(AnnouncerInput::Close(answer));
         let _ = answered.await;
     }
 }

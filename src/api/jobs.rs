@@ -399,6 +399,12 @@ pub(super) async fn read<T: Send + 'static>(
 /// Query parameters whose errors are problem details.
 pub struct Query<T>(pub(super) T);
 
+impl<T> Query<T> {
+    pub(super) fn into_inner(self) -> T {
+        self.0
+    }
+}
+
 impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
     type Error = Problem;
     type Future = std::future::Ready<Result<Self, Problem>>;

@@ -1,5 +1,6 @@
 //! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`] and [`observe`].
 
+pub mod events;
 pub mod jobs;
 pub mod observe;
 pub mod operations;
@@ -44,6 +45,8 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/workflows/{rest:.*}", "GET").route(web::get().to(jobs::workflows)))
         .service(resource("/api/workflow/{name:.*}", "GET, POST").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
         .service(resource("/api/jobs", "GET").route(web::get().to(jobs::running)))
+        .service(resource("/api/events", "GET").route(web::get().to(events::all)))
+        .service(resource("/api/job/{id}/events", "GET").route(web::get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET").route(web::get().to(operations::search)))
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))

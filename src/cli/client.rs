@@ -1,6 +1,7 @@
 //! The HTTP client of the command line.
 
 use super::ClientArguments;
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -64,6 +65,24 @@ impl Client {
         self.answer(request.call())
     }
 
+    /// An answer that goes on for as long as it likes.
+    pub(super) fn stream(&self, path: &str) -> Result<impl BufRead + use<>, ClientError> {
+        let mut request =
+            self.agent.get(format!("{}{path}", self.server)).config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
+        if !self.token.is_empty() {
+            request = request.header("Authorization", format!("Bearer {}", self.token));
+        }
+        let answer = request.call();
+        match answer {
+            Ok(response) if response.status().is_success() => Ok(BufReader::new(response.into_body().into_reader())),
+            answer @ (Ok(_) | Err(_)) => Err(self.answer(answer).err().unwrap_or_else(|| self.unreachable("no answer".to_owned()))),
+        }
+    }
+
+    pub(super) fn unreachable(&self, error: String) -> ClientError {
+        ClientError::Unreachable { server: self.server.clone(), error }
+    }
+
     pub(super) fn post(&self, path: &str, body: &str) -> Result<String, ClientError> {
         let mut request = self.agent.post(format!("{}{path}", self.server)).header("Content-Type", "application/json");
         if !self.token.is_empty() {
@@ -73,7 +92,7 @@ impl Client {
     }
 
     fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
-        let unreachable = |error: ureq::Error| ClientError::Unreachable { server: self.server.clone(), error: error.to_string() };
+        let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
         let mut response = result.map_err(unreachable)?;
         let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(unreachable)?;
         if response.status().is_success() {

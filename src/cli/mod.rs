@@ -5,6 +5,7 @@ mod check_json;
 mod client;
 mod operate;
 mod show;
+mod watch;
 
 use crate::engine::JobId;
 use crate::settings::Overrides;
@@ -108,6 +109,14 @@ pub enum ClientCommand {
     Job {
         /// The job's id
         id: JobId,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        client: ClientArguments,
+    },
+    /// Follow events, of all jobs or of one and its child jobs until it has ended
+    Watch {
+        /// The job's id
+        id: Option<JobId>,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
@@ -259,5 +268,6 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Rerun { step, jobs } => operate::operate("rerun", Some(&step), &jobs, out),
         ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
+        ClientCommand::Watch { id, client } => watch::watch(id, &client, out),
     }
 }

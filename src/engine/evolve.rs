@@ -12,6 +12,10 @@ use std::sync::Arc;
 impl Job {
     /// Applies one entry.
     pub fn evolve(&mut self, entry: &Entry) {
+        self.length += 1;
+        if entry.job_state().is_some() {
+            self.turned = self.length;
+        }
         match entry {
             Entry::JobCreated { message, deadline } => {
                 if let Some(message) = message {
@@ -260,6 +264,32 @@ impl StepRun {
 }
 
 impl Entry {
+    /// The state that it gives the job.
+    pub fn job_state(&self) -> Option<JobState> {
+        match self {
+            Entry::JobCreated { .. } | Entry::JobResumed { .. } | Entry::JobRetried { .. } | Entry::JobRerun { .. } => Some(JobState::Running),
+            Entry::JobPaused { .. } => Some(JobState::Paused),
+            Entry::JobCompleted { .. } => Some(JobState::Completed),
+            Entry::JobFailed { .. } => Some(JobState::Failed),
+            Entry::JobCancelled { .. } => Some(JobState::Cancelled),
+            Entry::StepStarted { .. }
+            | Entry::StepConfirmed { .. }
+            | Entry::StepUnconfirmed { .. }
+            | Entry::StepCompleted { .. }
+            | Entry::StepProgressed { .. }
+            | Entry::AttemptFailed { .. }
+            | Entry::StepSkipped { .. }
+            | Entry::StepCancelled { .. }
+            | Entry::StepFailed { .. }
+            | Entry::FanOutStarted { .. }
+            | Entry::FanOutRestarted { .. }
+            | Entry::ChildrenStarted { .. }
+            | Entry::ChildCompleted { .. }
+            | Entry::ChildFailed { .. }
+            | Entry::FanOutCompleted { .. } => None,
+        }
+    }
+
     /// Which steps' states, statuses or outputs it may change.
     pub(super) fn touched(&self) -> Touched {
         match self {

@@ -26,6 +26,10 @@ pub struct Job {
     pub(super) expired: bool,
     /// How often it was retried.
     pub(super) round: u32,
+    /// How many entries it has come from.
+    pub(super) length: u64,
+    /// Which of them, counted from 1, gave it its state.
+    pub(super) turned: u64,
     pub(super) steps: Vec<StepRun>,
     /// Steps whose dependencies are done and that have not started, in the order in which they became ready.
     pub(super) ready: VecDeque<StepIndex>,
@@ -226,6 +230,16 @@ impl Job {
         of_step.chain(self.deadline()).min()
     }
 
+    /// How many entries it has come from: the number of its last one, the same after any restart.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The number of the entry that gave it its state.
+    pub fn turned(&self) -> u64 {
+        self.turned
+    }
+
     /// The job's result (SPEC §3.6): of a job that is not completed, the merge of what there is.
     pub fn result(&self) -> Message {
         Message::merge(self.graph().last_steps().iter().filter_map(|step| self.steps[step.at()].output.as_ref()))
@@ -343,6 +357,8 @@ impl Job {
             deadline: None,
             expired: false,
             round: 0,
+            length: 0,
+            turned: 0,
             steps,
             ready,
             fanning_out: Vec::new(),

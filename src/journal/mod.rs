@@ -4,6 +4,7 @@
 //! holds what never changes about a job, and what lists and filters need. A job's *number* orders creation and ties rows
 //! together; its UUID may come back once the job that had it has ended.
 
+mod notices;
 pub mod read;
 pub mod recover;
 mod schema;
@@ -18,6 +19,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use notices::{Notice, NoticeNumber};
 pub use read::Reader;
 pub use recover::Recovered;
 
@@ -39,6 +41,8 @@ pub struct Record {
     pub closed: bool,
     /// The new statuses of a top-level job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
+    /// What the webhook is to be told of it.
+    pub notice: Option<Notice>,
 }
 
 /// The parts of a new job's row that its entries do not hold.
@@ -244,6 +248,9 @@ impl Store {
                 if !record.entries.is_empty() {
                     let body = encode(&record.entries)?;
                     insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?;
+                }
+                if let Some(notice) = &record.notice {
+                    notices::insert(&transaction, notice)?;
                 }
                 if let Some((state, at)) = record.state {
                     let ended = state.is_ended().then_some(at.0);

@@ -164,6 +164,10 @@ impl Reader {
         result
     }
 
+    pub(super) fn file(&self) -> &str {
+        &self.shared.file
+    }
+
     fn connect(&self) -> rusqlite::Result<Connection> {
         let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(std::time::Duration::from_secs(5))?;

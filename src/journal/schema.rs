@@ -1,6 +1,6 @@
 //! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
 
-use super::{JobRow, JournalError, Options, checksum, content_hash};
+use super::{JobRow, JournalError, Options, checksum, content_hash, notices};
 use crate::engine::{JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
@@ -53,6 +53,7 @@ CREATE INDEX entries_by_job ON entries(job);
 CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
 CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
 ",
+    notices::SCHEMA,
 ];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.
@@ -126,6 +127,11 @@ fn verify(connection: &Connection, options: &Options, file: &str) -> Result<(), 
     each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| checked_definition(row, file).map(|_| ()))?;
     each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
     each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| checked_body(row, file).map(|_| ()))?;
+    // A file of an earlier version has no such table yet.
+    let has_notices: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'notices'", [], |row| row.get(0)).map_err(failed)?;
+    if has_notices > 0 {
+        each_row(connection, notices::ROWS, file, |row| notices::notice(row, file).map(|_| ()))?;
+    }
     each_row(connection, CONTRADICTIONS, file, |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
         Err(JournalError::Damaged { file: file.to_owned(), table: "jobs", row: row.get(0).unwrap_or_default(), what })

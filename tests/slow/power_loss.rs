@@ -193,6 +193,7 @@ fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
         closed: decision.closed,
         statuses: decision.statuses,
         entries: decision.entries,
+        notice: None,
     }
 }
 

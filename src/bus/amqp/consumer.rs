@@ -292,6 +292,7 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
 }
 
 /// What the header `attempt` says: a whole number of any type, or its digits.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a whole number or a text")]
 fn attempt(headers: &FieldTable) -> Option<u32> {
     match headers.inner().get("attempt")? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
@@ -303,7 +304,6 @@ fn attempt(headers: &FieldTable) -> Option<u32> {
         AMQPValue::LongLongInt(number) => u32::try_from(*number).ok(),
         AMQPValue::ShortString(text) => digits(text.as_str()),
         AMQPValue::LongString(text) => digits(std::str::from_utf8(text.as_bytes()).ok()?),
-        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a whole number or a text")]
         _ => None,
     }
 }

@@ -11,6 +11,7 @@ mod inspect;
 mod link;
 mod publisher;
 mod queues;
+mod topic;
 
 use super::{Bus, BusEvent, BusState, EventSink, QueueLook, StepMessage};
 use crate::settings::ReplyQueueType;
@@ -23,6 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+pub use topic::{Announcement, Topic, TopicConnector, TopicEvent, TopicSink};
 
 /// What a bus over AMQP needs to know.
 #[derive(Clone)]

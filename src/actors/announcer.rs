@@ -1,0 +1,138 @@
+//! The announcer: hands events, after their commit, to the streams that are open and to the topic exchange. Neither can hold
+//! up jobs: what it cannot take is dropped, counted, and told to the readers.
+
+use super::events::{CONTENT_TYPE, Event};
+use super::shared::Shared;
+use super::{Mail, Owner};
+use crate::bus::amqp::{Announcement, Topic, TopicConnector, TopicEvent};
+use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Decisions whose events wait to be handed on, at most.
+pub const ANNOUNCED_MAX: usize = 16_384;
+
+/// The longest routing key that AMQP can carry, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+
+/// Hands events on.
+pub struct Announcer {
+    shared: Arc<Shared>,
+    connector: Option<TopicConnector>,
+    topic: Option<Topic>,
+}
+
+/// What the announcer can be told.
+pub enum AnnouncerInput {
+    /// Events of one decision, committed.
+    Happened(Vec<Arc<Event>>),
+    /// Send what waits for the exchange until the answer is no longer wanted.
+    Close(oneshot::Sender<()>),
+}
+
+impl Announcer {
+    /// The actor; with the exchange, if there is to be one.
+    pub fn new(shared: Arc<Shared>, connector: Option<TopicConnector>) -> Announcer {
+        Announcer { shared, connector, topic: None }
+    }
+
+    fn receive(&mut self, input: AnnouncerInput, ctx: &mut Context<Self>) {
+        match input {
+            AnnouncerInput::Happened(events) => {
+                self.shared.feeds.tell(&events);
+                if let Some(topic) = &self.topic {
+                    let refused = events.iter().filter(|event| !topic.publish(announcement(event))).count();
+                    self.shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(refused as u64);
+                }
+            }
+            AnnouncerInput::Close(answer) => {
+                // Dropped, the answer says the same.
+                let Some(closing) = self.topic.take().map(Topic::close) else { return };
+                let closed = async move {
+                    let mut answer = answer;
+                    tokio::select! {
+                        () = closing => { let _ = answer.send(()); }
+                        () = answer.closed() => {}
+                    }
+                };
+                ctx.spawn(closed.into_actor(self));
+            }
+        }
+    }
+}
+
+fn announcement(event: &Event) -> Announcement {
+    Announcement {
+        key: routing_key(event),
+        id: event.id.clone(),
+        kind: event.kind(),
+        content_type: CONTENT_TYPE,
+        timestamp_s: u64::try_from(event.at.0 / 1_000_000_000).unwrap_or_default(),
+        body: event.body.clone(),
+    }
+}
+
+/// `<workflow>.<job|step>.<what happened>`. Names have no dots, virtual hosts may: there they are written `_`. What is too
+/// long for a key loses its beginning.
+fn routing_key(event: &Event) -> String {
+    let end = format!(".{}", event.name());
+    let workflow = event.workflow.replace('.', "_");
+    let from = (workflow.len() + end.len()).saturating_sub(KEY_BYTES_MAX);
+    let from = (from..=workflow.len()).find(|at| workflow.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}{end}", &workflow[from..])
+}
+
+impl Actor for Announcer {
+    type Context = Context<Self>;
+
+    fn started(&mut self, _: &mut Self::Context) {
+        let shared = self.shared.clone();
+        self.topic = self.connector.take().map(|connector| {
+            connector.connect(Box::new(move |event| match event {
+                TopicEvent::Published => shared.metrics.events_published.with_label_values(&["exchange"]).inc(),
+                TopicEvent::Dropped(count) => shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count),
+            }))
+        });
+    }
+}
+
+impl Owner for Announcer {
+    type Input = AnnouncerInput;
+    const KIND: &'static str = "announcer";
+}
+
+impl Handler<Mail<AnnouncerInput>> for Announcer {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<AnnouncerInput>, ctx: &mut Self::Context) {
+        mail.handle(|input| self.receive(input, ctx));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actors::events::Subject;
+    use crate::engine::{JobId, Timestamp};
+
+    #[test]
+    fn a_routing_key_has_three_words_and_fits() {
+        let id = JobId(uuid::Uuid::nil());
+        let event = |workflow: &str| Event {
+            id: String::new(),
+            workflow: workflow.into(),
+            subject: Subject::Step,
+            word: "attempt-failed",
+            job: id,
+            parent: None,
+            root: id,
+            at: Timestamp(0),
+            is_end: false,
+            body: bytes::Bytes::new(),
+        };
+        assert_eq!(routing_key(&event("chain")), "chain.step.attempt-failed");
+        assert_eq!(routing_key(&event("a.b/chain")), "a_b/chain.step.attempt-failed");
+        let long = routing_key(&event(&format!("{}/chain", "ä".repeat(150))));
+        assert!(long.len() <= KEY_BYTES_MAX && long.ends_with("/chain.step.attempt-failed"), "{long}");
+    }
+}

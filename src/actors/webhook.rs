@@ -1,0 +1,467 @@
+//! The webhook: posts the end of each top-level job, signed, until the other side has taken it.
+//!
+//! At least once, whatever happens to the process: the notices are rows of the journal, written with the ends and deleted
+//! after their delivery. They wait on the disk, and a few of them in memory. The calls are made on threads of their own,
+//! which nothing waits for. While calls fail there is one call at a time, after a pause that grows; what failed is tried again
+//! after a pause of its own, so that one notice that is never taken does not keep the others back.
+
+use super::clock;
+use super::events::CONTENT_TYPE;
+use super::journal::JournalInput;
+use super::shared::Shared;
+use crate::engine::Timestamp;
+use crate::journal::{JournalError, Notice, NoticeNumber};
+use crate::settings::{EventSettings, WebhookSettings};
+use crate::telemetry::Metrics;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// Notices read from the journal at once.
+const PAGE_ROWS: u32 = 100;
+
+/// Notices that failed and are tried again, at most; while there are so many no new ones are taken.
+const RETRIES_MAX: usize = 10_000;
+
+/// Notices deleted at once; fewer when nothing else is to be done.
+const FORGOTTEN_MAX: usize = 100;
+
+/// How much of an answer is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// How long a stop waits for calls under way.
+const STOP_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest pause that the other side can ask for with `Retry-After`.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// The webhook of a process.
+pub struct Webhook {
+    settings: WebhookSettings,
+    metrics: Metrics,
+    desk: Mutex<Desk>,
+    wake: Condvar,
+    idle: Notify,
+}
+
+/// What is to be delivered, and when.
+#[derive(Default)]
+struct Desk {
+    /// The last notice read from the journal.
+    cursor: NoticeNumber,
+    page: VecDeque<(NoticeNumber, Notice)>,
+    /// There may be notices beyond the cursor.
+    has_more: bool,
+    is_reading: bool,
+    /// When what failed is due, and how often it has failed.
+    retries: BTreeMap<(Timestamp, NoticeNumber), u32>,
+    /// Whether the last one taken was a retry: the two take turns.
+    was_retry: bool,
+    /// How often the calls have failed in a row, and until when there is none.
+    failures: u32,
+    paused_until: Timestamp,
+    in_flight: usize,
+    done: Vec<NoticeNumber>,
+    is_closing: bool,
+}
+
+/// What a thread is to do next.
+enum Next {
+    Deliver(Delivery),
+    Wait(Option<Duration>),
+    Read(NoticeNumber),
+    ReadRetry(NoticeNumber, u32),
+    End,
+}
+
+struct Delivery {
+    number: NoticeNumber,
+    notice: Notice,
+    failed: u32,
+}
+
+/// What became of a call.
+enum Outcome {
+    Delivered,
+    /// It will never be taken.
+    Refused(String),
+    Failed {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+impl Webhook {
+    /// The webhook in the settings, if there is one.
+    pub fn new(settings: &EventSettings, metrics: &Metrics) -> Option<Webhook> {
+        settings.webhook.is_on().then(|| Webhook {
+            settings: settings.webhook.clone(),
+            metrics: metrics.clone(),
+            desk: Mutex::new(Desk { has_more: true, ..Desk::default() }),
+            wake: Condvar::new(),
+            idle: Notify::new(),
+        })
+    }
+
+    /// Starts to deliver what the journal has.
+    pub fn start(shared: &Arc<Shared>) -> Result<(), JournalError> {
+        let Some(webhook) = &shared.webhook else { return Ok(()) };
+        webhook.metrics.webhook_waiting.set(shared.reader.notice_count()?);
+        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_global(Some(webhook.settings.timeout.0)).build();
+        let agent = Agent::from(config);
+        for _ in 0..webhook.settings.concurrency {
+            let (shared, agent) = (shared.clone(), agent.clone());
+            std::thread::spawn(move || {
+                if let Some(webhook) = &shared.webhook {
+                    webhook.deliver_all(&shared, &agent);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// A notice was committed.
+    pub fn noticed(&self) {
+        self.metrics.webhook_waiting.inc();
+        self.desk().has_more = true;
+        self.wake.notify_one();
+    }
+
+    /// Makes no more calls; those under way are waited for a little. What is not told then is told after the next start.
+    pub async fn close(&self) {
+        self.desk().is_closing = true;
+        self.wake.notify_all();
+        let ended = async {
+            while self.desk().in_flight > 0 {
+                self.idle.notified().await;
+            }
+        };
+        // Too late: they will be told once more.
+        let _ = tokio::time::timeout(STOP_WAIT, ended).await;
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliver_all(&self, shared: &Shared, agent: &Agent) {
+        let mut desk = self.desk();
+        loop {
+            match desk.next(clock::now(), &self.settings) {
+                Next::End => return,
+                Next::Wait(time) => {
+                    self.forget(&mut desk, shared, 1);
+                    desk = match time {
+                        Some(time) => self.wake.wait_timeout(desk, time).map_or_else(|error| error.into_inner().0, |(desk, _)| desk),
+                        None => self.wake.wait(desk).unwrap_or_else(PoisonError::into_inner),
+                    };
+                }
+                Next::Read(after) => {
+                    drop(desk);
+                    let read = shared.reader.notices(after, PAGE_ROWS);
+                    desk = self.desk();
+                    desk.is_reading = false;
+                    match read {
+                        Ok(page) => desk.take_page(page),
+                        Err(error) => self.broken(shared, &error),
+                    }
+                    self.wake.notify_all();
+                }
+                Next::ReadRetry(number, failed) => {
+                    drop(desk);
+                    let read = shared.reader.notice(number);
+                    desk = self.desk();
+                    match read {
+                        Ok(Some(notice)) => desk = self.deliver(desk, shared, agent, Delivery { number, notice, failed }),
+                        Ok(None) => desk.in_flight -= 1,
+                        Err(error) => {
+                            desk.in_flight -= 1;
+                            self.broken(shared, &error);
+                        }
+                    }
+                }
+                Next::Deliver(delivery) => desk = self.deliver(desk, shared, agent, delivery),
+            }
+        }
+    }
+
+    fn broken(&self, shared: &Shared, error: &JournalError) {
+        shared.fail(format!("the webhook cannot read its notices: {error}"));
+    }
+
+    fn deliver<'a>(&'a self, desk: MutexGuard<'a, Desk>, shared: &Shared, agent: &Agent, delivery: Delivery) -> MutexGuard<'a, Desk> {
+        drop(desk);
+        let outcome = self.call(agent, &delivery.notice);
+        let mut desk = self.desk();
+        let label = match &outcome {
+            Outcome::Delivered => "delivered",
+            Outcome::Refused(reason) => {
+                tracing::error!(notice = delivery.number, reason, "the webhook refuses the end of a job: it is not sent again");
+                "refused"
+            }
+            Outcome::Failed { reason, .. } => {
+                if desk.failures == 0 {
+                    tracing::warn!(notice = delivery.number, reason, "the webhook cannot be told: tried again until it can");
+                }
+                "failed"
+            }
+        };
+        self.metrics.webhook_deliveries.with_label_values(&[label]).inc();
+        let was_failing = desk.failures > 0;
+        let expired = desk.settle(delivery, &outcome, clock::now(), &self.settings);
+        if expired {
+            self.metrics.webhook_deliveries.with_label_values(&["expired"]).inc();
+        }
+        if was_failing && desk.failures == 0 {
+            tracing::info!("the webhook takes calls again");
+        }
+        self.forget(&mut desk, shared, FORGOTTEN_MAX);
+        if desk.in_flight == 0 {
+            self.idle.notify_one();
+        }
+        if desk.is_closing {
+            self.forget(&mut desk, shared, 1);
+        }
+        self.wake.notify_all();
+        desk
+    }
+
+    /// Has the notices that are done with deleted, once there are so many.
+    fn forget(&self, desk: &mut Desk, shared: &Shared, least: usize) {
+        if desk.done.len() >= least {
+            let done = std::mem::take(&mut desk.done);
+            self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or_default());
+            shared.wiring().journal.post(JournalInput::Forget(done));
+        }
+    }
+
+    fn call(&self, agent: &Agent, notice: &Notice) -> Outcome {
+        let timestamp = (clock::now().0 / 1_000_000_000).to_string();
+        let mut request = agent.post(self.settings.url.0.as_str()).header("Content-Type", CONTENT_TYPE).header("X-Signature-Timestamp", &timestamp);
+        if !self.settings.secret.0.is_empty() {
+            request = request.header("X-Signature-256", signature(&self.settings.secret.0, &timestamp, &notice.body));
+        }
+        match request.send(&*notice.body) {
+            Ok(response) => outcome(response),
+            Err(error) => Outcome::Failed { reason: error.to_string(), retry_after: None },
+        }
+    }
+}
+
+fn outcome(mut response: Response<Body>) -> Outcome {
+    let status = response.status();
+    let retry_after = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    // Read to its end, so that the connection can be used again; what it says does not matter.
+    let _ = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+    if status.is_success() {
+        Outcome::Delivered
+    } else if status.is_client_error() && status.as_u16() != 429 {
+        Outcome::Refused(format!("it answered {status}"))
+    } else {
+        Outcome::Failed { reason: format!("it answered {status}"), retry_after }
+    }
+}
+
+/// `sha256=<hex>` over `<timestamp>.<body>`: the time is signed too, so that an old call cannot be sent again.
+fn signature(secret: &str, timestamp: &str, body: &str) -> String {
+    // HMAC takes a key of any length.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else { return String::new() };
+    for part in [timestamp, ".", body] {
+        mac.update(part.as_bytes());
+    }
+    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={hex}")
+}
+
+impl Desk {
+    fn next(&mut self, now: Timestamp, settings: &WebhookSettings) -> Next {
+        if self.is_closing {
+            return Next::End;
+        }
+        if self.failures > 0 {
+            if self.in_flight > 0 {
+                return Next::Wait(None);
+            }
+            if now < self.paused_until {
+                return Next::Wait(Some(until(now, self.paused_until)));
+            }
+            self.expire_page(now, settings);
+        }
+        let due = self.retries.first_key_value().map(|((due, number), failed)| (*due, *number, *failed));
+        let retry = due.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
+        if let Some((due, number, failed)) = retry {
+            self.retries.remove(&(due, number));
+            self.was_retry = true;
+            self.in_flight += 1;
+            return Next::ReadRetry(number, failed);
+        }
+        if let Some((number, notice)) = self.page.pop_front() {
+            self.was_retry = false;
+            self.in_flight += 1;
+            return Next::Deliver(Delivery { number, notice, failed: 0 });
+        }
+        if self.has_more && !self.is_reading && self.retries.len() < RETRIES_MAX {
+            self.has_more = false;
+            self.is_reading = true;
+            return Next::Read(self.cursor);
+        }
+        Next::Wait(due.map(|(due, ..)| until(now, due)))
+    }
+
+    fn take_page(&mut self, page: Vec<(NoticeNumber, Notice)>) {
+        self.has_more |= page.len() == PAGE_ROWS as usize;
+        self.cursor = page.last().map_or(self.cursor, |(number, _)| *number);
+        self.page.extend(page);
+    }
+
+    /// While nothing is taken what is too old is given up without a call.
+    fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
+        while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
+            let number = self.page.pop_front().map(|(number, _)| number);
+            tracing::error!(notice = number, "the end of a job could not be told to the webhook within events.webhook.age_max: given up");
+            self.done.extend(number);
+        }
+    }
+
+    /// Takes what became of a call; whether the notice is given up.
+    fn settle(&mut self, delivery: Delivery, outcome: &Outcome, now: Timestamp, settings: &WebhookSettings) -> bool {
+        let Delivery { number, notice, failed } = delivery;
+        self.in_flight -= 1;
+        let Outcome::Failed { retry_after, .. } = outcome else {
+            self.failures = 0;
+            self.done.push(number);
+            return false;
+        };
+        // Calls that were made together have failed together.
+        if self.failures == 0 || now >= self.paused_until {
+            self.failures += 1;
+            self.paused_until = later(now, pause(self.failures, settings).max(retry_after.unwrap_or_default()));
+        }
+        if is_expired(&notice, now, settings) {
+            tracing::error!(notice = number, "the end of a job could not be told to the webhook within events.webhook.age_max: given up");
+            self.done.push(number);
+            return true;
+        }
+        self.retries.insert((later(now, pause(failed + 1, settings)), number), failed + 1);
+        false
+    }
+}
+
+fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bool {
+    now > later(notice.at, settings.age_max.0)
+}
+
+/// The pause after so many failures in a row.
+fn pause(failures: u32, settings: &WebhookSettings) -> Duration {
+    let doubled = settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
+    doubled.min(settings.backoff_max.0.max(settings.backoff_min.0))
+}
+
+fn later(at: Timestamp, span: Duration) -> Timestamp {
+    Timestamp(at.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+fn until(now: Timestamp, due: Timestamp) -> Duration {
+    Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn settings() -> WebhookSettings {
+        Settings::defaults().unwrap().events.webhook
+    }
+
+    fn notice(at_s: i64) -> Notice {
+        Notice { at: seconds(at_s), body: "{}".into() }
+    }
+
+    fn seconds(at_s: i64) -> Timestamp {
+        Timestamp(at_s * 1_000_000_000)
+    }
+
+    fn failed() -> Outcome {
+        Outcome::Failed { reason: "down".to_owned(), retry_after: None }
+    }
+
+    /// What is called next at that time, and read if need be.
+    fn called(desk: &mut Desk, at_s: i64) -> Option<Delivery> {
+        match desk.next(seconds(at_s), &settings()) {
+            Next::Deliver(delivery) => Some(delivery),
+            Next::ReadRetry(number, failed) => Some(Delivery { number, notice: notice(0), failed }),
+            Next::Wait(_) | Next::Read(_) | Next::End => None,
+        }
+    }
+
+    #[test]
+    fn the_signature_is_that_of_the_documents() {
+        // python3 -c 'import hmac; print(hmac.new(b"secret", b"1.{}", "sha256").hexdigest())'
+        let expected = "sha256=1122767b193110cfec322b6f199b599edbf608ed087f2d27afb0b97d99523908";
+        assert_eq!(signature("secret", "1", "{}"), expected);
+    }
+
+    #[test]
+    fn while_calls_fail_there_is_one_at_a_time_after_pauses_that_grow() {
+        let mut desk = Desk::default();
+        desk.take_page((1..=5).map(|number| (number, notice(0))).collect());
+        let (first, second) = (called(&mut desk, 10).unwrap(), called(&mut desk, 10).unwrap());
+        assert!(!desk.settle(first, &failed(), seconds(10), &settings()));
+        assert!(called(&mut desk, 10).is_none(), "the other one is still under way");
+        desk.settle(second, &failed(), seconds(10), &settings());
+        assert!(called(&mut desk, 10).is_none() && desk.failures == 1, "both failed at once");
+        let probe = called(&mut desk, 11).unwrap();
+        assert!(called(&mut desk, 11).is_none());
+        desk.settle(probe, &failed(), seconds(11), &settings());
+        assert!(called(&mut desk, 12).is_none());
+        let probe = called(&mut desk, 13).unwrap();
+        desk.settle(probe, &Outcome::Delivered, seconds(13), &settings());
+        assert_eq!(desk.done.len(), 1);
+        let rest: Vec<NoticeNumber> = std::iter::from_fn(|| called(&mut desk, 60)).map(|delivery| delivery.number).collect();
+        assert_eq!(rest.len(), 4, "{rest:?}");
+    }
+
+    #[test]
+    fn one_notice_that_is_never_taken_does_not_keep_the_others_back() {
+        let mut desk = Desk::default();
+        desk.take_page((1..=50).map(|number| (number, notice(0))).collect());
+        let mut at_s = 0;
+        let mut delivered = 0;
+        while delivered < 49 {
+            at_s += 1;
+            assert!(at_s < 200, "{delivered} delivered");
+            while let Some(delivery) = called(&mut desk, at_s) {
+                let outcome = if delivery.number == 1 { failed() } else { Outcome::Delivered };
+                delivered += usize::from(delivery.number != 1);
+                desk.settle(delivery, &outcome, seconds(at_s), &settings());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_is_given_up() {
+        let day_s = 24 * 3600;
+        let mut desk = Desk::default();
+        desk.take_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
+        let first = called(&mut desk, 10 * day_s).unwrap();
+        assert!(desk.settle(first, &failed(), seconds(10 * day_s), &settings()), "tried once all the same");
+        assert_eq!(called(&mut desk, 11 * day_s).map(|delivery| delivery.number), Some(3));
+        assert_eq!(desk.done, [1, 2]);
+    }
+
+    #[test]
+    fn the_other_side_may_ask_for_a_longer_pause() {
+        let mut desk = Desk::default();
+        desk.take_page(vec![(1, notice(0))]);
+        let first = called(&mut desk, 0).unwrap();
+        desk.settle(first, &Outcome::Failed { reason: String::new(), retry_after: Some(Duration::from_secs(30)) }, seconds(0), &settings());
+        assert!(called(&mut desk, 29).is_none() && called(&mut desk, 30).is_some());
+    }
+}

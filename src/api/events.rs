@@ -1,0 +1,150 @@
+//! Streams of events (SPEC §8): server-sent events, as they happen.
+
+use super::Problem;
+use super::jobs::{Query, definition, job_id, read, unknown_job};
+use crate::actors::events::{Event, Subject};
+use crate::actors::feeds::{Batch, Feed, Wanted};
+use crate::actors::job::JobInput;
+use crate::actors::outbox::Done;
+use crate::actors::shared::Shared;
+use crate::engine::JobId;
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use serde::Deserialize;
+use std::fmt::Write;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Query of [`all`].
+#[derive(Deserialize)]
+pub struct EventQuery {
+    workflow: Option<String>,
+    vhost: Option<String>,
+    kind: Option<String>,
+}
+
+/// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
+pub async fn all(shared: web::Data<Shared>, query: Query<EventQuery>) -> Result<HttpResponse, Problem> {
+    let query = query.into_inner();
+    let subject = match query.kind.as_deref() {
+        None => None,
+        Some("job") => Some(Subject::Job),
+        Some("step") => Some(Subject::Step),
+        Some(other) => return Err(Problem::malformed(format!("kind is {other:?}, expected job or step"))),
+    };
+    let workflow = match &query.workflow {
+        Some(name) => Some(definition(&shared, name, query.vhost.as_deref())?.full_name()),
+        None => None,
+    };
+    let feed = open(&shared, Wanted::All { workflow, subject })?;
+    Ok(streamed(&shared, String::new(), Some(feed), None))
+}
+
+/// `GET /api/job/{id}/events`: what happens to a job and its child jobs, until it has ended. Of one that has ended already its
+/// end, at once.
+pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, request: HttpRequest) -> Result<HttpResponse, Problem> {
+    let id = job_id(&path)?;
+    let feed = open(&shared, Wanted::Job(id))?;
+    settled(&shared, id).await;
+    let source = shared.settings.events.source.clone();
+    // What is decided from now on is in the feed, what was decided before is in the journal: no end gets lost in between.
+    let end =
+        read(&shared, move |reader| Ok(reader.job(id)?.map(|found| found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))));
+    let Some(end) = end.await? else { return Err(unknown_job(id)) };
+    let Some(end) = end else { return Ok(streamed(&shared, String::new(), Some(feed), Some(id))) };
+    // A reader that comes back after the end has nothing more to come for: 204 ends the reconnecting of browsers.
+    let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
+    if last == Some(&*end.id) {
+        return Ok(HttpResponse::NoContent().finish());
+    }
+    let mut text = String::new();
+    write_event(&mut text, &end);
+    Ok(streamed(&shared, text, None, None))
+}
+
+fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
+    let max = shared.settings.http.event_streams_max;
+    let feed = shared.feeds.open(wanted, max);
+    feed.ok_or_else(|| Problem::overloaded(format!("{max} streams of events are open (setting http.event_streams_max)")))
+}
+
+/// Waits until all that the job has decided is committed.
+async fn settled(shared: &Shared, id: JobId) {
+    if let Some(mailbox) = shared.routes.find(id) {
+        let (answer, answered) = oneshot::channel();
+        mailbox.post(JobInput::Settled(Done::new(answer)));
+        // An error means that its actor has ended: then all is committed.
+        let _ = answered.await;
+    }
+}
+
+/// A stream under way.
+struct Streaming {
+    shared: web::Data<Shared>,
+    /// Written before anything else.
+    first: Option<String>,
+    feed: Option<Feed>,
+    /// The stream ends with this job.
+    until: Option<JobId>,
+    heartbeat: Duration,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.shared.metrics.event_streams.dec();
+    }
+}
+
+fn streamed(shared: &web::Data<Shared>, first: String, feed: Option<Feed>, until: Option<JobId>) -> HttpResponse {
+    shared.metrics.event_streams.inc();
+    // The comment opens the stream for readers that wait for a first byte.
+    let first = Some(format!(": events\n\n{first}"));
+    let heartbeat = shared.settings.http.event_heartbeat.0;
+    let streaming = Streaming { shared: shared.clone(), first, feed, until, heartbeat };
+    HttpResponse::Ok()
+        .content_type("text/event-stream")
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(pieces(streaming))
+}
+
+fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    stream::unfold(streaming, |mut streaming| async move {
+        if let Some(first) = streaming.first.take() {
+            return Some((Ok(first.into()), streaming));
+        }
+        let feed = streaming.feed.as_mut()?;
+        let text = match tokio::time::timeout(streaming.heartbeat, feed.next()).await {
+            Ok(Some(batch)) => streaming.text(batch),
+            // The process is about to stop.
+            Ok(None) => return None,
+            Err(_) => ": still here\n\n".to_owned(),
+        };
+        Some((Ok(text.into()), streaming))
+    })
+}
+
+impl Streaming {
+    fn text(&mut self, batch: Batch) -> String {
+        let mut text = String::new();
+        if batch.missed > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "event: lagged\ndata: {{\"missed\":{}}}\n\n", batch.missed);
+        }
+        for event in batch.events {
+            write_event(&mut text, &event);
+            if event.is_end && self.until == Some(event.job) {
+                self.feed = None;
+                break;
+            }
+        }
+        text
+    }
+}
+
+fn write_event(text: &mut String, event: &Event) {
+    // JSON has no raw line breaks. Writing to a string cannot fail.
+    let _ = write!(text, "id: {}\nevent: {}\ndata: {}\n\n", event.id, event.name(), String::from_utf8_lossy(&event.body));
+}

@@ -1,0 +1,226 @@
+//! Publishing events on a topic exchange, over a connection of its own: whatever happens to it, step messages go on.
+//!
+//! Best effort: what the broker has not confirmed when the connection is lost is published again, in order; what comes while
+//! the buffer is full is dropped, and so is what waits when the process ends.
+
+use super::connection::{self, Address, Pauses, channel_error};
+use super::queues::short;
+use super::{AmqpError, AmqpSettings};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ExchangeKind};
+use std::collections::BTreeMap;
+use tokio::sync::{mpsc, watch};
+
+/// Events published and not yet confirmed, at most.
+const UNCONFIRMED_MAX: usize = 1_000;
+
+const DELIVERY_MODE_PERSISTENT: u8 = 2;
+
+/// An event on its way to the exchange.
+#[derive(Clone, Debug)]
+pub struct Announcement {
+    /// The routing key, at most 255 bytes.
+    pub key: String,
+    /// The event's id.
+    pub id: String,
+    /// The event's type.
+    pub kind: String,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// When it happened, in seconds since 1970.
+    pub timestamp_s: u64,
+    /// The event.
+    pub body: Bytes,
+}
+
+/// What became of announcements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicEvent {
+    /// The broker has confirmed one.
+    Published,
+    /// So many are lost.
+    Dropped(u64),
+}
+
+/// Where a [`Topic`] reports.
+pub type TopicSink = Box<dyn Fn(TopicEvent)>;
+
+/// Checked settings of a topic exchange, ready to connect.
+#[derive(Debug)]
+pub struct TopicConnector {
+    settings: AmqpSettings,
+    exchange: String,
+    buffer_max: usize,
+}
+
+impl TopicConnector {
+    /// Checks the settings; connects to nothing yet. At most `buffer_max` events wait.
+    pub fn new(settings: AmqpSettings, exchange: String, buffer_max: usize) -> Result<TopicConnector, AmqpError> {
+        Address::parse(&settings)?;
+        Ok(TopicConnector { settings, exchange, buffer_max })
+    }
+
+    /// Starts to connect, without waiting for it. Must be called on an arbiter.
+    pub fn connect(self, sink: TopicSink) -> Topic {
+        let (outbox, inbox) = mpsc::channel(self.buffer_max);
+        let (closing, is_closing) = watch::channel(false);
+        let publishing = Publishing {
+            pauses: Pauses::new(self.settings.reconnect_min, self.settings.reconnect_max),
+            connector: self,
+            sink,
+            inbox,
+            is_closing,
+            unconfirmed: BTreeMap::new(),
+            next: 0,
+        };
+        Topic { outbox, closing, publishing: actix_rt::spawn(publishing.run()) }
+    }
+}
+
+/// A topic exchange.
+pub struct Topic {
+    outbox: mpsc::Sender<Announcement>,
+    closing: watch::Sender<bool>,
+    publishing: actix_rt::task::JoinHandle<()>,
+}
+
+impl Topic {
+    /// Takes an event, unless too many wait. Never blocks.
+    pub fn publish(&self, announcement: Announcement) -> bool {
+        self.outbox.try_send(announcement).is_ok()
+    }
+
+    /// Publishes what waits, if the broker is connected, and ends.
+    pub fn close(self) -> LocalBoxFuture<'static, ()> {
+        let Topic { outbox, closing, publishing } = self;
+        Box::pin(async move {
+            drop(outbox);
+            closing.send_replace(true);
+            // An error means that it panicked: it has ended in any case.
+            let _ = publishing.await;
+        })
+    }
+}
+
+/// Publishes until it is closed, over any number of connections.
+struct Publishing {
+    connector: TopicConnector,
+    pauses: Pauses,
+    sink: TopicSink,
+    inbox: mpsc::Receiver<Announcement>,
+    is_closing: watch::Receiver<bool>,
+    /// Published and not confirmed, in order.
+    unconfirmed: BTreeMap<u64, Announcement>,
+    next: u64,
+}
+
+/// A publish by its number, and what the broker says of it.
+type Confirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
+
+impl Publishing {
+    async fn run(mut self) {
+        // The settings were checked when the connector was made.
+        let Ok(address) = Address::parse(&self.connector.settings) else { return };
+        loop {
+            let mut is_closing = self.is_closing.clone();
+            let opened = tokio::select! {
+                biased;
+                _ = is_closing.wait_for(|closing| *closing) => break,
+                opened = Box::pin(open(&address, &self.connector.exchange)) => opened,
+            };
+            let reason = match opened {
+                Ok((connection, channel)) => {
+                    tracing::info!(server = %address, exchange = self.connector.exchange, "publishing events");
+                    self.pauses.reset();
+                    let served = Box::pin(self.serve(&channel)).await;
+                    connection::close(&connection).await;
+                    match served {
+                        Ok(()) => break,
+                        Err(error) => address.explain(&error),
+                    }
+                }
+                Err(reason) => reason,
+            };
+            let pause = self.pauses.next();
+            tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = pause.as_millis(), "not publishing events");
+            tokio::select! {
+                _ = is_closing.wait_for(|closing| *closing) => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        let left = self.unconfirmed.len() + self.inbox.len();
+        if left > 0 {
+            tracing::warn!(events = left, "events that were not published are lost");
+            (self.sink)(TopicEvent::Dropped(left as u64));
+        }
+    }
+
+    /// Publishes until all is done or the connection is lost.
+    async fn serve(&mut self, channel: &Channel) -> lapin::Result<()> {
+        let mut flight: FuturesUnordered<Confirm> = FuturesUnordered::new();
+        for (number, announcement) in &self.unconfirmed {
+            flight.push(self.published(channel, *number, announcement));
+        }
+        let mut is_open = true;
+        while is_open || !flight.is_empty() {
+            tokio::select! {
+                announcement = self.inbox.recv(), if is_open && flight.len() < UNCONFIRMED_MAX => match announcement {
+                    Some(announcement) => {
+                        self.next += 1;
+                        flight.push(self.published(channel, self.next, &announcement));
+                        self.unconfirmed.insert(self.next, announcement);
+                    }
+                    None => is_open = false,
+                },
+                Some((number, answer)) = flight.next() => {
+                    // Refused or not: it would fare no better a second time.
+                    let outcome = if answer? { TopicEvent::Published } else { TopicEvent::Dropped(1) };
+                    self.unconfirmed.remove(&number);
+                    (self.sink)(outcome);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn published(&self, channel: &Channel, number: u64, announcement: &Announcement) -> Confirm {
+        let properties = BasicProperties::default()
+            .with_content_type(announcement.content_type.into())
+            .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+            .with_message_id(short(announcement.id.clone()))
+            .with_type(short(announcement.kind.clone()))
+            .with_app_id("workflow-manager".into())
+            .with_timestamp(announcement.timestamp_s);
+        let (channel, exchange, key, body) =
+            (channel.clone(), short(self.connector.exchange.clone()), short(announcement.key.clone()), announcement.body.clone());
+        let confirmed = async move { channel.basic_publish(exchange, key, BasicPublishOptions::default(), &body, properties).await?.await };
+        Box::pin(confirmed.map(move |answer| (number, answer.map(|confirmation: Confirmation| confirmation.is_ack()))))
+    }
+}
+
+/// Connects and declares the exchange. An error is a sentence for the reader.
+async fn open(address: &Address, exchange: &str) -> Result<(Connection, Channel), String> {
+    let connection = address.open("events").await?;
+    let prepared = async {
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        channel.exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default()).await?;
+        Ok(channel)
+    };
+    match prepared.await {
+        Ok(channel) => Ok((connection, channel)),
+        Err(error) => {
+            connection::close(&connection).await;
+            Err(match channel_error(&error) {
+                Some((_, said)) => format!("the broker refuses the topic exchange \"{exchange}\": {said}"),
+                None => address.explain(&error),
+            })
+        }
+    }
+}
