@@ -30,6 +30,11 @@ fn main() -> ExitCode {
             Ok(false) => ExitCode::FAILURE,
             Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
         },
+        Command::Test { files, verbose, json } => match cli::test::test(&files, verbose, json, &mut out) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+        },
         Command::Client(command) => match cli::client(command, &mut out) {
             Ok(code) => code,
             Err(error) => {

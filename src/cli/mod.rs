@@ -5,6 +5,7 @@ mod check_json;
 mod client;
 mod operate;
 mod show;
+pub mod test;
 mod watch;
 
 use crate::engine::JobId;
@@ -36,6 +37,18 @@ pub enum Command {
         /// Workflow files
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Rehearse workflows in virtual time, with scripted workers, as test files say
+    Test {
+        /// Test files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Tell what happened in every test, not in the failed ones alone
+        #[arg(long)]
+        verbose: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -173,6 +186,9 @@ pub struct RunArguments {
     /// The job's id, a UUID; the same id with the same message starts nothing twice
     #[arg(long, value_name = "UUID")]
     pub id: Option<JobId>,
+    /// Print the job's id and do not follow it
+    #[arg(long)]
+    pub detach: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,

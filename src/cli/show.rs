@@ -86,6 +86,10 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     let query = arguments.id.as_ref().map_or_else(String::new, |id| format!("?id={id}"));
     let created = client.post(&format!("/api/workflow/{}{query}", arguments.workflow), &message)?;
     let id = parse::<serde_json::Value>(&created)?.get("id").and_then(|id| id.as_str().map(str::to_owned)).unwrap_or_default();
+    if arguments.detach {
+        writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let job = follow(&client, &id)?;
     let result =
         job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());

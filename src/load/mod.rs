@@ -145,6 +145,29 @@ pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
     loading.finish()
 }
 
+/// Loads a YAML file of another shape.
+///
+/// # Errors
+///
+/// It cannot be read, or is not of that shape.
+pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadErrors> {
+    let file = path.display().to_string();
+    let mut report = Report::new(&file);
+    let data = read_file(path).and_then(|text| {
+        serde_yaml::from_str(&text).map_err(|error| {
+            let at = error.location().map_or(Position::NOWHERE, |at| Position {
+                line: usize::try_from(at.line()).unwrap_or_default(),
+                column: usize::try_from(at.column()).unwrap_or_default(),
+            });
+            Mistake::new(at, error.to_string())
+        })
+    });
+    data.map_err(|mistake| {
+        report.mistakes(vec![mistake]);
+        LoadErrors(report.errors)
+    })
+}
+
 /// The files read so far.
 #[derive(Default)]
 struct Loading {

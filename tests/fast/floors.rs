@@ -8,7 +8,7 @@ fn floor(module: &str) -> u32 {
     match module {
         "engine" | "faults" => 0,
         "load" | "settings" | "telemetry" | "journal" | "bus" => 1,
-        "actors" => 2,
+        "actors" | "rehearsal" => 2,
         "api" => 3,
         "cli" => 4,
         other => panic!("src/{other} has no floor: give it one here and in the map of src/lib.rs"),

@@ -1,0 +1,61 @@
+//! `test`: rehearsals of workflows, and what came of them.
+
+use crate::rehearsal::{Outcome, RehearsalError, rehearse};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Serialize)]
+struct FileOutcome {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    tests: Vec<Outcome>,
+}
+
+/// Runs the tests of all files; tells whether all have passed.
+///
+/// # Errors
+///
+/// The output cannot be written.
+pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -> std::io::Result<bool> {
+    let outcomes = files.iter().map(|path| {
+        let file = path.display().to_string();
+        match rehearse(path) {
+            Ok(tests) => FileOutcome { file, error: None, tests },
+            Err(error @ (RehearsalError::Files(_) | RehearsalError::Test { .. })) => {
+                FileOutcome { file, error: Some(error.to_string()), tests: Vec::new() }
+            }
+        }
+    });
+    let outcomes: Vec<FileOutcome> = outcomes.collect();
+    let all_passed = outcomes.iter().all(|file| file.error.is_none() && file.tests.iter().all(|test| test.passed));
+    if json {
+        writeln!(out, "{}", serde_json::json!({ "passed": all_passed, "files": outcomes }))?;
+        return Ok(all_passed);
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for file in &outcomes {
+        writeln!(out, "{}", file.file)?;
+        if let Some(error) = &file.error {
+            failed += 1;
+            writeln!(out, "{error}")?;
+        }
+        for test in &file.tests {
+            let took = humantime::format_duration(std::time::Duration::from_millis(test.took_ms));
+            writeln!(out, "  {:<6}  {}  ({took})", if test.passed { "ok" } else { "FAILED" }, test.name)?;
+            for difference in &test.differences {
+                writeln!(out, "          {difference}")?;
+            }
+            if verbose || !test.passed {
+                for line in &test.story {
+                    writeln!(out, "          {line}")?;
+                }
+            }
+            passed += usize::from(test.passed);
+            failed += usize::from(!test.passed);
+        }
+    }
+    writeln!(out, "{passed} passed, {failed} failed")?;
+    Ok(all_passed)
+}

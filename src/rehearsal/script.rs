@@ -1,0 +1,163 @@
+//! What a test file may say.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A test file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    /// The workflow files, relative to the test file.
+    pub(super) workflows: Vec<PathBuf>,
+    pub(super) tests: Vec<Test>,
+}
+
+/// One job, and what is to come of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Test {
+    pub(super) name: String,
+    /// The workflow's full name; may be left out where there is one only.
+    pub(super) workflow: Option<String>,
+    #[serde(default = "empty")]
+    pub(super) message: Value,
+    /// By step, in the workflow and its tasks: what its worker, or person, does. The others reply with their input; external
+    /// ones wait.
+    #[serde(default)]
+    pub(super) workers: BTreeMap<String, Acts>,
+    /// What users do meanwhile.
+    #[serde(default)]
+    pub(super) users: Vec<UserAct>,
+    /// When the test stops; without it, when nothing more would happen.
+    pub(super) until: Option<Span>,
+    pub(super) expect: Expect,
+}
+
+fn empty() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+/// One act, or several of which the first that fits is done.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Acts {
+    Several(Vec<Act>),
+    One(Act),
+}
+
+impl Acts {
+    /// What is done with an attempt.
+    pub(super) fn of(&self, attempt: u32, input: &Value) -> Option<&Act> {
+        let fits = |act: &&Act| act.attempt.is_none_or(|number| number == attempt) && act.when.as_ref().is_none_or(|part| contains(input, part));
+        match self {
+            Acts::One(act) => Some(act).filter(fits),
+            Acts::Several(acts) => acts.iter().find(fits),
+        }
+    }
+}
+
+/// What a worker does with a step message. Without `result`, `error` and the like it replies with its input.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Act {
+    /// Only with this attempt.
+    pub(super) attempt: Option<u32>,
+    /// Only with an input that has these keys with these values.
+    #[serde(rename = "if")]
+    pub(super) when: Option<Value>,
+    /// How long it works.
+    #[serde(default)]
+    pub(super) after: Span,
+    /// Replies with this object.
+    pub(super) result: Option<Value>,
+    /// Replies with these bytes.
+    pub(super) raw: Option<String>,
+    /// Reports an error.
+    pub(super) error: Option<String>,
+    /// Whether another attempt may do better.
+    pub(super) retryable: Option<bool>,
+    /// Never replies.
+    #[serde(default)]
+    pub(super) silent: bool,
+    /// The broker dead-letters the message, for this reason.
+    pub(super) dead_letter: Option<String>,
+    /// Before that, what it tells of its progress, each after its time.
+    #[serde(default)]
+    pub(super) progress: Vec<Told>,
+}
+
+/// A progress message.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Told {
+    /// How long after the step message.
+    pub(super) after: Span,
+    pub(super) status: Option<String>,
+    pub(super) progress: Option<f64>,
+    pub(super) message: Option<String>,
+}
+
+/// What a user does.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UserAct {
+    /// How long after the job's creation.
+    pub(super) at: Span,
+    /// cancel, pause, resume, retry or rerun.
+    #[serde(rename = "do")]
+    pub(super) operation: String,
+    /// For rerun: the step.
+    pub(super) step: Option<String>,
+}
+
+/// What is to come out. What is not named is not looked at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expect {
+    pub(super) state: Option<String>,
+    pub(super) result: Option<Value>,
+    /// A part of the reason for the job's end.
+    pub(super) reason: Option<String>,
+    #[serde(default)]
+    pub(super) states: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) statuses: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) attempts: BTreeMap<String, u32>,
+    /// By step, in the workflow and its tasks: all inputs, in any order.
+    #[serde(default)]
+    pub(super) inputs: BTreeMap<String, Vec<Value>>,
+    /// The virtual time from creation to the last event.
+    pub(super) took: Option<Span>,
+}
+
+/// A duration such as `500ms`, `30s`, `5m`, `2h`, `3d`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span(pub(super) Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let parsed = humantime::parse_duration(&text).map(Span);
+        parsed.map_err(|_| D::Error::custom(format!("{text:?} is no duration; write for example 500ms, 30s, 5m, 2h, 3d")))
+    }
+}
+
+/// Whether `whole` has all that `part` has.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part))),
+        (whole, part) => whole == part,
+    }
+}

@@ -1,0 +1,299 @@
+//! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing to happen.
+
+use super::script::{Act, Acts, Test, Told, UserAct};
+use crate::engine::{
+    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Objection, Operation, Origin, Reply, StepIndex,
+    Timestamp,
+};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// When every rehearsal begins: 2026-01-01T00:00:00Z.
+const BEGIN_NS: i64 = 1_767_225_600_000_000_000;
+
+/// A rehearsal with more events goes in circles.
+const EVENTS_MAX: usize = 1_000_000;
+
+/// The lines of a story that are kept.
+const STORY_LINES_MAX: usize = 200;
+
+/// The job of a rehearsal.
+const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
+
+/// Something that is going to happen.
+enum Coming {
+    Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
+    User(UserAct),
+    Timer(JobId, Timestamp),
+}
+
+#[derive(Default)]
+struct Reserved(RefCell<HashSet<JobId>>);
+
+impl Claims for Reserved {
+    fn claim(&self, id: JobId) -> bool {
+        self.0.borrow_mut().insert(id)
+    }
+}
+
+pub(super) struct Stage<'t> {
+    test: &'t Test,
+    jobs: HashMap<JobId, Job>,
+    now: Timestamp,
+    last_event: Timestamp,
+    /// By time, then in the order in which it was planned.
+    coming: BTreeMap<(Timestamp, u64), Coming>,
+    planned: u64,
+    effects: VecDeque<(JobId, Effect)>,
+    inputs: HashMap<Arc<str>, Vec<Message>>,
+    reserved: Reserved,
+    pub(super) story: Vec<String>,
+}
+
+impl<'t> Stage<'t> {
+    pub(super) fn new(test: &'t Test) -> Stage<'t> {
+        Stage {
+            test,
+            jobs: HashMap::new(),
+            now: Timestamp(BEGIN_NS),
+            last_event: Timestamp(BEGIN_NS),
+            coming: BTreeMap::new(),
+            planned: 0,
+            effects: VecDeque::new(),
+            inputs: HashMap::new(),
+            reserved: Reserved::default(),
+            story: Vec::new(),
+        }
+    }
+
+    pub(super) fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    /// What the workers of a step were sent.
+    pub(super) fn inputs(&self, step: &str) -> &[Message] {
+        self.inputs.get(step).map_or(&[], Vec::as_slice)
+    }
+
+    /// From the creation to the last event.
+    pub(super) fn elapsed_ns(&self) -> i64 {
+        self.last_event.0 - BEGIN_NS
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.elapsed_ns()).unwrap_or_default())
+    }
+
+    pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
+        let id = JOB_ID;
+        self.reserved.claim(id);
+        for act in &self.test.users {
+            self.plan(act.at.0, Coming::User(act.clone()));
+        }
+        let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: self.now };
+        self.start(origin, message);
+        id
+    }
+
+    /// Goes on until nothing more happens, or the test stops.
+    pub(super) fn play(&mut self, id: JobId) -> Result<(), String> {
+        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| Timestamp(BEGIN_NS.saturating_add(nanoseconds(span.0))));
+        for _ in 0..EVENTS_MAX {
+            self.do_effects();
+            let Some(next) = self.coming.first_entry().filter(|next| next.key().0 <= until) else {
+                if until.0 < i64::MAX {
+                    self.last_event = until;
+                }
+                return Ok(());
+            };
+            let ((at, _), coming) = next.remove_entry();
+            self.now = at;
+            self.happen(id, coming)?;
+        }
+        Err(format!("it goes on after {EVENTS_MAX} events: does a step repeat for ever? Set `until`"))
+    }
+
+    fn happen(&mut self, id: JobId, coming: Coming) -> Result<(), String> {
+        match coming {
+            Coming::Reply { job, step, name, attempt, reply } => {
+                let is_external = self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
+                let input = if is_external {
+                    Input::Operate(Operation::Reply { step: name.to_string(), reply })
+                } else {
+                    Input::Reply { step: name.to_string(), attempt: Some(attempt), reply }
+                };
+                self.take(job, input);
+            }
+            Coming::Timer(job, due) => {
+                if self.jobs.get(&job).and_then(Job::next_timer) == Some(due) {
+                    self.take(job, Input::Timer { due });
+                }
+            }
+            Coming::User(act) => {
+                let operation = operation(&act)?;
+                if let Some(Objection::UnknownStep(text) | Objection::Conflict(text)) = self.jobs.get(&id).and_then(|job| job.objection(&operation)) {
+                    return Err(format!("users, at {}: {text}", act.at));
+                }
+                self.tell(format!("a user asks for {}", operation.word()));
+                self.take(id, Input::Operate(operation));
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, after: Duration, coming: Coming) {
+        let at = Timestamp(self.now.0.saturating_add(nanoseconds(after)));
+        self.planned += 1;
+        self.coming.insert((at, self.planned), coming);
+    }
+
+    fn start(&mut self, origin: Origin, message: Message) {
+        let id = origin.id;
+        let (job, decision) = Job::create(origin, message, &context(self.now, &self.reserved));
+        self.jobs.insert(id, job);
+        self.follow(id, decision);
+    }
+
+    fn take(&mut self, id: JobId, input: Input) {
+        let context = context(self.now, &self.reserved);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        // What changes nothing is of no consequence.
+        if let Ok(decision) = job.take(input, &context) {
+            self.follow(id, decision);
+        }
+    }
+
+    fn follow(&mut self, id: JobId, decision: Decision) {
+        self.last_event = self.now;
+        for entry in &decision.entries {
+            self.tell_entry(id, entry);
+            // Nothing is sent for an external step: its person sees it all the same.
+            if let (Entry::StepStarted { step, attempt, .. }, Some(job)) = (entry, self.jobs.get(&id))
+                && job.graph().step(*step).external
+            {
+                self.effects.push_back((id, Effect::Dispatch { step: *step, attempt: *attempt, input: job.input_of(*step) }));
+            }
+        }
+        if decision.closed {
+            self.reserved.0.borrow_mut().remove(&id);
+        }
+        self.effects.extend(decision.effects.into_iter().map(|effect| (id, effect)));
+        if let Some(due) = self.jobs.get(&id).and_then(Job::next_timer) {
+            self.planned += 1;
+            self.coming.insert((due.max(self.now), self.planned), Coming::Timer(id, due));
+        }
+    }
+
+    fn do_effects(&mut self) {
+        while let Some((id, effect)) = self.effects.pop_front() {
+            match effect {
+                Effect::Dispatch { step, attempt, input } => self.dispatch(id, step, attempt, input),
+                Effect::StartChild { origin, message } => self.start(*origin, message),
+                Effect::TellChild(child, order) => self.take(child, Input::Order(order)),
+                Effect::TellParent(parent, ended) => {
+                    self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
+                }
+            }
+        }
+    }
+
+    /// A step message reaches its worker; an external step its person.
+    fn dispatch(&mut self, id: JobId, step: StepIndex, attempt: u32, input: Message) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (name, external) = (job.graph().step(step).name.clone(), job.graph().step(step).external);
+        self.inputs.entry(name.clone()).or_default().push(input.clone());
+        let seen: Value = serde_json::from_str(&input.to_text()).unwrap_or(Value::Null);
+        let act = match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &seen)) {
+            Some(Some(act)) => act.clone(),
+            // No act fits, or nobody is there for an external step.
+            Some(None) => Act { silent: true, ..Act::default() },
+            None => Act { silent: external, ..Act::default() },
+        };
+        for told in &act.progress {
+            let reply = Reply::Progress(progress(told).into());
+            self.plan(told.after.0, Coming::Reply { job: id, step, name: name.clone(), attempt, reply });
+        }
+        if act.silent {
+            return;
+        }
+        let reply = if let Some(reason) = &act.dead_letter {
+            Reply::DeadLettered { queue: name.to_string(), reason: reason.clone() }
+        } else if let Some(error) = &act.error {
+            Reply::Error(serde_json::json!({ "error": error, "retryable": act.retryable.unwrap_or(true) }).to_string().into())
+        } else if let Some(raw) = &act.raw {
+            Reply::Result(raw.clone().into())
+        } else {
+            Reply::Result(act.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into())
+        };
+        self.plan(act.after.0, Coming::Reply { job: id, step, name, attempt, reply });
+    }
+
+    fn tell(&mut self, text: String) {
+        if self.story.len() < STORY_LINES_MAX {
+            let at = humantime::format_duration(Duration::from_millis(u64::try_from((self.now.0 - BEGIN_NS) / 1_000_000).unwrap_or_default()));
+            self.story.push(format!("{at:>12}  {text}"));
+        }
+    }
+
+    fn tell_entry(&mut self, id: JobId, entry: &Entry) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let name = |step: &StepIndex| job.graph().step(*step).name.to_string();
+        let text = match entry {
+            Entry::StepStarted { step, attempt, .. } => format!("step {} starts, attempt {attempt}", name(step)),
+            Entry::StepProgressed { step, progress, .. } => format!("step {} tells {}", name(step), serde_json::json!(progress)),
+            Entry::StepCompleted { step, output, .. } => format!("step {} completes with {:.200}", name(step), output.to_text()),
+            Entry::AttemptFailed { step, attempt, failure, .. } => format!("attempt {attempt} of step {} fails: {}", name(step), failure.reason),
+            Entry::StepSkipped { step, .. } => format!("step {} is skipped", name(step)),
+            Entry::StepCancelled { step, .. } => format!("step {} is cancelled", name(step)),
+            Entry::StepFailed { step, failure, .. } => format!("step {} fails: {}", name(step), failure.reason),
+            Entry::FanOutStarted { step, items, .. } => format!("step {} fans out over {items} items", name(step)),
+            Entry::FanOutRestarted { step, .. } => format!("step {} goes on with what has no result", name(step)),
+            Entry::FanOutCompleted { step, .. } => format!("step {} has gathered all results", name(step)),
+            Entry::JobCompleted { .. } => "completed".to_owned(),
+            Entry::JobFailed { reason, .. } => format!("failed: {reason}"),
+            Entry::JobCancelled { reason, .. } => format!("cancelled: {reason}"),
+            Entry::JobPaused { .. } => "paused".to_owned(),
+            Entry::JobResumed { .. } => "resumed".to_owned(),
+            Entry::JobRetried { .. } => "retried".to_owned(),
+            Entry::JobRerun { step, .. } => format!("rerun from step {}", name(step)),
+            Entry::JobCreated { .. }
+            | Entry::StepConfirmed { .. }
+            | Entry::StepUnconfirmed { .. }
+            | Entry::ChildrenStarted { .. }
+            | Entry::ChildCompleted { .. }
+            | Entry::ChildFailed { .. } => return,
+        };
+        let of = if id == JOB_ID { "job".to_owned() } else { format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index)) };
+        self.tell(format!("{of}: {text}"));
+    }
+}
+
+fn operation(act: &UserAct) -> Result<Operation, String> {
+    Ok(match (act.operation.as_str(), &act.step) {
+        ("cancel", None) => Operation::Cancel { reason: "by a user".into() },
+        ("pause", None) => Operation::Pause,
+        ("resume", None) => Operation::Resume,
+        ("retry", None) => Operation::Retry,
+        ("rerun", Some(step)) => Operation::Rerun { step: step.clone() },
+        ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
+        (other, _) => return Err(format!("users: {other:?} is none of cancel, pause, resume, retry (without a step) and rerun (with one)")),
+    })
+}
+
+fn progress(told: &Told) -> String {
+    let Told { status, progress, message, .. } = told;
+    serde_json::json!({ "status": status, "progress": progress, "message": message }).to_string()
+}
+
+fn nanoseconds(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn context(now: Timestamp, claims: &Reserved) -> Context<'_> {
+    const LIMITS: Limits = Limits { step_message_bytes_max: 16 << 20, reply_bytes_max: 16 << 20, depth_max: 32, window: 10_000 };
+    Context { now, limits: &LIMITS, claims }
+}
