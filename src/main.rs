@@ -30,6 +30,10 @@ fn main() -> ExitCode {
             Ok(false) => ExitCode::FAILURE,
             Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
         },
+        Command::Schema => match cli::schema(&mut out) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+        },
         Command::Test { files, verbose, json } => match cli::test::test(&files, verbose, json, &mut out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

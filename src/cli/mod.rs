@@ -9,9 +9,10 @@ pub mod test;
 mod watch;
 
 use crate::engine::JobId;
+use crate::load::json_schema;
 use crate::settings::Overrides;
 use clap::{Args, Parser, Subcommand};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the JSON Schema of workflow files, for editors
+    Schema,
     /// Rehearse workflows in virtual time, with scripted workers, as test files say
     Test {
         /// Test files
@@ -266,6 +269,17 @@ pub struct ClientArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Prints the JSON Schema of workflow files.
+///
+/// # Errors
+///
+/// What writing to `out` gives.
+pub fn schema(out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &json_schema())?;
+    writeln!(out)?;
+    out.flush()
 }
 
 /// Runs a client command.

@@ -9,6 +9,8 @@
 //! here      files → definitions, one for each virtual host; what concerns several workflows or files
 //! ```
 //!
+//! `json_schema` says to editors what `schema` and `values` say here.
+//!
 //! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are limited, so that any file is
 //! loaded or refused in bounded time and memory.
 
@@ -18,6 +20,7 @@ mod duration;
 mod fields;
 mod graph;
 mod idle;
+mod json_schema;
 mod options;
 mod read;
 mod report;
@@ -29,6 +32,7 @@ mod yaml;
 
 pub use conditions::CONDITION_BYTES_MAX;
 pub use duration::{DURATION_MAX, text as duration_text};
+pub use json_schema::json_schema;
 pub use report::Problem;
 pub use singular::singular;
 pub use yaml::{NESTING_MAX, VALUES_MAX};

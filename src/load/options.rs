@@ -5,7 +5,7 @@ use super::fields::Fields;
 use super::report::Report;
 use super::schema::Place;
 use super::values::{Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number};
-use super::yaml::{Entry, Position, Value};
+use super::yaml::{Entry, Position, Scalar, Value};
 use super::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX, duration};
 use crate::engine::words::quoted;
 use crate::engine::{Millis, OnFailure, Retry, StatusWords};
@@ -88,7 +88,7 @@ fn statuses(fields: &Fields<'_>, report: &mut Report) -> Vec<Arc<str>> {
         }
     }
     if let Some(entry) = fields.get("statuses")
-        && matches!(&entry.value.value, Value::List(items) if items.is_empty())
+        && (matches!(&entry.value.value, Value::List(items) if items.is_empty()) || matches!(entry.value.value, Value::Scalar(Scalar::Null, _)))
     {
         report.error(entry.place(), "the list \"statuses\" is empty; its first word is the status while the step runs");
     }

@@ -2,6 +2,7 @@
 
 mod conditions;
 mod hostile;
+mod json_schema;
 mod options;
 
 use proptest::prelude::*;

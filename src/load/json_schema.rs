@@ -1,0 +1,110 @@
+//! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the values mean to each other
+//! (dependencies, tasks, conditions) no schema can say.
+
+use super::schema::{EXTENSION_PREFIX, KEYS, Key, Kind, Place};
+use super::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
+use serde_json::{Map, Value, json};
+
+const NAME: &str = "[A-Za-z][A-Za-z0-9_-]*";
+const TEXT: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
+const SPAN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
+const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
+
+/// The schema (draft-07, which editors read) of workflow files.
+pub fn json_schema() -> Value {
+    let mut schema = mapping(Place::File, "A workflow file of workflow-manager.");
+    schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
+    schema.insert("title".to_owned(), json!("Workflow file"));
+    let prefix = format!("^{EXTENSION_PREFIX}");
+    schema.insert("patternProperties".to_owned(), json!({ prefix: { "description": "Left to you: anchors, other programs." } }));
+    let definitions = json!({
+        "workflow": mapping(Place::Workflow, "A graph of steps. A job is one run of it."),
+        "task": mapping(Place::Task, "A child workflow, started once for each item of a list."),
+        "step": mapping(Place::Step, "A node of the graph: a message to a queue, a task, or an external action."),
+        "retry": mapping(Place::Retry, "When and how often a failed attempt is followed by another."),
+    });
+    schema.insert("definitions".to_owned(), definitions);
+    Value::Object(schema)
+}
+
+fn mapping(place: Place, about: &str) -> Map<String, Value> {
+    let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != Kind::Later);
+    let properties: Map<String, Value> = keys().map(|key| (key.name.to_owned(), property(key))).collect();
+    let required: Vec<&str> = keys().filter(|key| key.required).map(|key| key.name).collect();
+    let schema = json!({
+        "type": "object",
+        "description": about,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    });
+    if let Value::Object(schema) = schema { schema } else { Map::new() }
+}
+
+fn property(key: &Key) -> Value {
+    let mut schema = value(key.kind);
+    // Draft-07 readers ignore what stands beside a `$ref`.
+    if schema.get("$ref").is_some() {
+        schema = json!({ "allOf": [schema] });
+    }
+    schema["description"] = json!(key.about);
+    schema
+}
+
+fn value(kind: Kind) -> Value {
+    match kind {
+        Kind::Name => json!({ "type": "string", "pattern": whole(NAME), "maxLength": NAME_BYTES_MAX }),
+        Kind::Dependencies => json!({
+            "type": ["array", "null"],
+            "items": { "type": "string", "pattern": whole(&format!("({NAME}|__start__)")), "maxLength": NAME_BYTES_MAX },
+        }),
+        Kind::Text => json!({ "type": "string", "pattern": whole(TEXT), "minLength": 1, "maxLength": TEXT_BYTES_MAX }),
+        Kind::TextOrNothing => json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX }),
+        Kind::Queue => both(value(Kind::Text), json!({ "not": { "pattern": "^amq\\." } })),
+        Kind::Texts(most) => json!({ "type": ["array", "null"], "items": value(Kind::Text), "uniqueItems": true, "maxItems": most }),
+        Kind::Words(most) => json!({ "type": "array", "items": value(Kind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most }),
+        Kind::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Kind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
+        Kind::Span => json!({ "type": "string", "pattern": whole(SPAN), "minLength": 2, "examples": ["500ms", "30s", "1h30m", "3d"] }),
+        Kind::SpanAboveNothing => both(value(Kind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } })),
+        Kind::Tolerance => json!({
+            "anyOf": [{ "type": "integer", "minimum": 0, "maximum": u32::MAX }, { "type": "string", "pattern": whole(SHARE) }],
+            "examples": [5, "10%"],
+        }),
+        Kind::Condition => {
+            json!({ "type": "string", "minLength": 1, "maxLength": CONDITION_BYTES_MAX, "examples": ["input.count > 0", "steps[\"check\"].status == \"PASSED\""] })
+        }
+        Kind::Boolean => json!({ "type": "boolean" }),
+        Kind::Choice(words) => json!({ "type": "string", "enum": words }),
+        Kind::Mapping(place) => reference(place),
+        Kind::Mappings(place, 0, most) => json!({ "type": ["array", "null"], "items": reference(place), "maxItems": most }),
+        Kind::Mappings(place, least, most) if most == usize::MAX => json!({ "type": "array", "items": reference(place), "minItems": least }),
+        Kind::Mappings(place, least, most) => json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most }),
+        Kind::Later => json!(false),
+    }
+}
+
+/// Both schemas, which have no keyword in common.
+fn both(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+    }
+    one
+}
+
+/// The pattern of a whole text.
+fn whole(pattern: &str) -> String {
+    format!("^{pattern}$")
+}
+
+fn reference(place: Place) -> Value {
+    let name = match place {
+        Place::File => return json!({ "$ref": "#" }),
+        Place::Workflow => "workflow",
+        Place::Task => "task",
+        Place::Step => "step",
+        Place::Retry => "retry",
+    };
+    json!({ "$ref": format!("#/definitions/{name}") })
+}
