@@ -58,7 +58,7 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     for warning in &loaded.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    let blank = if loaded.warnings.is_empty() && workflows == 0 { "" } else { "\n" };
+    let blank = if loaded.warnings.is_empty() { "" } else { "\n" };
     writeln!(out, "{blank}valid: {}, {}", counted(workflows, "workflow"), counted(loaded.warnings.len(), "warning"))
 }
 
