@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// The most that the ring keeps for slow readers, in bytes of events.
-const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
+const RING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The most that a reader is given at once, in bytes of events.
 const BATCH_BYTES_MAX: usize = 64 * 1024;

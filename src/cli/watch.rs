@@ -40,7 +40,7 @@ pub(super) fn watch(id: Option<JobId>, arguments: &ClientArguments, out: &mut dy
     let path = id.map_or_else(|| "/api/events".to_owned(), |id| format!("/api/job/{id}/events"));
     let mut name = String::new();
     for line in client.stream(&path)?.lines() {
-        let line = line.map_err(|error| client.unreachable(format!("the stream of events broke off: {error}")))?;
+        let line = line.map_err(|error| client.unreachable(format!("the stream of events has ended: {error}")))?;
         if let Some(text) = line.strip_prefix("event: ") {
             text.clone_into(&mut name);
         }

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod embedded;
+mod events;
 mod floors;
 mod fuzzed;
 mod journal;

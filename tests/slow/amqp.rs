@@ -14,11 +14,11 @@ use std::{
 
 use futures_util::StreamExt;
 use lapin::{
-    Acker, BasicProperties, Channel, Connection, ConnectionProperties,
+    Acker, BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     message::Delivery,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-        QueueDeclareOptions, QueueDeleteOptions,
+        ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
     },
     types::{AMQPValue, FieldTable, LongString},
 };
@@ -341,6 +341,19 @@ impl Client {
     pub(crate) fn declare(&self, queue: &str, arguments: FieldTable) {
         let declared = block_on("a queue is declared", self.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments));
         declared.unwrap_or_else(|error| panic!("the declaration of {queue}: {error}"));
+    }
+
+    #[track_caller]
+    pub(crate) fn declare_exchange(&self, exchange: &str, kind: &str) {
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let declared = self.channel.exchange_declare(exchange.into(), ExchangeKind::Custom(kind.to_owned()), options, FieldTable::default());
+        block_on("an exchange is declared", declared).unwrap();
+    }
+
+    #[track_caller]
+    pub(crate) fn bind(&self, queue: &str, exchange: &str, key: &str) {
+        let bound = self.channel.queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default());
+        block_on("a queue is bound", bound).unwrap();
     }
 
     #[track_caller]

@@ -13,6 +13,7 @@ mod chaos;
 mod cli;
 mod conformance;
 mod durability;
+mod events;
 mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
@@ -23,4 +24,5 @@ mod overload;
 mod power_loss;
 mod refusals;
 mod soak;
+mod webhook;
 mod workers;
