@@ -17,7 +17,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -44,6 +44,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub struct Webhook {
     settings: WebhookSettings,
     metrics: Metrics,
+    /// Pauses are told by a clock that nobody sets, from the time at which it was looked at first.
+    since: (Timestamp, Instant),
     desk: Mutex<Desk>,
     wake: Condvar,
     idle: Notify,
@@ -102,6 +104,7 @@ impl Webhook {
         settings.webhook.is_on().then(|| Webhook {
             settings: settings.webhook.clone(),
             metrics: metrics.clone(),
+            since: (clock::now(), clock::instant()),
             desk: Mutex::new(Desk { has_more: true, ..Desk::default() }),
             wake: Condvar::new(),
             idle: Notify::new(),
@@ -145,6 +148,10 @@ impl Webhook {
         let _ = tokio::time::timeout(STOP_WAIT, ended).await;
     }
 
+    fn now(&self) -> Timestamp {
+        later(self.since.0, self.since.1.elapsed())
+    }
+
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +159,7 @@ impl Webhook {
     fn deliver_all(&self, shared: &Shared, agent: &Agent) {
         let mut desk = self.desk();
         loop {
-            match desk.next(clock::now(), &self.settings) {
+            match desk.next(self.now(), &self.settings) {
                 Next::End => return,
                 Next::Wait(time) => {
                     self.forget(&mut desk, shared, 1);
@@ -213,7 +220,7 @@ impl Webhook {
         };
         self.metrics.webhook_deliveries.with_label_values(&[label]).inc();
         let was_failing = desk.failures > 0;
-        let expired = desk.settle(delivery, &outcome, clock::now(), &self.settings);
+        let expired = desk.settle(delivery, &outcome, self.now(), &self.settings);
         if expired {
             self.metrics.webhook_deliveries.with_label_values(&["expired"]).inc();
         }

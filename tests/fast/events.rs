@@ -65,7 +65,7 @@ impl Told {
     /// The types without their prefix, with the step.
     fn names(&self) -> Vec<String> {
         let name = |event: &Value| {
-            let kind = event["type"].as_str().unwrap().strip_prefix("workflow-manager.").unwrap();
+            let kind = event["type"].as_str().and_then(|kind| kind.strip_prefix("workflow-manager.")).expect("a type");
             format!("{kind} {}", event["data"]["step"].as_str().unwrap_or_default()).trim_end().to_owned()
         };
         self.events.iter().map(name).collect()

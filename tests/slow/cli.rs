@@ -136,7 +136,7 @@ fn wrong_usage_is_exit_code_2() {
 fn help_names_the_commands() {
     let help = run(command().arg("--help"));
     assert_eq!(help.code, Some(0), "{help}");
-    for word in ["serve", "check", "schema", "run", "jobs", "job"] {
+    for word in ["serve", "check", "schema", "test", "run", "jobs", "search", "job", "watch", "why", "retry", "complete"] {
         assert!(help.stdout.contains(word), "no {word} in {help}");
     }
     let version = run(command().arg("--version"));

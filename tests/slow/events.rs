@@ -83,7 +83,7 @@ impl Reading {
             let mut sent = Sent { id: String::new(), name: String::new(), data: Value::Null };
             for line in body.lines() {
                 let Ok(line) = line else { return };
-                let _nobody_reads = match line.split_once(": ") {
+                match line.split_once(": ") {
                     Some(("id", id)) => id.clone_into(&mut sent.id),
                     Some(("event", name)) => name.clone_into(&mut sent.name),
                     Some(("data", data)) => {
@@ -93,7 +93,7 @@ impl Reading {
                     _ => {
                         let _gone = comment.send(line);
                     }
-                };
+                }
             }
         });
         Reading { items, comments }
