@@ -43,6 +43,8 @@ pub struct Metrics {
     pub job_duration: HistogramVec,
     /// `workflow_replies_rejected_total{reason}`: replies that changed nothing.
     pub rejected: IntCounterVec,
+    /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that got no job.
+    pub calls_refused: IntCounterVec,
     /// `workflow_jobs_created_total{workflow}`: top-level jobs.
     pub jobs_created: IntCounterVec,
     /// `workflow_jobs_ended_total{workflow,state}`: top-level jobs.
@@ -101,6 +103,7 @@ impl Metrics {
             step_duration: kept.histograms("step_duration_seconds", "time from a step's first dispatch to its end", &["workflow", "step"]),
             job_duration: kept.histograms("job_duration_seconds", "time from a top-level job's creation to its end", &["workflow", "state"]),
             rejected: kept.counters("replies_rejected_total", "replies that changed nothing", &["reason"]),
+            calls_refused: kept.counters("calls_refused_total", "messages on workflows' queues that got no job", &["workflow", "reason"]),
             jobs_created: kept.counters("jobs_created_total", "top-level jobs created", &["workflow"]),
             jobs_ended: kept.counters("jobs_ended_total", "top-level jobs ended", &["workflow", "state"]),
             jobs: kept.gauges("jobs", "top-level jobs that take input", &["workflow", "state"]),

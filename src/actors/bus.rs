@@ -5,8 +5,8 @@ use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::{Mail, Owner};
-use crate::bus::{Bus, BusEvent, BusState, EventSink, Notice, QueueLook, StepMessage};
-use crate::engine::Input;
+use crate::bus::{Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueLook, Receipt};
+use crate::engine::{Input, JobId};
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub struct BusActor {
 
 /// What a bus can be told.
 pub enum BusInput {
-    /// Publish a step message.
-    Publish(StepMessage),
+    /// Publish a message.
+    Publish(BusMessage),
     /// Look at a queue.
     Inspect(Arc<str>, oneshot::Sender<QueueLook>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
@@ -67,6 +67,23 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
     let (shared, vhost): (_, Arc<str>) = (shared.clone(), vhost.into());
     Arc::new(move |event| match event {
         BusEvent::Delivered(delivery) => shared.wiring().router.post(RouterInput::Delivered(delivery)),
+        BusEvent::Called { workflow, delivery } => {
+            let workflow = if vhost.is_empty() { workflow } else { format!("{vhost}/{workflow}").into() };
+            shared.wiring().router.post(RouterInput::Called { workflow, delivery });
+        }
+        BusEvent::Answered { job, receipt, is_unroutable } => {
+            if is_unroutable {
+                unroutable(&shared, &vhost, job);
+            }
+            match receipt {
+                Receipt::Refusal(ack) => ack.ack(),
+                Receipt::Job { caller, end } => {
+                    if let Some(mailbox) = shared.routes.find(job) {
+                        mailbox.post(JobInput::Take { input: Input::Answered { caller, end }, ack: None });
+                    }
+                }
+            }
+        }
         BusEvent::Confirmed { job, step, attempt } => {
             // A job that has ended needs no confirm.
             if let Some(mailbox) = shared.routes.find(job) {
@@ -90,6 +107,14 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
             shared.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
         }
     })
+}
+
+/// The queue that a caller named is not there: nobody can be told.
+fn unroutable(shared: &Shared, vhost: &str, job: JobId) {
+    shared.metrics.bus_notices.with_label_values(&[vhost, "unanswerable"]).inc();
+    if shared.throttle.may_log("unanswerable") {
+        tracing::warn!(%job, vhost, "the queue that a caller waits at is not there: its answer is dropped (logged once a minute)");
+    }
 }
 
 impl Actor for BusActor {

@@ -212,7 +212,9 @@ impl<'a> Teller<'a> {
             | Entry::StepUnconfirmed { .. }
             | Entry::ChildrenStarted { .. }
             | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. } => {}
+            | Entry::ChildFailed { .. }
+            | Entry::CallerJoined { .. }
+            | Entry::CallerAnswered { .. } => {}
         }
     }
 

@@ -1,17 +1,18 @@
 //! The shell of [`crate::engine::Job`]: one actor per running job, one per child job under way. It takes inputs, lets the
 //! engine decide, and sends the record with its effects to the journal. It does nothing else.
 
+use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
 use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
-use crate::bus::{Acknowledge, StepMessage};
+use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Receipt, StepMessage};
 use crate::engine::id::span_id;
 use crate::engine::{
-    ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin, Rejected,
-    StepIndex, Timestamp,
+    Caller, ChildEnd, ChildOutcome, Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin,
+    Rejected, StepIndex, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -57,6 +58,8 @@ pub enum JobInput {
         /// Answered after the commit of the job's creation.
         answer: oneshot::Sender<Answer>,
     },
+    /// A message on its workflow's queue asks for a job under the same id.
+    Called(Call),
     /// A client ends the job: cancels it, or has it deleted.
     End(oneshot::Sender<Answer>),
     /// A client asks something of it; answered after the commit.
@@ -91,8 +94,10 @@ pub enum Start {
         origin: Arc<Origin>,
         /// Its message.
         message: Message,
-        /// For a top-level job: answered after the commit.
-        answer: Option<oneshot::Sender<Answer>>,
+        /// Who is to be told its end.
+        caller: Option<Caller>,
+        /// For a top-level job: what follows the commit. The answer to the client, or the ack of the call.
+        release: Vec<Outgoing>,
     },
     /// With a job from the journal.
     Recovered {
@@ -147,31 +152,36 @@ impl JobActor {
     fn begin(&mut self, start: Start, ctx: &mut actix::Context<Self>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         match start {
-            Start::New { origin, message, answer } => {
+            Start::New { origin, message, caller, mut release } => {
                 let context = Context { now, limits: &shared.limits, claims: &shared.routes };
-                let (owned, id) = ((*origin).clone(), self.id);
-                let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| Job::create(owned, message, &context))) else {
-                    return self.never_began(&origin, ctx);
+                let (owned, waits) = ((*origin).clone(), caller.clone());
+                let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| Job::create_for(owned, message, waits, &context))) else {
+                    return self.never_began(&origin, caller, release, ctx);
                 };
                 self.job = Some(job);
                 let created = Created { origin, root: self.root, parent: self.parent };
-                let mut answer: Vec<Outgoing> = answer.map(|to| Outgoing::Answer(to, Answer::Created(id))).into_iter().collect();
                 if faults::planted("answer before commit") {
-                    answer.drain(..).for_each(|outgoing| outgoing.release(&shared));
+                    release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
-                self.append(decision, Some(created), now, answer);
+                self.append(decision, Some(created), now, release);
             }
             Start::Recovered { job, effects } => self.resume(*job, effects),
         }
     }
 
-    /// A panic before the job was journaled: a client gets no answer, a parent is told.
-    fn never_began(&self, origin: &Origin, ctx: &mut actix::Context<Self>) {
+    /// A panic before the job was journaled: a client gets no answer, a parent or caller is told.
+    fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         self.shared.routes.remove(self.id, self.number, origin.parent.is_none());
         if let Some(parent) = origin.parent {
             let outcome = ChildOutcome::Failed("the creation of the child job panicked".into());
             Outgoing::ToParent(parent, ChildEnd { child: self.id, round: 0, outcome }).release(&self.shared);
+        }
+        for outgoing in release {
+            if let Outgoing::Ack(ack) = outgoing {
+                let refusal = Refusal { kind: "creation_panicked", reason: "the creation of the job panicked".to_owned() };
+                Refused { definition: origin.definition.clone(), id: self.id, caller: caller.clone(), ack }.tell(&refusal, &self.shared);
+            }
         }
         ctx.stop();
     }
@@ -212,6 +222,7 @@ impl JobActor {
         match input {
             JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
+            JobInput::Called(call) => self.called(call),
             JobInput::End(answer) => self.end(answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { vhost, queue, done } => {
@@ -221,8 +232,18 @@ impl JobActor {
             }
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
-            JobInput::Close => ctx.stop(),
+            JobInput::Close => self.close(ctx),
         }
+    }
+
+    fn close(&mut self, ctx: &mut actix::Context<Self>) {
+        let goes_on = self.job.as_ref().is_some_and(|job| !job.is_closed());
+        // It was brought back by what came between its closing and this.
+        if goes_on && self.shared.routes.claim(self.id) {
+            let mailbox = Mailbox::new(ctx.address(), usize::MAX, self.shared.job_kind.clone());
+            return self.shared.routes.insert(self.id, self.number, self.parent.is_none(), mailbox);
+        }
+        ctx.stop();
     }
 
     fn rebuilt(&mut self, recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
@@ -310,6 +331,18 @@ impl JobActor {
         }
     }
 
+    fn called(&mut self, call: Call) {
+        let Some(job) = &self.job else { return };
+        let known = Known { is_child: self.parent.is_some(), workflow: &job.definition().full_name(), message: Some(job.message()) };
+        match call.join(known, &self.shared) {
+            None => {}
+            Some((Some(caller), ack)) if !job.owes(&caller) => self.take(Input::Called(caller), vec![Outgoing::Ack(ack)]),
+            // Behind the commit of its caller's first message, which may still be under way.
+            Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
+        }
+        self.close_if_over();
+    }
+
     fn end(&mut self, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
         if !job.state().is_ended() {
@@ -352,8 +385,16 @@ impl JobActor {
         self.observe(&decision, now);
         self.count();
         faults::observe("job::decided", || (self.number, self.job.clone()));
-        let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. }]);
+        let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. } | Entry::CallerAnswered { .. }]);
         let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
+        let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) =
+            effects.partition(|outgoing| matches!(outgoing, Outgoing::Send(_, BusMessage::Answer(_))));
+        if faults::planted("caller answered before commit") {
+            answers.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+        } else {
+            release.extend(answers);
+        }
+        let effects = effects.into_iter();
         if faults::planted("effects before commit") {
             effects.for_each(|outgoing| outgoing.release(&self.shared));
         } else {
@@ -376,13 +417,17 @@ impl JobActor {
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let definition = job.definition();
-                Outgoing::Dispatch(Arc::from(&*definition.vhost), step_message(job, definition, step, attempt, &input, now))
+                Outgoing::Send(Arc::from(&*definition.vhost), BusMessage::Step(step_message(job, definition, step, attempt, &input, now)))
             }
             Effect::StartChild { origin, message } => {
                 Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))
             }
             Effect::TellChild(id, order) => Outgoing::ToChild(id, order),
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
+            Effect::AnswerCaller { caller, end } => {
+                let answer = caller_answer(job, caller, end, self.shared.limits.step_message_bytes_max, now)?;
+                Outgoing::Send(Arc::from(&*job.definition().vhost), BusMessage::Answer(answer))
+            }
         })
     }
 }
@@ -399,9 +444,35 @@ fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u3
         queue: run.queue.clone(),
         priority: run.priority,
         traceparent: traceparent(job, step, attempt),
-        timestamp_s: u64::try_from(now.0 / 1_000_000_000).unwrap_or_default(),
+        timestamp_s: clock::seconds(now),
         body: input.to_text().into(),
     }
+}
+
+/// How the job ended, for its caller.
+fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, now: Timestamp) -> Option<CallerAnswer> {
+    let reason = || job.reason().map_or("no reason", |reason| &**reason);
+    let result = match job.state() {
+        JobState::Running | JobState::Paused => return None,
+        JobState::Completed => Ok(job.result().to_text()),
+        // Whoever asked may have it tried again, as a job of its own.
+        JobState::Failed => Err(CallerAnswer::error(reason(), true)),
+        JobState::Cancelled => Err(CallerAnswer::error(&format!("cancelled: {}", reason()), false)),
+    };
+    let result = result.and_then(|text| {
+        let bytes = text.len();
+        let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
+        if bytes > bytes_max { Err(CallerAnswer::error(&too_large(), false)) } else { Ok(text.into()) }
+    });
+    Some(CallerAnswer {
+        caller: job.caller(caller)?.clone(),
+        workflow: job.definition().full_name().into(),
+        job: job.id(),
+        is_error: result.is_err(),
+        timestamp_s: clock::seconds(now),
+        body: result.unwrap_or_else(|error| error),
+        receipt: Receipt::Job { caller, end },
+    })
 }
 
 /// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a message sent again

@@ -6,6 +6,7 @@
 
 pub mod announcer;
 pub mod bus;
+pub mod call;
 pub mod clock;
 pub mod events;
 pub mod feeds;

@@ -85,6 +85,10 @@ impl JobActor {
                 }
                 Entry::ChildCompleted { step, index, .. } => tracing::trace!(job = %self.id, step = %name(*step), index, "child completed"),
                 Entry::ChildFailed { step, index } => tracing::debug!(job = %self.id, step = %name(*step), index, "child failed"),
+                Entry::CallerJoined { caller } => {
+                    tracing::debug!(job = %self.id, reply_to = %caller.reply_to, correlation_id = caller.correlation_id.as_deref(), "a caller waits for the end");
+                }
+                Entry::CallerAnswered { caller } => tracing::debug!(job = %self.id, caller, "caller answered"),
                 Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),
             }
         }

@@ -6,7 +6,7 @@ use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::webhook::Webhook;
-use crate::bus::{Acknowledge, StepMessage};
+use crate::bus::{Acknowledge, BusMessage};
 use crate::engine::{ChildEnd, Input, JobId, JobState, Message, Objection, Order, Origin, Parent};
 use crate::faults;
 use crate::journal::JobNumber;
@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 pub enum Outgoing {
     /// Take the delivery off its queue.
     Ack(Acknowledge),
-    /// Publish a step message on the bus of a virtual host.
-    Dispatch(Arc<str>, StepMessage),
+    /// Publish a message on the bus of a virtual host.
+    Send(Arc<str>, BusMessage),
     /// Start a child job.
     StartChild(Box<NewChild>),
     /// Tell a child job.
@@ -147,11 +147,12 @@ impl Outgoing {
                 faults::hit("outbox::ack");
                 acknowledge.ack();
             }
-            Outgoing::Dispatch(vhost, message) => {
+            Outgoing::Send(vhost, message) => {
                 faults::hit("outbox::dispatch");
+                let (job, step, _) = message.place();
                 match shared.bus(&vhost) {
                     Some(bus) => bus.post(super::bus::BusInput::Publish(message)),
-                    None => tracing::error!(%vhost, job = %message.job, step = %message.step_name, "no bus for the virtual host"),
+                    None => tracing::error!(%vhost, %job, step, "no bus for the virtual host"),
                 }
             }
             Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),

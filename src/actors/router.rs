@@ -1,5 +1,6 @@
 //! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
 
+use super::call::{Call, Refusal};
 use super::job::{self, JobActor, JobInput, Spawn, Start};
 use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
 use super::shared::Shared;
@@ -11,6 +12,7 @@ use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -76,7 +78,7 @@ impl Routes {
         self.roots.load(Ordering::Relaxed)
     }
 
-    fn has(&self, id: JobId) -> bool {
+    pub(super) fn has(&self, id: JobId) -> bool {
         self.table.contains_key(&id)
     }
 
@@ -94,13 +96,24 @@ impl Routes {
 
 /// The one router of a process.
 pub struct Router {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
+    /// Calls that came while the manager takes no jobs, in their order.
+    pub(super) waiting: VecDeque<Call>,
+    /// They are tried again after a pause that has begun.
+    pub(super) is_waiting: bool,
 }
 
 /// What the router can be told.
 pub enum RouterInput {
     /// A message came in on a reply queue.
     Delivered(Delivery),
+    /// A message came in on a workflow's queue.
+    Called {
+        /// The workflow's full name.
+        workflow: Arc<str>,
+        /// The message.
+        delivery: Delivery,
+    },
     /// A client asks for a job.
     Create(NewJob),
     /// A parent starts a child job.
@@ -132,6 +145,8 @@ pub enum Errand {
     Order(JobId, Order),
     /// A client asks something of it.
     Operate(Operation, oneshot::Sender<Answer>),
+    /// A message on its workflow's queue asks for it: it is told how it ended.
+    Call(Call),
 }
 
 /// A top-level job that a client asks for.
@@ -149,12 +164,13 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared }
+        Router { shared, waiting: VecDeque::new(), is_waiting: false }
     }
 
-    fn receive(&self, input: RouterInput) {
+    fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
             RouterInput::Delivered(delivery) => self.deliver(delivery),
+            RouterInput::Called { workflow, delivery } => self.called(&workflow, delivery, ctx),
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
             RouterInput::ToJob(id, input) => {
@@ -164,7 +180,7 @@ impl Router {
             }
             RouterInput::ToChild(id, order) => self.tell_child(id, order),
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
-            RouterInput::Revived(recovered, errand) => self.revived(recovered.map(|recovered| *recovered), errand),
+            RouterInput::Revived(recovered, errand) => self.revived(recovered.map(|recovered| *recovered), errand, ctx),
             RouterInput::End(id, answer) => self.end(id, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
@@ -226,7 +242,8 @@ impl Router {
         let id = job.id.unwrap_or_else(clock::new_id);
         let origin = Origin { id, definition: job.definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
         let number = self.shared.take_number();
-        let start = Start::New { origin: Arc::new(origin), message: job.message, answer: Some(job.answer) };
+        let release = vec![Outgoing::Answer(job.answer, Answer::Created(id))];
+        let start = Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
         job::spawn(&self.shared, Spawn { id, number, root: number, parent: None, start });
     }
 
@@ -251,7 +268,7 @@ impl Router {
         }
         origin.created = clock::now();
         let number = self.shared.take_number();
-        let start = Start::New { origin: Arc::new(origin), message: child.message, answer: None };
+        let start = Start::New { origin: Arc::new(origin), message: child.message, caller: None, release: Vec::new() };
         job::spawn(&self.shared, Spawn { id, number, root: child.root, parent: Some(child.parent), start });
     }
 
@@ -283,17 +300,19 @@ impl Router {
     }
 
     /// An ended job goes on: its actor is made from the journal, behind all that was committed.
-    fn revive(&self, number: JobNumber, errand: Errand) {
+    pub(super) fn revive(&self, number: JobNumber, errand: Errand) {
         self.shared.wiring().journal.post(super::journal::JournalInput::Revive(number, errand));
     }
 
-    fn revived(&self, recovered: Option<Recovered>, errand: Errand) {
-        let shared = &self.shared;
+    fn revived(&mut self, recovered: Option<Recovered>, errand: Errand, ctx: &mut Context<Self>) {
+        let shared = self.shared.clone();
+        let shared = &shared;
         let Some(Recovered { number, root, parent, job, .. }) = recovered else {
             return match errand {
                 // Deleted with its top-level job.
                 Errand::Order(..) => {}
                 Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
+                Errand::Call(call) => self.take_call(call, ctx),
             };
         };
         let id = job.id();
@@ -314,6 +333,8 @@ impl Router {
                 }
                 (Some(refusal), Errand::Operate(_, answer)) => tell(answer, refusal),
                 (Some(_), Errand::Order(_, order)) => self.cannot_retry(&job, &order),
+                (Some(Answer::Conflict(reason)), Errand::Call(call)) => call.refuse(&Refusal { kind: "conflict", reason }, shared),
+                (Some(_), Errand::Call(call)) => self.take_call(call, ctx),
             }
             return;
         }
@@ -325,6 +346,7 @@ impl Router {
         mailbox.post(match errand {
             Errand::Order(_, order) => JobInput::Take { input: Input::Order(order), ack: None },
             Errand::Operate(operation, answer) => JobInput::Operate(operation, answer),
+            Errand::Call(call) => JobInput::Called(call),
         });
     }
 
@@ -365,7 +387,7 @@ impl Owner for Router {
 impl Handler<Mail<RouterInput>> for Router {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<RouterInput>, _: &mut Self::Context) {
-        mail.handle(|input| self.receive(input));
+    fn handle(&mut self, mail: Mail<RouterInput>, ctx: &mut Self::Context) {
+        mail.handle(|input| self.receive(input, ctx));
     }
 }

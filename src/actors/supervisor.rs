@@ -86,7 +86,7 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let mut makers = Vec::new();
-        for (vhost, queues) in queues_by_vhost(definitions.values()) {
+        for (vhost, queues) in queues_by_vhost(&definitions, definitions.values()) {
             if self.shared.bus(&vhost).is_none() {
                 makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
             }
@@ -141,8 +141,17 @@ pub struct Manager {
 /// Makes a bus, on the thread that it will run on.
 pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
-/// Chooses the transport of a virtual host, with the queues of its steps.
-pub type Transport = Arc<dyn Fn(&Settings, &str, Vec<Arc<str>>) -> Result<BusMaker, StartError> + Send + Sync>;
+/// The queues of a virtual host.
+#[derive(Default)]
+pub struct Queues {
+    /// Those of its steps.
+    pub steps: Vec<Arc<str>>,
+    /// The names of its loaded workflows, each of which has a queue as well.
+    pub workflows: Vec<Arc<str>>,
+}
+
+/// Chooses the transport of a virtual host.
+pub type Transport = Arc<dyn Fn(&Settings, &str, Queues) -> Result<BusMaker, StartError> + Send + Sync>;
 
 /// Where the actors run.
 pub enum Threads {
@@ -168,7 +177,7 @@ impl Threads {
 
 /// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the embedded bus with `workers`.
 pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
-    let transport = move |settings: &Settings, vhost: &str, queues: Vec<Arc<str>>| transport(settings, vhost, queues, workers.clone());
+    let transport = move |settings: &Settings, vhost: &str, queues: Queues| transport(settings, vhost, queues, workers.clone());
     start_on(Threads::Own(Vec::new()), settings, definitions, Arc::new(transport))
 }
 
@@ -230,7 +239,7 @@ fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], mut threads
     let definitions = shared.definitions();
     let used = definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
     let mut buses = BTreeMap::new();
-    for (vhost, queues) in queues_by_vhost(used) {
+    for (vhost, queues) in queues_by_vhost(&definitions, used) {
         let maker = transport(&shared.settings, &vhost, queues)?;
         let mailbox = start_bus(shared, &vhost, maker, &threads.next());
         buses.insert(vhost, mailbox);
@@ -270,21 +279,27 @@ fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &Arbit
     Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
 }
 
-/// The virtual hosts of definitions, with their queues.
-fn queues_by_vhost<'a>(definitions: impl Iterator<Item = &'a Arc<Definition>>) -> BTreeMap<String, Vec<Arc<str>>> {
-    let mut found: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
+/// The virtual hosts of `used` definitions and their queues; workflows that are loaded have one each, besides those of their
+/// steps.
+fn queues_by_vhost<'a>(loaded: &Definitions, used: impl Iterator<Item = &'a Arc<Definition>>) -> BTreeMap<String, Queues> {
+    let mut steps: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in definitions {
+    for definition in used {
         if seen.insert(Arc::as_ptr(definition)) {
-            found.entry(definition.vhost.clone()).or_default().extend(definition.queues());
+            steps.entry(definition.vhost.clone()).or_default().extend(definition.queues());
         }
     }
-    found.into_iter().map(|(vhost, queues)| (vhost, queues.into_iter().collect())).collect()
+    let of_vhost = |(vhost, steps): (String, BTreeSet<Arc<str>>)| {
+        let workflows = loaded.values().filter(|definition| definition.vhost == vhost).map(|definition| definition.name.as_str().into());
+        let queues = Queues { steps: steps.into_iter().collect(), workflows: workflows.collect() };
+        (vhost, queues)
+    };
+    steps.into_iter().map(of_vhost).collect()
 }
 
-fn transport(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>, workers: Workers) -> Result<BusMaker, StartError> {
+fn transport(settings: &Settings, vhost: &str, queues: Queues, workers: Workers) -> Result<BusMaker, StartError> {
     if settings.amqp.server.0.is_empty() {
-        return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, sink))));
+        return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, queues.workflows, sink))));
     }
     let checked = amqp::Connector::new(amqp_settings(settings, vhost, queues)).map_err(|error| StartError::Bus(error.to_string()))?;
     Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
@@ -296,11 +311,11 @@ fn topic(settings: &Settings) -> Result<Option<TopicConnector>, StartError> {
     if events.exchange.is_empty() {
         return Ok(None);
     }
-    let connector = TopicConnector::new(amqp_settings(settings, "", Vec::new()), events.exchange.clone(), events.exchange_buffer_max);
+    let connector = TopicConnector::new(amqp_settings(settings, "", Queues::default()), events.exchange.clone(), events.exchange_buffer_max);
     connector.map(Some).map_err(|error| StartError::Bus(error.to_string()))
 }
 
-fn amqp_settings(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>) -> AmqpSettings {
+fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettings {
     let section = &settings.amqp;
     AmqpSettings {
         server: section.server.0.clone(),
@@ -312,7 +327,8 @@ fn amqp_settings(settings: &Settings, vhost: &str, queues: Vec<Arc<str>>) -> Amq
         reconnect_min: section.reconnect_min.0,
         reconnect_max: section.reconnect_max.0,
         heartbeat: section.heartbeat.0,
-        queues,
+        queues: queues.steps,
+        workflows: queues.workflows,
     }
 }
 

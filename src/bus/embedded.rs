@@ -1,7 +1,12 @@
 //! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker, no durability of its
 //! own: it never confirms, so after a restart every running step is dispatched again from the journal.
+//!
+//! A step message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of the process serves that
+//! queue; the job's end is the reply.
 
-use super::{Bus, BusEvent, BusState, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict};
+use super::{
+    Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict, workflow_queue,
+};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +52,8 @@ impl Workers {
 
 /// The queues of this process.
 pub struct EmbeddedBus {
+    /// The workflows of this bus, by their queues.
+    workflows: HashMap<String, Arc<str>>,
     queues: HashMap<Arc<str>, Arc<Queue>>,
     workers: Workers,
     outside: Arc<Outside>,
@@ -68,11 +75,13 @@ struct Unsettled {
 
 #[derive(Clone)]
 struct Reply {
-    correlation_id: String,
-    attempt: u32,
+    correlation_id: Option<String>,
+    attempt: Option<u32>,
     kind: Option<&'static str>,
     dead: Option<super::DeadLetter>,
     body: Bytes,
+    /// It asks for a job of that workflow: the workflow, and the message's id.
+    call: Option<(Arc<str>, String)>,
 }
 
 #[derive(Default)]
@@ -89,12 +98,13 @@ struct Waiting {
 
 impl EmbeddedBus {
     /// A bus with these workers; it reports to `sink` and must be made on an arbiter.
-    pub fn new(workers: Workers, sink: EventSink) -> EmbeddedBus {
+    pub fn new(workers: Workers, workflows: Vec<Arc<str>>, sink: EventSink) -> EmbeddedBus {
         let (settle, settled) = mpsc::unbounded_channel();
         let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
         actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
         (outside.sink)(BusEvent::State(BusState::Connected));
-        EmbeddedBus { queues: HashMap::new(), workers, outside, threads: Vec::new() }
+        let workflows = workflows.into_iter().map(|workflow| (workflow_queue(&workflow), workflow)).collect();
+        EmbeddedBus { workflows, queues: HashMap::new(), workers, outside, threads: Vec::new() }
     }
 
     fn queue(&mut self, name: &Arc<str>) -> Arc<Queue> {
@@ -118,7 +128,14 @@ impl EmbeddedBus {
 }
 
 impl Bus for EmbeddedBus {
-    fn publish(&mut self, message: StepMessage) {
+    fn publish(&mut self, message: BusMessage) {
+        let message = match message {
+            BusMessage::Step(message) => message,
+            BusMessage::Answer(answer) => return self.outside.answer(answer),
+        };
+        if let Some(workflow) = self.workflows.get(&*message.queue).filter(|_| !self.workers.0.contains_key(&*message.queue)) {
+            return self.outside.deliver(call(&message, workflow));
+        }
         let queue = self.queue(&message.queue.clone());
         let mut waiting = guard(&queue.waiting);
         waiting.messages.push_back(message);
@@ -165,22 +182,42 @@ impl Queue {
     }
 }
 
+/// The reply queue of this bus: whatever goes there is a reply.
+const REPLIES: &str = "workflow-manager";
+
+fn call(message: &StepMessage, workflow: &Arc<str>) -> Reply {
+    let call = Some((workflow.clone(), message.message_id()));
+    Reply { correlation_id: Some(message.correlation_id()), attempt: Some(message.attempt), kind: None, dead: None, body: message.body.clone(), call }
+}
+
 fn answer(message: &StepMessage, work: &Worker) -> Reply {
-    let (correlation_id, attempt) = (message.correlation_id(), message.attempt);
+    let (correlation_id, attempt) = (Some(message.correlation_id()), Some(message.attempt));
     match catch_unwind(AssertUnwindSafe(|| work(message))) {
-        Ok(Ok(body)) => Reply { correlation_id, attempt, kind: None, dead: None, body },
+        Ok(Ok(body)) => Reply { correlation_id, attempt, kind: None, dead: None, body, call: None },
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
-            Reply { correlation_id, attempt, kind: Some("error"), dead: None, body: body.into() }
+            Reply { correlation_id, attempt, kind: Some("error"), dead: None, body: body.into(), call: None }
         }
         Err(_) => {
             let dead = super::DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
-            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.clone() }
+            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.clone(), call: None }
         }
     }
 }
 
 impl Outside {
+    /// A caller that is answered: a step of this process.
+    fn answer(&self, answer: CallerAnswer) {
+        let CallerAnswer { caller, job, is_error, body, receipt, .. } = answer;
+        let is_unroutable = *caller.reply_to != *REPLIES;
+        if !is_unroutable {
+            let correlation_id = caller.correlation_id.as_deref().map(str::to_owned);
+            let kind = is_error.then_some("error");
+            self.deliver(Reply { correlation_id, attempt: caller.attempt, kind, dead: None, body, call: None });
+        }
+        (self.sink)(BusEvent::Answered { job, receipt, is_unroutable });
+    }
+
     fn deliver(&self, reply: Reply) {
         let tag = {
             let mut unsettled = guard(&self.unsettled);
@@ -193,12 +230,19 @@ impl Outside {
     }
 
     fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
-        let mut delivery = Delivery::new(Some(reply.correlation_id), reply.body, Settlement::new(tag, 0, self.settle.clone()));
+        let mut delivery = Delivery::new(reply.correlation_id, reply.body, Settlement::new(tag, 0, self.settle.clone()));
         delivery.kind = reply.kind.map(str::to_owned);
-        delivery.attempt = Some(reply.attempt);
+        delivery.attempt = reply.attempt;
         delivery.dead_letter = reply.dead;
         delivery.redelivered = redelivered;
-        (self.sink)(BusEvent::Delivered(delivery));
+        (self.sink)(match reply.call {
+            None => BusEvent::Delivered(delivery),
+            Some((workflow, message_id)) => {
+                delivery.message_id = Some(message_id);
+                delivery.reply_to = Some(REPLIES.to_owned());
+                BusEvent::Called { workflow, delivery }
+            }
+        });
     }
 }
 

@@ -1,13 +1,13 @@
 //! The bus: how step messages go out and replies come in. One trait, several transports: [`amqp`] speaks AMQP 0-9-1 to
 //! RabbitMQ, [`embedded`] keeps the queues in this process.
 //!
-//! A bus never decides anything. It takes step messages until it was told to close, keeps each until the broker has
+//! A bus never decides anything. It takes messages until it was told to close, keeps each until the broker has
 //! confirmed it, and reports what happens through one [`EventSink`].
 
 pub mod amqp;
 pub mod embedded;
 
-use crate::engine::{JobId, StepIndex};
+use crate::engine::{Caller, JobId, StepIndex};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::fmt;
@@ -53,7 +53,110 @@ impl StepMessage {
     }
 }
 
-/// A message that came in on the reply queue: a worker's reply, or a step message that the broker dead-lettered.
+/// What a caller is told: how its job ended, or why there is none (SPEC §4).
+#[derive(Debug)]
+pub struct CallerAnswer {
+    /// Who asked.
+    pub caller: Caller,
+    /// The workflow's full name.
+    pub workflow: Arc<str>,
+    /// The job; of a refusal the one that there is not.
+    pub job: JobId,
+    /// Whether it is `type: error`.
+    pub is_error: bool,
+    /// When it was sent off, in seconds since 1970.
+    pub timestamp_s: u64,
+    /// The result, or the error.
+    pub body: Bytes,
+    /// What follows once the broker has it.
+    pub receipt: Receipt,
+}
+
+/// What becomes of an answer that the broker has taken.
+#[derive(Debug)]
+pub enum Receipt {
+    /// The job hears of it.
+    Job {
+        /// The caller's number in the job.
+        caller: u32,
+        /// Which end of the job the answer is to.
+        end: u32,
+    },
+    /// Of a refusal: the message that is refused has done its part.
+    Refusal(Acknowledge),
+}
+
+impl CallerAnswer {
+    /// `<job UUID>:__end__:<end>:<caller>`: the same when an answer is sent again.
+    pub fn message_id(&self) -> String {
+        match self.receipt {
+            Receipt::Job { caller, end } => format!("{}:__end__:{end}:{caller}", self.job),
+            Receipt::Refusal(_) => format!("{}:__end__", self.job),
+        }
+    }
+
+    /// The body of a `type: error`.
+    pub fn error(reason: &str, retryable: bool) -> Bytes {
+        serde_json::json!({ "error": reason, "retryable": retryable }).to_string().into()
+    }
+}
+
+/// What a bus sends.
+#[derive(Debug)]
+pub enum BusMessage {
+    /// To a worker.
+    Step(StepMessage),
+    /// To whoever asked for a job.
+    Answer(CallerAnswer),
+}
+
+impl From<StepMessage> for BusMessage {
+    fn from(message: StepMessage) -> BusMessage {
+        BusMessage::Step(message)
+    }
+}
+
+impl BusMessage {
+    /// The queue that it goes to.
+    pub fn queue(&self) -> &Arc<str> {
+        match self {
+            BusMessage::Step(message) => &message.queue,
+            BusMessage::Answer(answer) => &answer.caller.reply_to,
+        }
+    }
+
+    /// Whether it is a step message to that queue.
+    pub fn is_step_for(&self, queue: &str) -> bool {
+        matches!(self, BusMessage::Step(message) if *message.queue == *queue)
+    }
+
+    /// Its property `message_id`.
+    pub fn message_id(&self) -> String {
+        match self {
+            BusMessage::Step(message) => message.message_id(),
+            BusMessage::Answer(answer) => answer.message_id(),
+        }
+    }
+
+    /// Its body.
+    pub fn body(&self) -> &Bytes {
+        match self {
+            BusMessage::Step(message) => &message.body,
+            BusMessage::Answer(answer) => &answer.body,
+        }
+    }
+
+    /// Job, step and attempt, for the log.
+    pub fn place(&self) -> (JobId, &str, u32) {
+        match self {
+            BusMessage::Step(message) => (message.job, &message.step_name, message.attempt),
+            BusMessage::Answer(answer) => (answer.job, "__end__", answer.caller.attempt.unwrap_or_default()),
+        }
+    }
+}
+
+/// A message that came in: on the reply queue a worker's reply, or a step message that the broker dead-lettered; on a
+/// workflow's queue one that asks for a job.
 #[derive(Debug)]
 pub struct Delivery {
     /// The property `correlation_id`, unparsed.
@@ -63,6 +166,10 @@ pub struct Delivery {
     /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of a reply if the worker
     /// gives it back.
     pub attempt: Option<u32>,
+    /// The property `message_id`; looked at on a workflow's queue alone.
+    pub message_id: Option<String>,
+    /// The property `reply_to`; looked at on a workflow's queue alone.
+    pub reply_to: Option<String>,
     /// Set when the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered it before.
@@ -138,7 +245,17 @@ impl Drop for Settlement {
 impl Delivery {
     /// A delivery; `settlement` leads back to the bus.
     pub fn new(correlation_id: Option<String>, body: Bytes, settlement: Settlement) -> Delivery {
-        Delivery { correlation_id, kind: None, attempt: None, dead_letter: None, redelivered: false, body, settlement }
+        Delivery {
+            correlation_id,
+            kind: None,
+            attempt: None,
+            message_id: None,
+            reply_to: None,
+            dead_letter: None,
+            redelivered: false,
+            body,
+            settlement,
+        }
     }
 
     /// Takes the message off its queue. Only after the commit of what followed from it: a crash between must redeliver.
@@ -194,8 +311,24 @@ impl fmt::Display for BusState {
 /// What a bus reports.
 #[derive(Debug)]
 pub enum BusEvent {
-    /// A message came in.
+    /// A message came in on the reply queue.
     Delivered(Delivery),
+    /// A message came in on a workflow's queue.
+    Called {
+        /// The workflow's name, without the virtual host.
+        workflow: Arc<str>,
+        /// The message.
+        delivery: Delivery,
+    },
+    /// The broker has taken the answer to a caller.
+    Answered {
+        /// The job.
+        job: JobId,
+        /// What follows from it.
+        receipt: Receipt,
+        /// The broker had no queue of that name: the answer is gone.
+        is_unroutable: bool,
+    },
     /// The broker has taken responsibility for a step message.
     Confirmed {
         /// The job or child job.
@@ -248,13 +381,18 @@ pub enum QueueLook {
     Unknown(String),
 }
 
+/// The queue on which a workflow takes messages that ask for jobs, by its name without the virtual host (SPEC §4).
+pub fn workflow_queue(workflow: &str) -> String {
+    format!("workflow.{workflow}")
+}
+
 /// Where a bus reports; it may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
 pub trait Bus {
     /// Takes a message for publishing; keeps it until it is confirmed, over any number of connections. Never blocks.
-    fn publish(&mut self, message: StepMessage);
+    fn publish(&mut self, message: BusMessage);
 
     /// How many messages were taken and are not confirmed yet.
     fn unconfirmed(&self) -> usize;

@@ -58,6 +58,8 @@ impl Job {
             Input::Timer { .. } => Err(Rejected::Void),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(operation) => self.decide_operation(operation, ctx),
+            Input::Called(caller) => self.decide_called(caller),
+            Input::Answered { caller, end } => self.decide_answered(caller, end),
             Input::Abandon(reason) if !self.state.is_ended() => Ok(self.fail(reason, ctx)),
             Input::Abandon(_) => Err(Rejected::Ended),
         }

@@ -1,5 +1,6 @@
 //! What comes out of a decision: entries for the journal, effects for the world.
 
+use super::call::Caller;
 use super::definition::{Definition, GraphIndex, Millis};
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
@@ -287,6 +288,16 @@ pub enum Entry {
         /// Why.
         reason: Arc<str>,
     },
+    /// A message on the workflow's queue asked for the job, and somebody waits for its end.
+    CallerJoined {
+        /// Who.
+        caller: Caller,
+    },
+    /// The broker has taken the answer to a caller.
+    CallerAnswered {
+        /// Which one, by the order in which they came.
+        caller: u32,
+    },
 }
 
 /// What is to be done outside once the entries are committed.
@@ -312,6 +323,13 @@ pub enum Effect {
     TellChild(JobId, Order),
     /// Tell the parent how this job ended.
     TellParent(Parent, ChildEnd),
+    /// Tell a caller how this job ended.
+    AnswerCaller {
+        /// Which one, by the order in which they came.
+        caller: u32,
+        /// Which end of the job: how often it went on after one.
+        end: u32,
+    },
 }
 
 /// The states of a job (SPEC §6).

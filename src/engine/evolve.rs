@@ -107,6 +107,8 @@ impl Job {
                 self.go_on(*at, *deadline, &anew);
             }
             Entry::JobCancelled { at, reason } => self.end(JobState::Cancelled, *at, Some(reason.clone())),
+            Entry::CallerJoined { caller } => self.caller_joined(caller),
+            Entry::CallerAnswered { caller } => self.caller_answered(*caller),
         }
         if cfg!(debug_assertions) {
             self.check();
@@ -204,6 +206,7 @@ impl Job {
         self.reason = None;
         self.expired = false;
         self.deadline = deadline;
+        self.owe_again();
         self.count_anew();
     }
 
@@ -286,6 +289,8 @@ impl Entry {
             | Entry::ChildrenStarted { .. }
             | Entry::ChildCompleted { .. }
             | Entry::ChildFailed { .. }
+            | Entry::CallerJoined { .. }
+            | Entry::CallerAnswered { .. }
             | Entry::FanOutCompleted { .. } => None,
         }
     }
@@ -315,7 +320,9 @@ impl Entry {
             | Entry::ChildCompleted { .. }
             | Entry::ChildFailed { .. }
             | Entry::JobPaused { .. }
-            | Entry::JobCompleted { .. } => Touched::Nothing,
+            | Entry::JobCompleted { .. }
+            | Entry::CallerJoined { .. }
+            | Entry::CallerAnswered { .. } => Touched::Nothing,
         }
     }
 }

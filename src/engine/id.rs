@@ -13,7 +13,17 @@ pub struct JobId(pub Uuid);
 /// Namespace under which the ids of child jobs are derived (a constant, chosen once).
 const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1e2_70a4);
 
+/// Namespace under which the ids of jobs are derived from the messages that ask for them.
+const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
+
 impl JobId {
+    /// The id of the job that a message on a workflow's queue asks for, where its `message_id` is no UUID: the same for the
+    /// same message, however often it comes.
+    pub fn of_call(parts: &[&[u8]]) -> JobId {
+        let name: Vec<u8> = parts.iter().flat_map(|part| (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied())).collect();
+        JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
+    }
+
     /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC §3.8).
     /// `salt` is 0 unless that id is taken by a job that has not ended.
     ///
@@ -150,6 +160,15 @@ mod tests {
     fn malformed_correlation_ids_are_refused() {
         for text in ["", ":", ID, &format!("{ID}:"), &format!("{ID}:a b"), "x:step", &format!("{ID}:a:b"), &format!("{}:a", ID.replace('-', ""))] {
             assert!(text.parse::<CorrelationId>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn ids_of_calls_follow_from_every_part_and_its_bounds() {
+        let first = JobId::of_call(&[b"w", b"ab", b"c"]);
+        assert_eq!(first, JobId::of_call(&[b"w", b"ab", b"c"]));
+        for other in [JobId::of_call(&[b"w", b"a", b"bc"]), JobId::of_call(&[b"v", b"ab", b"c"]), JobId::of_call(&[b"w", b"ab"])] {
+            assert_ne!(first, other);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What goes into a decision: what happened to a job, and what the decision may look at beside it.
 
+use super::call::Caller;
 use super::definition::Millis;
 use super::entry::Timestamp;
 use super::id::{JobId, StepIndex};
@@ -89,6 +90,15 @@ pub enum Input {
     Order(Order),
     /// A user, or a program in a user's place, asks for something.
     Operate(Operation),
+    /// A message on the workflow's queue asks for this very job, and its sender waits for the answer.
+    Called(Caller),
+    /// The broker took the answer to a caller.
+    Answered {
+        /// Which caller.
+        caller: u32,
+        /// Which end of the job.
+        end: u32,
+    },
     /// The job cannot go on: its actor panicked once too often.
     Abandon(Arc<str>),
 }

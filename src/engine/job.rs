@@ -1,6 +1,7 @@
 //! One job: its steps, what it waits for, and the two functions that everything hangs on, [`Job::take`] and
 //! [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an entry does.
 
+use super::call::{Caller, Waiting};
 use super::decide::Consequence;
 use super::definition::{Definition, Dependency, Graph, OnFailure, Step};
 use super::entry::{Decision, Effect, Entry, JobState, Origin, Timestamp};
@@ -39,16 +40,28 @@ pub struct Job {
     pub(super) awaited: u32,
     /// Steps that are not done.
     pub(super) steps_left: u32,
+    /// Who asked for it by a message on its workflow's queue.
+    pub(super) callers: Vec<Waiting>,
+    /// How often it went on after an end.
+    pub(super) ends: u32,
 }
 
 impl Job {
     /// A new job, and what follows at once: its first dispatches.
     pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
+        Job::create_for(origin, message, None, ctx)
+    }
+
+    /// As [`Job::create`], for a caller that is to be told its end.
+    pub fn create_for(origin: Origin, message: Message, caller: Option<Caller>, ctx: &Context<'_>) -> (Job, Decision) {
         let kept = origin.parent.is_none().then(|| message.clone());
         let mut job = Job::before(origin, message);
         let mut decision = Decision::default();
         let deadline = job.new_deadline(ctx);
         job.record(Entry::JobCreated { message: kept, deadline }, &mut decision);
+        if let Some(caller) = caller {
+            job.record(Entry::CallerJoined { caller }, &mut decision);
+        }
         job.advance(ctx, &mut decision);
         let decision = decision.settled(&job, JobState::Running);
         (job, decision)
@@ -86,7 +99,8 @@ impl Job {
     }
 
     /// The effects that a stop of the process may have lost, of a recovered job: dispatches that were not confirmed,
-    /// child jobs under way (which whoever recovers compares with those it has found), the word to the parent.
+    /// child jobs under way (which whoever recovers compares with those it has found), the word to the parent, the answers
+    /// to callers.
     pub fn open_effects(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !self.state.is_ended() {
@@ -102,6 +116,7 @@ impl Job {
             effects.extend(self.open_children().map(|(step, index)| self.start_child(step, index)));
         }
         effects.extend(self.word_to_parent());
+        effects.extend(self.open_answers());
         effects
     }
 
@@ -245,8 +260,11 @@ impl Job {
         Message::merge(self.graph().last_steps().iter().filter_map(|step| self.steps[step.at()].output.as_ref()))
     }
 
-    /// Whether it takes no more input: it has ended, and no reply that it would keep can come.
+    /// Whether it takes no more input: it has ended, no reply that it would keep can come, and its callers are answered.
     pub fn is_closed(&self) -> bool {
+        if self.owes_an_answer() {
+            return false;
+        }
         match self.state {
             JobState::Running | JobState::Paused => false,
             JobState::Failed => self.expired || self.awaited == 0,
@@ -341,6 +359,8 @@ impl Job {
             assert_eq!(left, 0, "a completed job has no open step");
         }
         assert_eq!(self.ended.is_some(), self.state.is_ended(), "an ended job has its time");
+        let are_told = self.callers.iter().any(|waiting| waiting.is_answered);
+        assert!(!are_told || self.state.is_ended(), "callers are answered after the end");
     }
 
     fn before(origin: Origin, message: Message) -> Job {
@@ -364,6 +384,8 @@ impl Job {
             fanning_out: Vec::new(),
             awaited: 0,
             steps_left,
+            callers: Vec::new(),
+            ends: 0,
         }
     }
 
@@ -387,6 +409,9 @@ impl Job {
         }
         if let Entry::FanOutRestarted { step, .. } = &entry {
             decision.effects.extend(self.retry_children(*step));
+        }
+        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } | Entry::CallerJoined { .. } = &entry {
+            decision.effects.extend(self.answers());
         }
         decision.entries.push(entry);
     }

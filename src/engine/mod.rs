@@ -10,6 +10,7 @@
 //! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the outcome of a decision, so
 //! replaying never decides again; a [`Decision`]'s effects may leave only after its entries are committed.
 
+mod call;
 mod decide;
 pub mod definition;
 pub mod entry;
@@ -24,6 +25,7 @@ mod operate;
 pub mod step;
 pub(crate) mod words;
 
+pub use call::Caller;
 pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
 pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};
 pub use expression::Expression;

@@ -219,7 +219,7 @@ impl Store {
             let mut insert_entry = transaction
                 .prepare_cached("INSERT INTO entries(job, body, checksum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)")?;
             let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
-            let mut close_job = transaction.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?;
+            let mut set_open = transaction.prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?;
             for record in records {
                 fail_point("journal::write")?;
                 if let Some(created) = &record.created {
@@ -255,8 +255,9 @@ impl Store {
                 if let Some((state, at)) = record.state {
                     let ended = state.is_ended().then_some(at.0);
                     update_job.execute(params![record.job, state.word(), ended, i64::from(!record.closed)])?;
-                } else if record.closed {
-                    close_job.execute(params![record.job])?;
+                } else if record.closed || record.entries.iter().any(|entry| matches!(entry, Entry::CallerJoined { .. })) {
+                    // An ended job is open again for a caller that is to be answered.
+                    set_open.execute(params![record.job, i64::from(!record.closed)])?;
                 }
             }
         }

@@ -230,7 +230,7 @@ impl<'a> Rebuild<'a> {
         for effect in all {
             let place = match &effect {
                 Effect::StartChild { origin, .. } => origin.parent.map(|parent| (number, parent.step.0, parent.index, origin.id)),
-                Effect::Dispatch { .. } | Effect::TellChild(..) | Effect::TellParent(..) => None,
+                Effect::Dispatch { .. } | Effect::TellChild(..) | Effect::TellParent(..) | Effect::AnswerCaller { .. } => None,
             };
             let Some(place) = place else {
                 effects.push(effect);

@@ -194,6 +194,8 @@ impl<'t> Stage<'t> {
                 Effect::Dispatch { step, attempt, input } => self.dispatch(id, step, attempt, input),
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 Effect::TellChild(child, order) => self.take(child, Input::Order(order)),
+                // Nobody has asked for the job by a message.
+                Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
                     self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
                 }
@@ -265,7 +267,9 @@ impl<'t> Stage<'t> {
             | Entry::StepUnconfirmed { .. }
             | Entry::ChildrenStarted { .. }
             | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. } => return,
+            | Entry::ChildFailed { .. }
+            | Entry::CallerJoined { .. }
+            | Entry::CallerAnswered { .. } => return,
         };
         let of = if id == JOB_ID { "job".to_owned() } else { format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index)) };
         self.tell(format!("{of}: {text}"));

@@ -112,6 +112,7 @@ impl World {
                 Effect::TellChild(child, order) => {
                     let _ = self.take(child, Input::Order(order));
                 }
+                Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
                     let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
                 }

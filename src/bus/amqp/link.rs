@@ -3,7 +3,7 @@
 use super::Common;
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
-use crate::bus::StepMessage;
+use crate::bus::{BusMessage, CallerAnswer, StepMessage};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -27,7 +27,7 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// A message on its way.
 pub(super) struct Held {
-    pub(super) message: StepMessage,
+    pub(super) message: BusMessage,
     /// It was published before, on a channel that is gone.
     pub(super) again: bool,
     /// How often the broker said that it does not take it.
@@ -37,7 +37,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(message: StepMessage) -> Held {
+    pub(super) fn new(message: BusMessage) -> Held {
         Held { message, again: false, refusals: 0, kills: 0 }
     }
 }
@@ -188,7 +188,7 @@ impl Link {
 
     /// Publishes. With `alone`, on a channel of its own.
     pub(super) fn publish(&mut self, id: u64, held: Held, generation: u64, alone: bool, reply_queue: &str) {
-        let (properties, queue, body) = (properties(&held.message, reply_queue), short(&*held.message.queue), held.message.body.clone());
+        let (properties, queue, body) = (properties(&held.message, reply_queue), short(&**held.message.queue()), held.message.body().clone());
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, connection) = (self.channel.clone(), self.connection.clone());
         self.flight.push(if alone {
@@ -244,7 +244,7 @@ impl Link {
     }
 
     /// Whether the message was returned; asked once for each return.
-    pub(super) fn was_returned(&mut self, message: &StepMessage) -> bool {
+    pub(super) fn was_returned(&mut self, message: &BusMessage) -> bool {
         if self.returned.is_empty() {
             return false;
         }
@@ -268,7 +268,7 @@ impl Link {
         self.settling.clear();
         let published = std::mem::take(&mut self.published).into_values();
         let taken = published.map(|Published { held, generation, .. }| {
-            let is_gone = self.was_returned(&held.message) && self.is_of(generation, &held.message.queue);
+            let is_gone = self.was_returned(&held.message) && self.is_of(generation, held.message.queue());
             (held, is_gone)
         });
         let taken = taken.collect();
@@ -307,8 +307,35 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
+fn properties(message: &BusMessage, reply_queue: &str) -> BasicProperties {
+    match message {
+        BusMessage::Step(message) => of_step(message, reply_queue),
+        BusMessage::Answer(answer) => of_answer(answer),
+    }
+    .with_content_type("application/json".into())
+    .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+    .with_message_id(short(message.message_id()))
+    .with_app_id("workflow-manager".into())
+}
+
+/// As a worker's reply, which it is to whoever asked.
+fn of_answer(answer: &CallerAnswer) -> BasicProperties {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut headers = FieldTable::default();
+    headers.insert("workflow".into(), text(&answer.workflow));
+    headers.insert("job".into(), text(&answer.job.to_string()));
+    if let Some(attempt) = answer.caller.attempt {
+        headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(attempt)));
+    }
+    let mut properties = BasicProperties::default().with_timestamp(answer.timestamp_s).with_headers(headers);
+    if let Some(id) = &answer.caller.correlation_id {
+        properties = properties.with_correlation_id(short(&**id));
+    }
+    if answer.is_error { properties.with_type("error".into()) } else { properties }
+}
+
 /// A step message's properties (SPEC §4).
-fn properties(message: &StepMessage, reply_queue: &str) -> BasicProperties {
+fn of_step(message: &StepMessage, reply_queue: &str) -> BasicProperties {
     let text = |text: &str| AMQPValue::LongString(LongString::from(text));
     let mut headers = FieldTable::default();
     headers.insert("workflow".into(), text(&message.workflow));
@@ -316,12 +343,8 @@ fn properties(message: &StepMessage, reply_queue: &str) -> BasicProperties {
     headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
     headers.insert("traceparent".into(), text(&message.traceparent));
     let properties = BasicProperties::default()
-        .with_content_type("application/json".into())
-        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
         .with_correlation_id(short(message.correlation_id()))
         .with_reply_to(short(reply_queue))
-        .with_message_id(short(message.message_id()))
-        .with_app_id("workflow-manager".into())
         .with_timestamp(message.timestamp_s)
         .with_headers(headers);
     match message.priority {

@@ -5,19 +5,22 @@
 //! reconnects by itself, for ever. Both run on the arbiter on which [`Connector::connect`] was called.
 
 mod acks;
+mod calls;
 mod connection;
 mod consumer;
 mod inspect;
+mod lane;
 mod link;
 mod publisher;
 mod queues;
+mod received;
 mod topic;
 
-use super::{Bus, BusEvent, BusState, EventSink, QueueLook, StepMessage};
+use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueLook};
 use crate::settings::ReplyQueueType;
 use connection::Address;
-pub use consumer::dead_letter;
 use futures_util::future::LocalBoxFuture;
+pub use received::dead_letter;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -49,6 +52,8 @@ pub struct AmqpSettings {
     pub heartbeat: Duration,
     /// Queues to be looked at after each connecting, besides those published to.
     pub queues: Vec<Arc<str>>,
+    /// The workflows that take messages on queues of their own, without the virtual host.
+    pub workflows: Vec<Arc<str>>,
 }
 
 impl fmt::Debug for AmqpSettings {
@@ -64,6 +69,7 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
             .field("queues", &self.queues)
+            .field("workflows", &self.workflows)
             .finish()
     }
 }
@@ -118,7 +124,7 @@ impl Connector {
 
 /// The bus over AMQP. Dropped without having been closed it breaks off.
 pub struct AmqpBus {
-    outbox: mpsc::UnboundedSender<StepMessage>,
+    outbox: mpsc::UnboundedSender<BusMessage>,
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
     loops: Option<Loops>,
@@ -126,7 +132,7 @@ pub struct AmqpBus {
 }
 
 impl Bus for AmqpBus {
-    fn publish(&mut self, message: StepMessage) {
+    fn publish(&mut self, message: BusMessage) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
         // Refused only once it is closed: the message is journaled as unconfirmed, the next start sends it.
         let _ = self.outbox.send(message);
@@ -287,6 +293,7 @@ mod tests {
             reconnect_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
             queues: Vec::new(),
+            workflows: Vec::new(),
         }
     }
 

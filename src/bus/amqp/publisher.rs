@@ -7,7 +7,7 @@ use super::connection::{self, Pauses, channel_error, fail_point};
 use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
 use super::{Common, Phase, Side, reached};
-use crate::bus::{BusEvent, Notice, StepMessage};
+use crate::bus::{BusEvent, BusMessage, CallerAnswer, Notice, StepMessage};
 use futures_util::StreamExt;
 use lapin::Event;
 use lapin::protocol::AMQPSoftError;
@@ -35,7 +35,7 @@ const KILLS_MAX: u32 = 3;
 /// Publishes until the bus is closed, over any number of connections.
 pub(super) async fn run(
     common: Rc<Common>,
-    inbox: mpsc::UnboundedReceiver<StepMessage>,
+    inbox: mpsc::UnboundedReceiver<BusMessage>,
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<Phase>,
 ) {
@@ -86,7 +86,7 @@ enum End {
 
 struct Publisher {
     common: Rc<Common>,
-    inbox: mpsc::UnboundedReceiver<StepMessage>,
+    inbox: mpsc::UnboundedReceiver<BusMessage>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
     numbers: u64,
@@ -177,15 +177,18 @@ impl Publisher {
         // blocked connection: lapin would keep it in memory.
         while !link.is_blocked && link.flight.len() < flight_max && link.published.len() < 2 * flight_max {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
-            let queue = &held.message.queue;
-            match link.states.get(queue) {
+            let queue = held.message.queue();
+            // A caller's queue is its own matter: it is neither looked at nor declared.
+            let foreign = matches!(held.message, BusMessage::Answer(_)).then_some(&QueueState::There(0));
+            match foreign.or_else(|| link.states.get(queue)) {
                 Some(QueueState::There(generation)) => {
                     if std::mem::take(&mut held.again) {
                         (self.common.sink)(BusEvent::Noted(Notice::Resent));
                     }
-                    let alone = held.kills > 0 || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
+                    let alone = held.kills > 0 || link.body_bytes_max.is_some_and(|max| held.message.body().len() > max);
+                    let generation = *generation;
                     self.numbers += 1;
-                    link.publish(self.numbers, held, *generation, alone, &self.common.settings.reply_queue);
+                    link.publish(self.numbers, held, generation, alone, &self.common.settings.reply_queue);
                     fail_point("amqp::publish")?;
                 }
                 known => {
@@ -240,26 +243,37 @@ impl Publisher {
 
     fn settle(&mut self, link: &mut Link, id: u64, is_taken: bool) {
         let Some(Published { mut held, generation, lost, .. }) = link.published.remove(&id) else { return };
-        let StepMessage { job, step, attempt, .. } = held.message;
-        if link.was_returned(&held.message) || lost {
-            tracing::debug!(%job, step = %held.message.step_name, attempt, queue = %held.message.queue, "returned or lost with its queue, sent again");
+        let (job, step, attempt) = held.message.place();
+        let was_returned = link.was_returned(&held.message);
+        if was_returned && matches!(held.message, BusMessage::Answer(_)) {
+            self.taken(held.message, true);
+        } else if was_returned || lost {
+            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), "returned or lost with its queue, sent again");
             (self.common.sink)(BusEvent::Noted(Notice::Returned));
             // One published before its queue was found again says nothing new.
-            if link.is_of(generation, &held.message.queue) {
-                self.backlog.lost.insert(held.message.queue.clone());
-                link.look(&held.message.queue);
+            if link.is_of(generation, held.message.queue()) {
+                self.backlog.lost.insert(held.message.queue().clone());
+                link.look(held.message.queue());
             }
             self.backlog.waiting.push_back(held);
         } else if is_taken {
-            self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
-            (self.common.sink)(BusEvent::Confirmed { job, step, attempt });
+            self.taken(held.message, false);
         } else {
             (self.common.sink)(BusEvent::Noted(Notice::Refused));
             let pause = REFUSED_PAUSE.saturating_mul(1 << held.refusals.min(16)).min(self.common.settings.reconnect_max);
+            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), retry_in_ms = pause.as_millis(), "the broker does not take it: its queue may be full");
             held.refusals += 1;
-            tracing::debug!(%job, step = %held.message.step_name, attempt, queue = %held.message.queue, retry_in_ms = pause.as_millis(), "the broker does not take it: its queue may be full");
             self.backlog.delayed.insert((Instant::now() + pause, id), held);
         }
+    }
+
+    /// The broker has the message, or, an answer, nobody will ever have it.
+    fn taken(&self, message: BusMessage, is_unroutable: bool) {
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
+        (self.common.sink)(match message {
+            BusMessage::Step(StepMessage { job, step, attempt, .. }) => BusEvent::Confirmed { job, step, attempt },
+            BusMessage::Answer(CallerAnswer { job, receipt, .. }) => BusEvent::Answered { job, receipt, is_unroutable },
+        });
     }
 
     // ---- channels closed by the broker
@@ -274,7 +288,7 @@ impl Publisher {
             return Err(self.common.address.explain(&error));
         };
         link.body_bytes_max = last_number(said).or(link.body_bytes_max);
-        let size = |published: &Published| published.held.message.body.len();
+        let size = |published: &Published| published.held.message.body().len();
         let largest = link.published.values().map(size).max().unwrap_or_default();
         // Without words about sizes: whichever it was, the largest is too large as well.
         let is_suspect = |published: &Published| size(published) == largest || link.body_bytes_max.is_some_and(|max| size(published) > max);
@@ -292,21 +306,31 @@ impl Publisher {
             return Err(self.common.address.explain(error));
         }
         let Some(Published { mut held, .. }) = link.published.remove(&id) else { return Ok(()) };
-        let StepMessage { job, step_name, attempt, queue, body, .. } = &held.message;
-        let pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
+        let (job, step, attempt) = held.message.place();
+        let (queue, bytes) = (held.message.queue(), held.message.body().len());
+        let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
             link.body_bytes_max = last_number(said).or(link.body_bytes_max);
             held.kills += 1;
             if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max }
         } else {
-            tracing::warn!(%job, step = %step_name, attempt, %queue, %error, "a step message could not be published");
+            tracing::warn!(%job, step, attempt, %queue, %error, "a step message could not be published");
             QUEUE_PAUSE
         };
         if held.kills == KILLS_MAX {
             tracing::error!(
-                %job, step = %step_name, attempt, %queue, bytes = body.len(), bytes_max = link.body_bytes_max, %error,
+                %job, step, attempt, %queue, bytes, bytes_max = link.body_bytes_max, %error,
                 retry_in_ms = pause.as_millis(),
                 "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
             );
+        }
+        if let BusMessage::Answer(answer) = &mut held.message
+            && held.kills >= KILLS_MAX
+        {
+            // Whoever asked is to hear of the end at least.
+            answer.is_error = true;
+            answer.body =
+                CallerAnswer::error(&format!("the result has {bytes} bytes, more than the broker takes: pass large data by reference"), false);
+            pause = REFUSED_PAUSE;
         }
         self.backlog.delayed.insert((Instant::now() + pause, id), held);
         Ok(())
@@ -316,7 +340,7 @@ impl Publisher {
     fn take_back(&mut self, link: &mut Link) {
         for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
             if is_queue_gone {
-                self.backlog.lost.insert(held.message.queue.clone());
+                self.backlog.lost.insert(held.message.queue().clone());
             }
             held.again = true;
             self.backlog.waiting.push_front(held);
@@ -345,7 +369,7 @@ impl Publisher {
     fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
         self.backlog.lost.remove(&queue);
         // What is under way to it and not confirmed stays with this bus; a confirm that comes now is one by the lost queue.
-        for published in link.published.values_mut().filter(|published| published.held.message.queue == queue) {
+        for published in link.published.values_mut().filter(|published| published.held.message.is_step_for(&queue)) {
             published.lost = true;
         }
         let (taken, answered) = oneshot::channel();

@@ -9,9 +9,30 @@ use futures_util::future::LocalBoxFuture;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
-use workflow_manager::bus::{Bus, BusEvent, BusState, DeadLetter, Delivery, EventSink, Notice, QueueLook, Settled, Settlement, StepMessage, Verdict};
+use workflow_manager::actors::supervisor::Queues;
+use workflow_manager::bus::{
+    Bus, BusEvent, BusMessage, BusState, CallerAnswer, DeadLetter, Delivery, EventSink, Notice, QueueLook, Settled, Settlement, StepMessage, Verdict,
+};
 
-/// A message on the reply queue.
+/// The queue that callers wait at, and one that is not there.
+pub(crate) const CALLERS: &str = "callers";
+pub(crate) const NOWHERE: &str = "nowhere";
+
+/// What a message on a workflow's queue has beside those on the reply queue.
+#[derive(Clone)]
+pub(crate) struct Asks {
+    pub(crate) workflow: Arc<str>,
+    pub(crate) message_id: String,
+    pub(crate) reply_to: Option<String>,
+}
+
+/// What a caller was told.
+pub(crate) struct Told {
+    pub(crate) is_error: bool,
+    pub(crate) body: Bytes,
+}
+
+/// A message on the reply queue, or on a workflow's queue.
 #[derive(Clone)]
 pub(crate) struct Reply {
     pub(crate) correlation_id: Option<String>,
@@ -20,6 +41,7 @@ pub(crate) struct Reply {
     pub(crate) dead_letter: Option<DeadLetter>,
     pub(crate) body: Bytes,
     pub(crate) redelivered: bool,
+    pub(crate) asks: Option<Asks>,
 }
 
 /// What the broker and the workers have.
@@ -28,6 +50,8 @@ pub(crate) struct Broker {
     pub(crate) queues: BTreeMap<Arc<str>, VecDeque<StepMessage>>,
     pub(crate) working: Vec<StepMessage>,
     pub(crate) replies: VecDeque<Reply>,
+    /// What callers were told, by correlation id.
+    pub(crate) told: BTreeMap<String, Vec<Told>>,
 }
 
 impl Broker {
@@ -47,7 +71,7 @@ impl Broker {
         let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
         let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
         let attempt = Some(message.attempt);
-        Some(Reply { correlation_id: Some(message.correlation_id()), attempt, kind, dead_letter, body, redelivered: false })
+        Some(Reply { correlation_id: Some(message.correlation_id()), attempt, kind, dead_letter, body, redelivered: false, asks: None })
     }
 }
 
@@ -65,6 +89,9 @@ pub(crate) struct Link {
     pub(crate) outbox: VecDeque<StepMessage>,
     /// Sent, not yet confirmed to the manager.
     pub(crate) sent: Vec<StepMessage>,
+    /// Answers to callers: taken from the manager, not yet sent; and sent, not yet confirmed.
+    pub(crate) answers: VecDeque<CallerAnswer>,
+    pub(crate) answers_sent: Vec<CallerAnswer>,
     /// Delivered to the manager, not yet acknowledged.
     pub(crate) unacked: BTreeMap<u64, Reply>,
     /// Acknowledged by the manager; the broker has not heard of it.
@@ -75,7 +102,8 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn is_idle(&self) -> bool {
-        self.outbox.is_empty() && self.sent.is_empty() && self.unacked.is_empty() && self.acks.is_empty() && self.looking.is_empty()
+        let answers = self.answers.len() + self.answers_sent.len();
+        answers == 0 && self.outbox.is_empty() && self.sent.is_empty() && self.unacked.is_empty() && self.acks.is_empty() && self.looking.is_empty()
     }
 
     /// Connects, and looks whether all queues are there.
@@ -121,6 +149,7 @@ impl Link {
         let sent = std::mem::take(&mut self.sent);
         let mut events: Vec<BusEvent> = sent.iter().map(|_| BusEvent::Noted(Notice::Resent)).collect();
         sent.into_iter().rev().for_each(|message| self.outbox.push_front(message));
+        self.answers.extend(std::mem::take(&mut self.answers_sent));
         events.push(BusEvent::State(BusState::Disconnected { reason: "simulated".to_owned() }));
         events
     }
@@ -146,6 +175,22 @@ impl Link {
         Vec::new()
     }
 
+    /// Sends the first answer to a caller.
+    pub(crate) fn answer(&mut self, broker: &mut Broker) {
+        let Some(answer) = self.answers.pop_front() else { return };
+        if *answer.caller.reply_to == *CALLERS {
+            let caller = answer.caller.correlation_id.as_deref().unwrap_or_default().to_owned();
+            broker.told.entry(caller).or_default().push(Told { is_error: answer.is_error, body: answer.body.clone() });
+        }
+        self.answers_sent.push(answer);
+    }
+
+    /// Confirms an answer that was sent.
+    pub(crate) fn confirm_answer(&mut self, at: usize) -> BusEvent {
+        let CallerAnswer { caller, job, receipt, .. } = self.answers_sent.remove(at);
+        BusEvent::Answered { job, receipt, is_unroutable: *caller.reply_to == *NOWHERE }
+    }
+
     pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
         self.tag += 1;
         let settlement = Settlement::new(self.tag, self.epoch, self.settle.clone());
@@ -154,8 +199,15 @@ impl Link {
         delivery.kind.clone_from(&reply.kind);
         delivery.dead_letter.clone_from(&reply.dead_letter);
         delivery.redelivered = reply.redelivered;
+        let asks = reply.asks.clone();
         self.unacked.insert(self.tag, reply);
-        BusEvent::Delivered(delivery)
+        match asks {
+            None => BusEvent::Delivered(delivery),
+            Some(Asks { workflow, message_id, reply_to }) => {
+                (delivery.message_id, delivery.reply_to) = (Some(message_id), reply_to);
+                BusEvent::Called { workflow, delivery }
+            }
+        }
     }
 
     /// The manager's next verdict on a delivery of this connection: its tag, and whether it is an ack.
@@ -173,7 +225,7 @@ impl Link {
 pub(crate) struct SimulatedBus(Arc<Mutex<World>>);
 
 impl SimulatedBus {
-    pub(crate) fn open(world: Arc<Mutex<World>>, queues: Vec<Arc<str>>, sink: EventSink) -> SimulatedBus {
+    pub(crate) fn open(world: Arc<Mutex<World>>, queues: Queues, sink: EventSink) -> SimulatedBus {
         let (settle, verdicts) = mpsc::unbounded_channel();
         let link = Link {
             sink,
@@ -183,9 +235,11 @@ impl SimulatedBus {
             tag: 0,
             is_connected: false,
             is_blocked: false,
-            known: queues.into_iter().collect(),
+            known: queues.steps.into_iter().collect(),
             outbox: VecDeque::new(),
             sent: Vec::new(),
+            answers: VecDeque::new(),
+            answers_sent: Vec::new(),
             unacked: BTreeMap::new(),
             acks: Vec::new(),
             looking: Vec::new(),
@@ -196,12 +250,12 @@ impl SimulatedBus {
 }
 
 impl Bus for SimulatedBus {
-    fn publish(&mut self, message: StepMessage) {
+    fn publish(&mut self, message: BusMessage) {
         lock(&self.0).publish(message);
     }
 
     fn unconfirmed(&self) -> usize {
-        lock(&self.0).link.as_ref().map_or(0, |link| link.outbox.len() + link.sent.len())
+        lock(&self.0).link.as_ref().map_or(0, |link| link.outbox.len() + link.sent.len() + link.answers.len() + link.answers_sent.len())
     }
 
     fn inspect(&mut self, _: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {

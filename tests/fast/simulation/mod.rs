@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
 use workflow_manager::actors::router::RouterInput;
 use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::supervisor::{self, StartError, Threads};
+use workflow_manager::actors::supervisor::{self, Queues, StartError, Threads};
 use workflow_manager::bus::{Bus, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
@@ -117,7 +117,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         (settings(&mut world), world.definitions())
     };
     let of_bus = world.clone();
-    let transport = move |_: &Settings, _: &str, queues: Vec<Arc<str>>| -> Result<supervisor::BusMaker, StartError> {
+    let transport = move |_: &Settings, _: &str, queues: Queues| -> Result<supervisor::BusMaker, StartError> {
         let world = of_bus.clone();
         Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> { Box::new(SimulatedBus::open(world, queues, sink)) }))
     };

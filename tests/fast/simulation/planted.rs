@@ -12,6 +12,7 @@ const BUGS: &[&str] = &[
     "rejected replies acknowledged at once",
     "rejected replies not acknowledged",
     "retry timer lost",
+    "caller answered before commit",
     // actors/journal.rs
     "last record of a group left out",
     "no retry after a full disk",
@@ -33,6 +34,8 @@ const BUGS: &[&str] = &[
     "child jobs not retried",
     "orders to child jobs lost at a restart",
     "children not started after a restart",
+    // engine/call.rs
+    "caller forgotten after a restart",
     // engine/fanout.rs
     "fan-in one short",
     "last child to end decides",

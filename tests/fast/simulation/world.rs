@@ -3,7 +3,7 @@
 
 pub(crate) mod invariants;
 
-use super::broker::{Broker, Link, Reply};
+use super::broker::{Asks, Broker, CALLERS, Link, NOWHERE, Reply};
 use super::oracle;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,6 +44,8 @@ pub(crate) enum Turn {
 pub(crate) struct Asked {
     pub(crate) definition: Arc<Definition>,
     pub(crate) message: String,
+    /// Asked for by a message on the workflow's queue, in place of a call of the API.
+    asks: Option<Asks>,
     answered: bool,
     ended_by_client: bool,
     /// How often its client will have it retried when it has failed.
@@ -111,6 +113,13 @@ pub(crate) struct World {
     /// Confirms that were told long before a crash.
     surely_confirmed: BTreeSet<(JobId, u16, u32)>,
     lost_queues: BTreeSet<Arc<str>>,
+    /// The correlation ids of calls that must be refused.
+    odd_calls: Vec<String>,
+}
+
+/// The correlation id of whoever asks for a job on its workflow's queue.
+fn caller_of(asks: &Asks) -> String {
+    format!("caller of {}", asks.message_id)
 }
 
 /// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever set back.
@@ -136,12 +145,23 @@ impl World {
         let mut asked = BTreeMap::new();
         let mut to_ask = Vec::new();
         for _ in 0..rng.usize(2..=6) {
-            let id = JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
+            let mut id = JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
             let definition = definitions[rng.usize(0..definitions.len())].clone();
+            let reply_to = [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
+            let asks = rng.bool().then(|| Asks {
+                workflow: definition.name.as_str().into(),
+                message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
+                reply_to: reply_to.map(str::to_owned),
+            });
+            if let Some(asks) = asks.as_ref().filter(|asks| asks.message_id.len() > 36) {
+                let reply_to = asks.reply_to.clone().unwrap_or_default();
+                let parts = [&*asks.workflow, &asks.message_id, &caller_of(asks), &reply_to, ""];
+                id = JobId::of_call(&parts.map(str::as_bytes));
+            }
             let message = oracle::message(&mut rng, !with_faults);
             let is_retried = rng.bool();
             let retries_left = if is_retried { RETRIES_MAX } else { 0 };
-            asked.insert(id, Asked { definition, message, answered: false, ended_by_client: false, retries_left, is_retried });
+            asked.insert(id, Asked { definition, message, asks, answered: false, ended_by_client: false, retries_left, is_retried });
             to_ask.push(id);
         }
         let trace = definitions.iter().map(|definition| serde_json::to_string(definition).expect("serialises")).collect();
@@ -172,6 +192,7 @@ impl World {
             confirmed: BTreeMap::new(),
             surely_confirmed: BTreeSet::new(),
             lost_queues: BTreeSet::new(),
+            odd_calls: Vec::new(),
             rng,
         }
     }
@@ -298,6 +319,8 @@ impl World {
         offer(link.is_connected && !self.broker.replies.is_empty() && link.unacked.len() < PREFETCH, 4, 4);
         offer(link.is_connected && !link.acks.is_empty(), 2, 5);
         offer(!self.to_ask.is_empty(), 2, 6);
+        offer(can_publish && !link.answers.is_empty(), 4, 8);
+        offer(link.is_connected && !link.answers_sent.is_empty(), 3, 9);
         if choices.is_empty() {
             return self.idle();
         }
@@ -330,15 +353,29 @@ impl World {
                 link.unacked.remove(&tag);
                 self.wait(0)
             }
-            6 => {
-                let id = self.to_ask.pop();
-                id.map_or(Turn::Wait(Duration::ZERO), Turn::Create)
+            6 => self.to_ask.pop().map_or(Turn::Wait(Duration::ZERO), |id| self.ask(id)),
+            8 => {
+                link.answer(&mut self.broker);
+                self.wait(0)
+            }
+            9 => {
+                let at = self.rng.usize(0..link.answers_sent.len());
+                Turn::Tell(vec![link.confirm_answer(at)])
             }
             _ => {
                 let time = self.rng.u64(0..=40);
                 self.wait(time)
             }
         }
+    }
+
+    /// A client asks for its job, by the API or by a message.
+    fn ask(&mut self, id: JobId) -> Turn {
+        let Some(Asked { message, asks: Some(asks), .. }) = self.asked.get(&id) else { return Turn::Create(id) };
+        let (body, asks) = (message.clone().into_bytes(), asks.clone());
+        self.broker.replies.push_back(call(caller_of(&asks), body, asks));
+        self.note(|| format!("a message asks for {id}"));
+        self.wait(0)
     }
 
     fn wait(&self, milliseconds: u64) -> Turn {
@@ -462,6 +499,14 @@ impl World {
                 Some(Turn::CreateAgain(id, same))
             }
             11 => self.impatient_client(),
+            12 => {
+                let caller = format!("odd caller {}", self.odd_calls.len());
+                let workflow = self.asked.values().next()?.definition.name.as_str().into();
+                let asks = Asks { workflow, message_id: caller.clone(), reply_to: Some(CALLERS.to_owned()) };
+                self.broker.replies.push_back(call(caller.clone(), b"[1]".to_vec(), asks));
+                self.odd_calls.push(caller);
+                None
+            }
             10 => {
                 let time = self.rng.u64(0..3_000);
                 Some(self.wait(time))
@@ -525,9 +570,23 @@ impl World {
                     dead_letter: None,
                     body: "{\"progress\":0.5}".into(),
                     redelivered: false,
+                    asks: None,
                 };
             }
         };
-        Reply { correlation_id, attempt: None, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false }
+        Reply { correlation_id, attempt: None, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false, asks: None }
+    }
+}
+
+/// A message on a workflow's queue.
+fn call(correlation_id: String, body: Vec<u8>, asks: Asks) -> Reply {
+    Reply {
+        correlation_id: Some(correlation_id),
+        attempt: None,
+        kind: None,
+        dead_letter: None,
+        body: body.into(),
+        redelivered: false,
+        asks: Some(asks),
     }
 }

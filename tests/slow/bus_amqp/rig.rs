@@ -44,6 +44,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),
         queues: Vec::new(),
+        workflows: Vec::new(),
     }
 }
 
@@ -90,6 +91,7 @@ impl Observed {
             match event {
                 BusEvent::Delivered(delivery) => seen.deliveries.push(delivery),
                 BusEvent::Confirmed { job, attempt, .. } => seen.confirmed.push((job, attempt)),
+                BusEvent::Called { .. } | BusEvent::Answered { .. } => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {
                     seen.missing.push(queue.to_string());
@@ -114,7 +116,7 @@ impl Observed {
 
     pub(super) fn publish(&mut self, queue: &str, count: u32) -> Vec<JobId> {
         let jobs: Vec<JobId> = (0..count).map(|_| JobId(Uuid::new_v4())).collect();
-        jobs.iter().for_each(|job| self.bus.publish(message(*job, queue)));
+        jobs.iter().for_each(|job| self.bus.publish(message(*job, queue).into()));
         jobs
     }
 

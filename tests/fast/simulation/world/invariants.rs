@@ -1,24 +1,49 @@
 //! The invariants: what is looked at whenever something leaves the manager, and at the end.
 
-use super::{ANOTHER_MESSAGE, World, lock};
-use crate::simulation::broker::{Link, Reply};
+use super::{ANOTHER_MESSAGE, Asked, World, caller_of, lock};
+use crate::simulation::broker::{Asks, CALLERS, Link, Reply};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::outbox::Answer;
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::{BusMessage, CallerAnswer, Receipt, StepMessage};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::JobNumber;
 use workflow_manager::journal::read::Found;
 
 impl World {
-    pub(crate) fn publish(&mut self, message: StepMessage) {
+    pub(crate) fn publish(&mut self, message: BusMessage) {
         if self.crashed {
             return;
         }
+        match message {
+            BusMessage::Step(message) => self.dispatch(message),
+            BusMessage::Answer(answer) => self.answer(answer),
+        }
+    }
+
+    /// Told implies durable: the job has ended, and so.
+    fn answer(&mut self, answer: CallerAnswer) {
+        self.note(|| format!("answers {:?}", answer.caller.correlation_id));
+        if matches!(answer.receipt, Receipt::Job { .. }) {
+            let is_right = self.durable(answer.job).map(|job| match job.state() {
+                JobState::Completed => !answer.is_error && answer.body == job.result().to_text(),
+                JobState::Failed | JobState::Cancelled => answer.is_error,
+                JobState::Running | JobState::Paused => false,
+            });
+            if is_right == Some(false) {
+                self.violate(format!("the caller of {} was told an end that is not committed", answer.job));
+            }
+        }
+        if let Some(link) = &mut self.link {
+            link.answers.push_back(answer);
+        }
+    }
+
+    fn dispatch(&mut self, message: StepMessage) {
         self.note(|| format!("published {}", message.message_id()));
         self.counts.messages += 1;
         let name = message.message_id();
@@ -69,6 +94,9 @@ impl World {
 
     /// Acknowledged implies durable: the step is settled, or another copy of its reply is still in the broker.
     fn check_ack(&mut self, tag: u64, reply: &Reply) {
+        if let Some(asks) = &reply.asks {
+            return self.check_call(asks);
+        }
         let Some((job, step)) = reply.correlation_id.as_deref().and_then(|text| text.split_once(':')) else { return };
         let Ok(id) = job.parse().map(JobId) else { return };
         self.note(|| format!("acknowledged {job}:{step}"));
@@ -85,6 +113,38 @@ impl World {
             if !unacked && !self.broker.replies.iter().any(again) {
                 self.violate(format!("the reply of {id}:{step} was acknowledged before it was committed"));
             }
+        }
+    }
+
+    /// A call is acknowledged once its job is there.
+    fn check_call(&mut self, asks: &Asks) {
+        let found = self.asked.iter().find(|(_, asked)| asked.asks.as_ref().is_some_and(|other| other.message_id == asks.message_id));
+        let Some(id) = found.map(|(id, _)| *id) else { return };
+        let is_there = self.durable(id).is_some();
+        let Some(asked) = self.asked.get_mut(&id) else { return };
+        asked.answered = true;
+        if !is_there && !asked.ended_by_client {
+            self.violate(format!("the call of {id} was acknowledged before its job was committed"));
+        }
+    }
+
+    /// Who waits for an answer has it, at least once, and the right one.
+    fn judge_callers(&mut self, id: JobId, asked: &Asked) {
+        let Some(asks) = asked.asks.as_ref().filter(|asks| asks.reply_to.as_deref() == Some(CALLERS) && !asked.ended_by_client) else { return };
+        let told = self.broker.told.remove(&caller_of(asks)).unwrap_or_default();
+        let expected = oracle::expected(&asked.definition, &asked.message);
+        let is_right = told.iter().all(|told| match &expected {
+            Expected::Completed(text) => !told.is_error && told.body == *text,
+            Expected::Failed(causes) => {
+                told.is_error && causes.iter().any(|step| String::from_utf8_lossy(&told.body).contains(&format!("step \\\"{step}\\\"")))
+            }
+        });
+        if told.is_empty() {
+            self.violate(format!("the caller of {id} was told nothing"));
+        } else if !is_right {
+            self.violate(format!("the caller of {id} was told something else than {expected:?}"));
+        } else if told.len() > 1 && !self.with_faults {
+            self.violate(format!("the caller of {id} was told twice, and there was no fault"));
         }
     }
 
@@ -163,8 +223,12 @@ impl World {
                 if asked.answered && !asked.ended_by_client {
                     self.violate(format!("{id} was answered and is lost"));
                 }
+                if asked.asks.is_some() && !asked.ended_by_client {
+                    self.violate(format!("the call of {id} is lost"));
+                }
                 continue;
             };
+            self.judge_callers(id, &asked);
             if asked.ended_by_client && job.state() == JobState::Cancelled {
                 continue;
             }
@@ -181,6 +245,12 @@ impl World {
                 self.violate(format!("{id} with {} ended as {found}, expected {expected:?}", asked.message));
             }
         }
+        for caller in std::mem::take(&mut self.odd_calls) {
+            let told = self.broker.told.remove(&caller).unwrap_or_default();
+            if !told.iter().any(|told| told.is_error) {
+                self.violate(format!("{caller} was not refused"));
+            }
+        }
         if let Err(error) = self.settled_once() {
             self.violate(error);
         }
@@ -193,6 +263,11 @@ impl World {
         let running: i64 = connection.query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0)).map_err(failed)?;
         if running > 0 {
             return Err(format!("{running} jobs or child jobs are still running"));
+        }
+        let open = "SELECT count(*) FROM jobs WHERE open = 1 AND state IN ('completed', 'cancelled')";
+        let owing: i64 = connection.query_row(open, [], |row| row.get(0)).map_err(failed)?;
+        if owing > 0 {
+            return Err(format!("{owing} jobs that are over still owe an answer"));
         }
         let mut statement = connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;

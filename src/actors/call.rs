@@ -1,0 +1,226 @@
+//! Calls: messages on the workflows' queues, each of which asks for a job (SPEC §4). The router's part.
+//!
+//! A call is acknowledged when its job, with its caller, is committed; one that is refused, when the broker has the refusal.
+//! While the manager takes no jobs a call waits here, unacknowledged: the prefetch bounds how many, the rest wait in the
+//! broker.
+
+use super::clock;
+use super::job::{self, JobInput, Spawn, Start};
+use super::outbox::{Answer, Known, Outgoing};
+use super::router::{Errand, Router};
+use super::shared::Shared;
+use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Delivery, Receipt};
+use crate::engine::{Caller, Definition, JobId, Message, Origin};
+use actix::{AsyncContext, Context};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The pause before calls that wait are tried again.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// A message that asks for a job.
+pub struct Call {
+    definition: Arc<Definition>,
+    id: JobId,
+    message: Message,
+    /// Who is to be told its end; none: nobody waits for it.
+    caller: Option<Caller>,
+    ack: Acknowledge,
+}
+
+/// Why a call gets no job.
+pub struct Refusal {
+    /// The reason as a metric label.
+    pub kind: &'static str,
+    /// The reason for the caller, in one sentence.
+    pub reason: String,
+}
+
+/// Who is refused.
+pub(super) struct Refused {
+    pub(super) definition: Arc<Definition>,
+    pub(super) id: JobId,
+    pub(super) caller: Option<Caller>,
+    pub(super) ack: Acknowledge,
+}
+
+impl Refused {
+    /// Tells the caller; the message is acknowledged once the broker has that, or at once where nobody waits.
+    pub(super) fn tell(self, refusal: &Refusal, shared: &Shared) {
+        let Refused { definition, id, caller, ack } = self;
+        let workflow = definition.full_name();
+        shared.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
+        if shared.throttle.may_log(refusal.kind) {
+            let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
+            tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
+        }
+        let Some(caller) = caller else { return ack.ack() };
+        let answer = CallerAnswer {
+            caller,
+            workflow: workflow.into(),
+            job: id,
+            is_error: true,
+            timestamp_s: clock::seconds(clock::now()),
+            body: CallerAnswer::error(&refusal.reason, false),
+            receipt: Receipt::Refusal(ack),
+        };
+        Outgoing::Send(definition.vhost.as_str().into(), BusMessage::Answer(answer)).release(shared);
+    }
+}
+
+impl Call {
+    pub(super) fn refuse(self, refusal: &Refusal, shared: &Shared) {
+        let Call { definition, id, caller, ack, .. } = self;
+        Refused { definition, id, caller, ack }.tell(refusal, shared);
+    }
+
+    /// The caller, to be told the end of the job that has its id and is `known`; none: it asks for another job and is refused.
+    pub(super) fn join(self, known: Known<'_>, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
+        match Answer::again(self.id, known, &self.definition.full_name(), &self.message) {
+            Answer::Conflict(reason) => {
+                self.refuse(&Refusal { kind: "conflict", reason }, shared);
+                None
+            }
+            Answer::Created(_)
+            | Answer::Existing(_)
+            | Answer::Overloaded(_)
+            | Answer::Changed(_)
+            | Answer::Deleted
+            | Answer::Unknown
+            | Answer::UnknownStep(_)
+            | Answer::Failed(_) => Some((self.caller, self.ack)),
+        }
+    }
+
+    /// Reads a message of a workflow's queue.
+    fn read(definition: Arc<Definition>, delivery: Delivery, shared: &Shared) -> Option<Call> {
+        let (id, caller) = (id_of(&definition, &delivery), caller_of(&delivery));
+        let message = message_of(&delivery.body, shared.settings.limits.step_message_bytes_max);
+        let ack = delivery.into_settlement();
+        match message {
+            Ok(message) => Some(Call { definition, id, message, caller, ack }),
+            Err(refusal) => {
+                Refused { definition, id, caller, ack }.tell(&refusal, shared);
+                None
+            }
+        }
+    }
+}
+
+fn caller_of(delivery: &Delivery) -> Option<Caller> {
+    let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
+    Some(Caller { reply_to: reply_to.into(), correlation_id: delivery.correlation_id.as_deref().map(Into::into), attempt: delivery.attempt })
+}
+
+/// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it follows from what tells the
+/// message from others, so that one that is delivered again starts no second job; where nothing does, it is a new one.
+fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
+    let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
+    if let Ok(id) = message_id.parse() {
+        return id;
+    }
+    // A message without an id is told from others by all that its answer depends on.
+    let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
+    if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
+        return clock::new_id();
+    }
+    JobId::of_call(&[name.as_bytes(), message_id.as_bytes(), correlation_id.as_bytes(), reply_to.as_bytes(), body])
+}
+
+fn message_of(body: &Bytes, bytes_max: usize) -> Result<Message, Refusal> {
+    if body.len() > bytes_max {
+        let bytes = body.len();
+        let reason = format!("the message has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
+        return Err(Refusal { kind: "call_too_large", reason });
+    }
+    Message::parse(body).map_err(|error| Refusal { kind: "malformed_call", reason: format!("the message is no JSON object: {error}") })
+}
+
+impl Router {
+    /// A message came in on the queue of a workflow.
+    pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
+        let Some(definition) = self.shared.definitions().get(workflow).cloned() else {
+            tracing::error!(workflow, "a call of a workflow that is not loaded");
+            return;
+        };
+        let Some(call) = Call::read(definition, delivery, &self.shared) else { return };
+        self.take_call(call, ctx);
+    }
+
+    /// Takes a call, in its turn.
+    pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        let kept = if self.waiting.is_empty() { self.start_call(call) } else { Some(call) };
+        self.waiting.extend(kept);
+        self.try_again_later(ctx);
+    }
+
+    fn try_again_later(&mut self, ctx: &mut Context<Self>) {
+        if self.waiting.is_empty() || self.is_waiting {
+            return;
+        }
+        self.is_waiting = true;
+        ctx.run_later(TRIED_AGAIN_AFTER, |router, ctx| {
+            router.is_waiting = false;
+            if router.shared.health.stopping.load(Ordering::Relaxed) {
+                // Back to their queues, for the next start.
+                return router.waiting.clear();
+            }
+            while let Some(call) = router.waiting.pop_front() {
+                if let Some(kept) = router.start_call(call) {
+                    router.waiting.push_front(kept);
+                    break;
+                }
+            }
+            router.try_again_later(ctx);
+        });
+    }
+
+    /// Starts the job, or joins the one that there is; gives the call back if no job can be taken now.
+    fn start_call(&self, call: Call) -> Option<Call> {
+        let (shared, id) = (&self.shared, call.id);
+        if let Some(mailbox) = shared.routes.find(id) {
+            mailbox.post(JobInput::Called(call));
+            return None;
+        }
+        if shared.routes.has(id) {
+            let reason = format!("the id {id} belongs to a child job that is about to start");
+            call.refuse(&Refusal { kind: "conflict", reason }, shared);
+            return None;
+        }
+        if !shared.health.accepts() || shared.routes.roots() >= shared.settings.limits.jobs_running_max {
+            return self.kept(call, "the manager takes no jobs now");
+        }
+        let earlier = match shared.reader.creation(id) {
+            Ok(earlier) => earlier,
+            Err(error) => return self.kept(call, &error.to_string()),
+        };
+        if let Some(earlier) = earlier {
+            let known = Known { is_child: earlier.is_child, workflow: &earlier.workflow, message: earlier.message.as_ref() };
+            if let Answer::Conflict(reason) = Answer::again(id, known, &call.definition.full_name(), &call.message) {
+                call.refuse(&Refusal { kind: "conflict", reason }, shared);
+            } else if call.caller.is_none() {
+                call.ack.ack();
+            } else {
+                self.revive(earlier.number, Errand::Call(call));
+            }
+            return None;
+        }
+        let Call { definition, message, caller, ack, .. } = call;
+        let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
+        let number = shared.take_number();
+        let start = Start::New { origin: Arc::new(origin), message, caller, release: vec![Outgoing::Ack(ack)] };
+        job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
+        None
+    }
+
+    fn kept(&self, call: Call, reason: &str) -> Option<Call> {
+        if self.shared.throttle.may_log("calls_kept") {
+            tracing::warn!(workflow = call.definition.full_name(), reason, "calls wait (logged once a minute)");
+        }
+        Some(call)
+    }
+}

@@ -1,0 +1,119 @@
+//! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of its own, so that one that
+//! cannot be consumed holds up no other, and no reply.
+
+use super::connection::channel_error;
+use super::lane::{Ended, Lane, Source};
+use super::queues::{Found, Queues, short};
+use super::{Common, Phase, reached};
+use crate::bus::{BusEvent, workflow_queue};
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// The pause before a queue that cannot be consumed is tried again.
+const QUEUE_PAUSE: Duration = Duration::from_secs(5);
+
+/// The consuming of all workflows' queues on one connection; dropped it breaks off.
+pub(super) struct Calls(Vec<actix_rt::task::JoinHandle<()>>);
+
+/// Begins to consume the queues of the workflows.
+pub(super) fn consume(common: &Rc<Common>, connection: &Rc<Connection>, phases: &watch::Receiver<Phase>) -> Calls {
+    let queues = Queues::new(connection.clone());
+    let begun = common.settings.workflows.iter().map(|workflow| {
+        let call = Call { common: common.clone(), connection: connection.clone(), queues: queues.clone(), queue: workflow_queue(workflow).into() };
+        actix_rt::spawn(call.run(workflow.clone(), phases.clone()))
+    });
+    Calls(begun.collect())
+}
+
+impl Calls {
+    /// Waits for the end of what is under way, in an orderly closing; breaks off else.
+    pub(super) async fn end(mut self, is_orderly: bool) {
+        if is_orderly {
+            for call in &mut self.0 {
+                // An error means that it panicked: it has ended in any case.
+                let _ = call.await;
+            }
+        }
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|call| call.abort());
+    }
+}
+
+struct Call {
+    common: Rc<Common>,
+    connection: Rc<Connection>,
+    queues: Rc<Queues>,
+    queue: Arc<str>,
+}
+
+impl Call {
+    async fn run(self, workflow: Arc<str>, mut phases: watch::Receiver<Phase>) {
+        let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow));
+        while self.connection.status().connected() {
+            let opened = tokio::select! {
+                biased;
+                () = reached(&mut phases, Phase::EndConsuming) => return,
+                opened = self.open() => opened,
+            };
+            let reason = match opened {
+                Ok((channel, deliveries)) => {
+                    let ended = lane.serve(&channel, deliveries, &mut phases).await;
+                    // What has no verdict goes back to its queue. An error means that the channel is gone already.
+                    let _ = channel.close(200, "closed by workflow-manager".into()).await;
+                    match ended {
+                        Ended::Closed => return,
+                        Ended::Cancelled => "the broker ended the consumer: the queue was deleted or moved".to_owned(),
+                        Ended::Failed(error) => self.common.address.explain(&error),
+                    }
+                }
+                Err(reason) => reason,
+            };
+            if !self.connection.status().connected() {
+                // The consumer of the replies tells why, and connects again.
+                return;
+            }
+            tracing::warn!(queue = %self.queue, reason, retry_in_ms = QUEUE_PAUSE.as_millis(), "a workflow's queue is not consumed");
+            tokio::select! {
+                () = reached(&mut phases, Phase::EndConsuming) => return,
+                () = tokio::time::sleep(QUEUE_PAUSE) => {}
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<(Channel, lapin::Consumer), String> {
+        let explain = |error: lapin::Error| match channel_error(&error) {
+            Some((_, said)) => said.to_owned(),
+            None => self.common.address.explain(&error),
+        };
+        let found = match self.queues.look(&self.queue).await {
+            Found::Missing => {
+                // Steps may send to it, as to any worker's queue: what waited in it is lost.
+                let (taken, answered) = oneshot::channel();
+                (self.common.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
+                self.queues.declare_after(&self.queue, answered).await
+            }
+            found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
+        };
+        match found {
+            Found::There { .. } | Found::Missing => {}
+            Found::Locked => return Err("it is an exclusive queue of another connection".to_owned()),
+            Found::Refused(said) => return Err(said),
+            Found::Lost(error) => return Err(explain(error)),
+        }
+        let channel = self.connection.create_channel().await.map_err(explain)?;
+        channel.basic_qos(self.common.settings.prefetch, BasicQosOptions::default()).await.map_err(explain)?;
+        let consuming = channel.basic_consume(short(&*self.queue), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let deliveries = consuming.await.map_err(explain)?;
+        tracing::debug!(queue = %self.queue, "consuming a workflow's queue");
+        Ok((channel, deliveries))
+    }
+}

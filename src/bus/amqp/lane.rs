@@ -1,0 +1,145 @@
+//! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the broker.
+
+use super::acks::{Answer, Window};
+use super::connection::fail_point;
+use super::received::{called, received};
+use super::{Common, Phase, reached};
+use crate::bus::{BusEvent, Settled, Settlement};
+use futures_util::StreamExt;
+use lapin::Channel;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// How long acks may wait behind a delivery without a verdict.
+const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a closing waits for verdicts on what was delivered; what gets none is delivered again.
+const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
+
+/// What a queue brings.
+pub(super) enum Source {
+    /// What workers say.
+    Replies,
+    /// Messages that ask for jobs of this workflow.
+    Workflow(Arc<str>),
+}
+
+/// The consuming of one queue, over any number of channels.
+pub(super) struct Lane {
+    common: Rc<Common>,
+    source: Source,
+    settle: mpsc::UnboundedSender<Settled>,
+    verdicts: mpsc::UnboundedReceiver<Settled>,
+    /// Counts the channels that consumed.
+    epoch: u64,
+}
+
+/// Why a channel consumes no more.
+pub(super) enum Ended {
+    /// The bus is closed.
+    Closed,
+    /// The broker ended the consumer: the queue was deleted or moved.
+    Cancelled,
+    Failed(lapin::Error),
+}
+
+impl Lane {
+    pub(super) fn new(common: Rc<Common>, source: Source) -> Lane {
+        let (settle, verdicts) = mpsc::unbounded_channel();
+        Lane { common, source, settle, verdicts, epoch: 0 }
+    }
+
+    /// Whether it has consumed before.
+    pub(super) fn is_old(&self) -> bool {
+        self.epoch > 0
+    }
+
+    /// Consumes until the channel is of no more use.
+    pub(super) async fn serve(&mut self, channel: &Channel, mut deliveries: lapin::Consumer, phases: &mut watch::Receiver<Phase>) -> Ended {
+        self.epoch += 1;
+        let mut window = Window::new(usize::from(self.common.settings.prefetch) / 4);
+        let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
+        loop {
+            let sent = tokio::select! {
+                () = reached(phases, Phase::EndConsuming) => {
+                    self.finish(channel, &deliveries, &mut window).await;
+                    return Ended::Closed;
+                }
+                delivery = deliveries.next() => match delivery {
+                    Some(Ok(delivery)) => fail_point("amqp::deliver").map(|()| self.deliver(delivery, &mut window)),
+                    Some(Err(error)) => return Ended::Failed(error),
+                    None => return Ended::Cancelled,
+                },
+                Some(verdict) = self.verdicts.recv() => self.settle(verdict, channel, &mut window).await,
+                _ = early_acks.tick(), if window.owes() => {
+                    let mut answers = Vec::new();
+                    window.flush(true, &mut answers);
+                    tell(channel, &answers).await
+                }
+            };
+            if let Err(error) = sent {
+                return Ended::Failed(error);
+            }
+        }
+    }
+
+    fn deliver(&self, delivery: lapin::message::Delivery, window: &mut Window) {
+        window.deliver(delivery.delivery_tag);
+        let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
+        (self.common.sink)(match &self.source {
+            Source::Replies => BusEvent::Delivered(received(delivery, settlement)),
+            Source::Workflow(workflow) => BusEvent::Called { workflow: workflow.clone(), delivery: called(delivery, settlement) },
+        });
+    }
+
+    /// Takes this verdict and all others that are there already, then tells the broker.
+    async fn settle(&mut self, first: Settled, channel: &Channel, window: &mut Window) -> lapin::Result<()> {
+        let mut answers = Vec::new();
+        let mut next = Some(first);
+        while let Some(verdict) = next {
+            // The deliveries of an earlier connection went back to the queue with it.
+            if verdict.epoch == self.epoch {
+                window.settle(verdict.tag, verdict.verdict, &mut answers);
+            }
+            next = self.verdicts.try_recv().ok();
+        }
+        window.flush(false, &mut answers);
+        tell(channel, &answers).await
+    }
+
+    /// Takes no more deliveries, and waits a little for the verdicts on those under way.
+    async fn finish(&mut self, channel: &Channel, deliveries: &lapin::Consumer, window: &mut Window) {
+        let verdicts = async {
+            channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
+            while window.unsettled() > 0 {
+                let Some(verdict) = self.verdicts.recv().await else { break };
+                self.settle(verdict, channel, window).await?;
+            }
+            lapin::Result::Ok(())
+        };
+        match tokio::time::timeout(VERDICTS_WITHIN, verdicts).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = self.common.address.explain(&error), "deliveries under way come again"),
+            Err(_) => tracing::warn!(unsettled = window.unsettled(), "deliveries without a verdict come again"),
+        }
+        let mut answers = Vec::new();
+        window.flush(true, &mut answers);
+        // What cannot be told any more is delivered again.
+        let _ = tokio::time::timeout(VERDICTS_WITHIN, tell(channel, &answers)).await;
+    }
+}
+
+async fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
+    for answer in answers {
+        fail_point("amqp::ack")?;
+        match answer {
+            Answer::Ack(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?,
+            Answer::AckUpTo(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?,
+            Answer::Requeue(tag) => channel.basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true }).await?,
+        }
+    }
+    Ok(())
+}

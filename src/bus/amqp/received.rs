@@ -1,0 +1,114 @@
+//! What a delivery says: its properties and headers, read once.
+
+use crate::bus::{DeadLetter, Delivery, Settlement};
+use crate::engine::CorrelationId;
+use bytes::Bytes;
+use lapin::types::{AMQPValue, FieldTable};
+
+/// A message on the reply queue.
+pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
+    let properties = &delivery.properties;
+    let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
+    let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
+    let dead_letter = properties.headers().as_ref().and_then(dead_letter);
+    let told = properties.headers().as_ref().and_then(attempt);
+    // A dead letter is a step message of ours, whatever took its headers away.
+    let of_dead_letter = || properties.message_id().as_ref().filter(|_| dead_letter.is_some()).and_then(|id| attempt_in(id.as_str()));
+    let attempt = told.or_else(of_dead_letter);
+    let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
+    received.kind = kind;
+    received.attempt = attempt;
+    received.dead_letter = dead_letter;
+    received.redelivered = delivery.redelivered;
+    received
+}
+
+/// A message on a workflow's queue, with what such a message has beside.
+pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
+    let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
+    let (message_id, reply_to) = (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
+    Delivery { message_id, reply_to, ..received(delivery, settlement) }
+}
+
+/// What the header `x-death` says: a list, the latest death first.
+pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
+    let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
+    let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
+    let text = |key: &str| match latest.inner().get(key) {
+        Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+        Some(AMQPValue::ShortString(text)) => Some(text.as_str().to_owned()),
+        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+        _ => None,
+    };
+    Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
+}
+
+/// What the header `attempt` says: a whole number of any type, or its digits.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a whole number or a text")]
+fn attempt(headers: &FieldTable) -> Option<u32> {
+    match headers.inner().get("attempt")? {
+        AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),
+        AMQPValue::ShortInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortUInt(number) => Some(u32::from(*number)),
+        AMQPValue::LongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::LongUInt(number) => Some(*number),
+        AMQPValue::LongLongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortString(text) => digits(text.as_str()),
+        AMQPValue::LongString(text) => digits(std::str::from_utf8(text.as_bytes()).ok()?),
+        _ => None,
+    }
+}
+
+/// The attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
+fn attempt_in(message_id: &str) -> Option<u32> {
+    let (correlation_id, attempt) = message_id.rsplit_once(':')?;
+    correlation_id.parse::<CorrelationId>().ok()?;
+    digits(attempt)
+}
+
+/// Digits alone: no sign, no space.
+fn digits(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::types::{LongString, ShortString};
+
+    fn told(value: AMQPValue) -> Option<u32> {
+        let mut headers = FieldTable::default();
+        headers.insert("attempt".into(), value);
+        attempt(&headers)
+    }
+
+    #[test]
+    fn an_attempt_is_told_by_a_number_of_any_type_or_by_digits() {
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let taken = [
+            AMQPValue::ShortShortInt(7),
+            AMQPValue::ShortShortUInt(7),
+            AMQPValue::ShortInt(7),
+            AMQPValue::ShortUInt(7),
+            AMQPValue::LongInt(7),
+            AMQPValue::LongUInt(7),
+            AMQPValue::LongLongInt(7),
+            AMQPValue::ShortString(ShortString::from("7")),
+            text("7"),
+        ];
+        taken.into_iter().for_each(|value| assert_eq!(told(value.clone()), Some(7), "{value:?}"));
+        let refused = [AMQPValue::LongInt(-1), AMQPValue::LongLongInt(1 << 40), AMQPValue::Double(7.0), AMQPValue::Boolean(true), AMQPValue::Void];
+        let texts = ["", "none", "+7", " 7", "7.0", "99999999999"].map(text);
+        refused.into_iter().chain(texts).for_each(|value| assert_eq!(told(value.clone()), None, "{value:?}"));
+    }
+
+    #[test]
+    fn the_id_of_a_step_message_tells_its_attempt() {
+        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+        assert_eq!(attempt_in(&format!("{id}:split:12")), Some(12));
+        for other in ["", ":", "split:1", &format!("{id}:1"), &format!("{id}:split"), &format!("{id}:split:x"), &format!("{id}:split:")] {
+            assert_eq!(attempt_in(other), None, "{other:?}");
+        }
+    }
+}
