@@ -35,6 +35,7 @@ pub struct Settings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct AmqpSection {
     pub server: ServerAddress,
+    pub management: ServerAddress,
     pub reply_queue: String,
     pub reply_queue_type: ReplyQueueType,
     pub prefetch: u16,
@@ -366,9 +367,10 @@ mod tests {
         let mut settings = Settings::defaults().expect("defaults");
         settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
         settings.http.token = Secret("hidden".into());
+        settings.amqp.management = ServerAddress("http://me:se@cret@host:15672".into());
         let shown = format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
         assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
-        assert!(shown.contains("amqp://me:***@host:5672/v"));
+        assert!(shown.contains("amqp://me:***@host:5672/v") && shown.contains("http://me:***@host:15672"));
     }
 
     #[test]

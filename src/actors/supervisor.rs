@@ -320,6 +320,7 @@ fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettin
     AmqpSettings {
         server: section.server.0.clone(),
         vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
+        management: section.management.0.clone(),
         reply_queue: section.reply_queue.clone(),
         reply_queue_type: section.reply_queue_type,
         prefetch: section.prefetch,

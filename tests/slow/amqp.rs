@@ -139,6 +139,25 @@ impl Vhost {
         });
     }
 
+    /// The policy that a queue has.
+    #[track_caller]
+    pub(crate) fn policy_of(&self, queue: &str) -> Option<String> {
+        let answer = self.broker.ask_management("GET", &format!("/api/queues/{}/{queue}", self.name), None).ok()?.body_mut().read_to_string().ok()?;
+        let json: Value = serde_json::from_str(&answer).ok()?;
+        json["policy"].as_str().map(str::to_owned)
+    }
+
+    /// Runs rabbitmqctl on this virtual host.
+    #[track_caller]
+    pub(crate) fn ctl(&self, command: &str, arguments: &[&str]) {
+        self.broker.ctl(&[&["-p", &self.name, command], arguments].concat());
+    }
+
+    /// The address of the management API, with the credentials of `user`.
+    pub(crate) fn management_url(&self, credentials: &str) -> String {
+        self.broker.management.replace("://", &format!("://{credentials}@"))
+    }
+
     /// Has the broker close all connections of the virtual host.
     pub(crate) fn close_connections(&self) {
         self.broker.ctl(&["close_all_connections", "--vhost", &self.name, "closed by a test"]);
@@ -423,6 +442,12 @@ impl Client {
         block_on("an ack", message.acker.ack(BasicAckOptions::default())).unwrap();
     }
 
+    /// Gives a message back to its queue.
+    #[track_caller]
+    pub(crate) fn requeue(&self, message: &StepMessage) {
+        block_on("a nack", message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() })).unwrap();
+    }
+
     /// Refuses a message for good.
     #[track_caller]
     pub(crate) fn nack(&self, message: &StepMessage) {
@@ -438,6 +463,8 @@ pub(crate) enum Answer {
     Reply(Vec<u8>),
     /// Acknowledges and replies never.
     Silence,
+    /// Refuses the message for good.
+    Nack,
 }
 
 impl Answer {
@@ -527,6 +554,7 @@ impl Duties {
             match answer {
                 Answer::Reply(body) => reply_and_ack(&channel, &message, &body).await?,
                 Answer::Silence => message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?,
+                Answer::Nack => message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }).await.map(|_nacked| ())?,
             }
             self.seen.lock().unwrap().push(message);
         }

@@ -9,9 +9,11 @@
 mod amqp;
 mod api;
 mod bus_amqp;
+mod calls;
 mod chaos;
 mod cli;
 mod conformance;
+mod dead_letters;
 mod durability;
 mod events;
 mod every_bus;

@@ -57,6 +57,10 @@ impl Address {
         Ok(Address { uri })
     }
 
+    pub(super) fn vhost(&self) -> &str {
+        &self.uri.vhost
+    }
+
     /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the reader.
     pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()

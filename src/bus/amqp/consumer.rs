@@ -3,6 +3,7 @@
 use super::calls;
 use super::connection::{self, Pauses, channel_error};
 use super::lane::{Ended, Lane, Source};
+use super::management;
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
@@ -162,7 +163,9 @@ impl Consumer {
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
         let Session { connection, channel, deliveries } = session;
         let calls = calls::consume(&self.common, &connection, phases);
+        let policy = actix_rt::spawn(management::keep_policy(self.common.clone()));
         let ended = self.lane.serve(&channel, deliveries, phases).await;
+        policy.abort();
         calls.end(matches!(ended, Ended::Closed)).await;
         // Also if the channel alone is gone.
         connection::close(&connection).await;

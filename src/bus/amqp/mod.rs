@@ -11,6 +11,7 @@ mod consumer;
 mod inspect;
 mod lane;
 mod link;
+mod management;
 mod publisher;
 mod queues;
 mod received;
@@ -20,6 +21,7 @@ use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueLook};
 use crate::settings::ReplyQueueType;
 use connection::Address;
 use futures_util::future::LocalBoxFuture;
+use management::Management;
 pub use received::dead_letter;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -36,6 +38,8 @@ pub struct AmqpSettings {
     pub server: String,
     /// A virtual host in place of the address's own.
     pub vhost: Option<String>,
+    /// The broker's management API, `http://user:password@host:port`; empty: none.
+    pub management: String,
     /// The queue that workers reply to.
     pub reply_queue: String,
     /// What kind of queue that becomes if it is not there yet.
@@ -61,6 +65,7 @@ impl fmt::Debug for AmqpSettings {
         f.debug_struct("AmqpSettings")
             .field("server", &connection::masked(&self.server))
             .field("vhost", &self.vhost)
+            .field("management", &connection::masked(&self.management))
             .field("reply_queue", &self.reply_queue)
             .field("reply_queue_type", &self.reply_queue_type)
             .field("prefetch", &self.prefetch)
@@ -74,6 +79,12 @@ impl fmt::Debug for AmqpSettings {
     }
 }
 
+impl AmqpSettings {
+    fn management(&self) -> Result<Option<Management>, AmqpError> {
+        if self.management.is_empty() { Ok(None) } else { Management::parse(&self.management).map(Some) }
+    }
+}
+
 /// Settings with which no connection can ever be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AmqpError {
@@ -83,6 +94,14 @@ pub enum AmqpError {
          with the characters / ? # @ : of a user name or password written %2F %3F %23 %40 %3A"
     )]
     Address {
+        /// The address, without credentials.
+        shown: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The address of the management API.
+    #[error("amqp.management {shown:?} is no address of a management API: {why}; expected http://user:password@host:15672")]
+    Management {
         /// The address, without credentials.
         shown: String,
         /// What is wrong with it.
@@ -103,6 +122,7 @@ impl Connector {
     /// Checks the settings; connects to nothing yet.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
         Address::parse(&settings)?;
+        settings.management()?;
         Ok(Connector { settings })
     }
 
@@ -114,7 +134,8 @@ impl Connector {
         // The settings were checked when this was made.
         let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None } };
         let board = Rc::new(Board::new(sink.clone()));
-        let common = Rc::new(Common { settings: self.settings, address, sink, board });
+        let management = self.settings.management().ok().flatten();
+        let common = Rc::new(Common { settings: self.settings, address, management, sink, board });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
         let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing) };
@@ -211,6 +232,7 @@ async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
 struct Common {
     settings: AmqpSettings,
     address: Address,
+    management: Option<Management>,
     sink: EventSink,
     board: Rc<Board>,
 }
@@ -285,6 +307,7 @@ mod tests {
         AmqpSettings {
             server: "amqp://me:secret@host:5672/v".to_owned(),
             vhost: None,
+            management: "http://me:secret@host:15672".to_owned(),
             reply_queue: "replies".to_owned(),
             reply_queue_type: ReplyQueueType::Classic,
             prefetch: 100,

@@ -36,6 +36,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
     AmqpSettings {
         server: server.to_owned(),
         vhost: None,
+        management: String::new(),
         reply_queue: unique(&format!("{name}-replies")),
         reply_queue_type: ReplyQueueType::Classic,
         prefetch: 100,

@@ -132,7 +132,7 @@ impl World {
     fn judge_callers(&mut self, id: JobId, asked: &Asked) {
         let Some(asks) = asked.asks.as_ref().filter(|asks| asks.reply_to.as_deref() == Some(CALLERS) && !asked.ended_by_client) else { return };
         let told = self.broker.told.remove(&caller_of(asks)).unwrap_or_default();
-        let expected = oracle::expected(&asked.definition, &asked.message);
+        let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
         let is_right = told.iter().all(|told| match &expected {
             Expected::Completed(text) => !told.is_error && told.body == *text,
             Expected::Failed(causes) => {

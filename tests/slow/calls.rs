@@ -1,0 +1,297 @@
+//! Every workflow is a worker: a message on its queue asks for a job, and the job's end is the reply.
+
+use lapin::BasicProperties;
+use lapin::types::AMQPValue;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use uuid::Uuid;
+use workflow_manager::actors::outbox;
+use workflow_manager::actors::supervisor;
+use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::{Definition, Graph, JobState, Message, Millis, Retry, Step};
+use workflow_manager::settings::{ServerAddress, Settings};
+
+use crate::amqp::{Answer, Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties, text_argument};
+use crate::harness::{Daemon, Setup, eventually, when};
+
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] } ] } ]";
+const ANSWERS: &str = "answers";
+
+/// `a` asks `b`, `b` asks `c`, `c` asks a worker.
+const THREE: &str = r"
+workflows:
+  - { name: a, steps: [ { name: ask-b, queue: workflow.b }, { name: last, queue: echo, depends: [ ask-b ] } ] }
+  - { name: b, steps: [ { name: ask-c, queue: workflow.c } ] }
+  - { name: c, steps: [ { name: work } ] }
+";
+
+fn asks(correlation_id: &str, message_id: &str) -> BasicProperties {
+    json_properties().with_correlation_id(correlation_id.into()).with_message_id(message_id.into()).with_reply_to(ANSWERS.into())
+}
+
+/// A daemon with the workflow `chain`, and a client that asks for jobs.
+fn chain(vhost: &Vhost) -> (Daemon, Client) {
+    let client = vhost.client();
+    client.declare(ANSWERS, arguments([]));
+    (Setup::new(&vhost.url, CHAIN).start(), client)
+}
+
+/// Publishes once the queue is there.
+fn ask(client: &Client, workflow: &str, body: &str, properties: BasicProperties) {
+    let queue = format!("workflow.{workflow}");
+    eventually("the workflow's queue is consumed", || client.count(&queue).filter(|(_, consumers)| *consumers > 0).ok_or("not yet"));
+    client.publish(&queue, body, properties);
+}
+
+#[track_caller]
+fn take_answer(client: &Client, correlation_id: &str) -> StepMessage {
+    let answer = client.take(ANSWERS);
+    client.ack(&answer);
+    assert_eq!(answer.correlation_id(), correlation_id);
+    answer
+}
+
+fn kind(message: &StepMessage) -> Option<String> {
+    message.properties.kind().as_ref().map(ToString::to_string)
+}
+
+#[track_caller]
+fn assert_error(answer: &StepMessage, words: &str, retryable: bool) {
+    assert_eq!(kind(answer).as_deref(), Some("error"), "{answer:?}");
+    let body: Value = answer.json();
+    assert!(body["error"].as_str().unwrap_or_default().contains(words), "{body}");
+    assert_eq!(body["retryable"], retryable, "{body}");
+}
+
+fn open_jobs(daemon: &Daemon) -> i64 {
+    let connection = rusqlite::Connection::open_with_flags(daemon.database(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    connection.query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0)).unwrap()
+}
+
+fn await_closed(daemon: &Daemon) {
+    eventually("all jobs are closed", || {
+        let open = open_jobs(daemon);
+        when(open == 0, format!("{open} open"))
+    });
+}
+
+#[test]
+fn a_message_on_its_queue_asks_for_a_job_and_its_end_is_the_reply() {
+    let vhost = Vhost::new();
+    let (daemon, client) = chain(&vhost);
+    let id = Uuid::new_v4();
+    let headers = arguments([("attempt", AMQPValue::LongInt(4)), ("x-own", text_argument("kept by nobody"))]);
+    ask(&client, "chain", r#"{"k":1.50}"#, asks("my own id", &id.to_string()).with_headers(headers));
+    let first = client.take("first");
+    assert_eq!((first.job(), first.text()), (id, r#"{"k":1.50}"#));
+    vhost.await_drained("workflow.chain");
+    client.reply(&first, r#"{"k":2}"#);
+    client.reply(&client.take("second"), r#"{"z":1e400,"a":[ ]}"#);
+
+    let answer = take_answer(&client, "my own id");
+    assert_eq!((answer.text(), kind(&answer)), (r#"{"z":1e400,"a":[ ]}"#, None));
+    assert_eq!(*answer.properties.delivery_mode(), Some(2), "answers are persistent");
+    assert_eq!(answer.message_id(), format!("{id}:__end__:0:0"));
+    assert_eq!((answer.header_text("job"), answer.header_text("workflow")), (id.to_string(), "chain".to_owned()));
+    assert_eq!(answer.header("attempt"), Some(AMQPValue::LongLongInt(4)), "given back");
+    assert_eq!(daemon.api.await_result(id), answer.text());
+    await_closed(&daemon);
+
+    let failing = Uuid::new_v4();
+    ask(&client, "chain", "", asks("second", &failing.to_string()));
+    let first = client.take("first");
+    assert_eq!(first.text(), "{}", "an empty body is an empty message");
+    client.say(&first, r#"{"error":"no flour"}"#, json_properties().with_type("error".into()));
+    client.ack(&first);
+    assert_error(&take_answer(&client, "second"), "no flour", true);
+
+    let cancelled = Uuid::new_v4();
+    ask(&client, "chain", "{}", asks("third", &cancelled.to_string()));
+    client.ack(&client.take("first"));
+    daemon.api.delete(&format!("/api/job/{cancelled}")).expect(200);
+    assert_error(&take_answer(&client, "third"), "cancelled", false);
+    await_closed(&daemon);
+}
+
+#[test]
+fn a_message_that_comes_again_starts_no_second_job_and_is_answered_again() {
+    let vhost = Vhost::new();
+    let (mut daemon, client) = chain(&vhost);
+    let id = Uuid::new_v4().to_string();
+    // A UUID, the id of another manager's step message, and no id at all.
+    let unnamed = json_properties().with_correlation_id("c".into()).with_reply_to(ANSWERS.into());
+    let messages = [asks("a", &id), asks("b", &format!("{id}:step:2")), unnamed];
+    for properties in messages.iter().chain(&messages) {
+        ask(&client, "chain", r#"{"k":1}"#, properties.clone());
+    }
+    vhost.await_drained("workflow.chain");
+    assert_eq!(daemon.api.get("/api/jobs").expect(200).ids("jobs").len(), 3);
+    let worker = Worker::echo(&vhost.url, &["first", "second"]);
+    let mut answered: Vec<String> =
+        (0..3).map(|_| client.take(ANSWERS)).inspect(|answer| client.ack(answer)).map(|answer| answer.correlation_id()).collect();
+    answered.sort();
+    assert_eq!(answered, ["a", "b", "c"]);
+    await_closed(&daemon);
+
+    // Long after the end, and after a crash before the answer: the same answer.
+    ask(&client, "chain", r#"{"k":1}"#, asks("a", &id));
+    assert_eq!(take_answer(&client, "a").text(), r#"{"k":1}"#);
+    await_closed(&daemon);
+    daemon.kill();
+    daemon.set_faults(Some("outbox::dispatch=return(abort)"));
+    daemon.start_again();
+    client.publish("workflow.chain", r#"{"k":1}"#, asks("late", &id));
+    daemon.await_end();
+    daemon.set_faults(None);
+    daemon.start_again();
+    assert_eq!(take_answer(&client, "late").text(), r#"{"k":1}"#);
+    await_closed(&daemon);
+    assert_eq!(worker.seen_count(), 6, "nothing was done twice");
+}
+
+#[test]
+fn what_gets_no_job_is_refused_and_what_cannot_be_told_is_counted() {
+    let vhost = Vhost::new();
+    let (daemon, client) = chain(&vhost);
+    for (number, body) in ["[1]", "nonsense", "{"].into_iter().enumerate() {
+        ask(&client, "chain", body, asks(&number.to_string(), ""));
+        assert_error(&take_answer(&client, &number.to_string()), "no JSON object", false);
+    }
+    let id = Uuid::new_v4();
+    ask(&client, "chain", r#"{"k":1}"#, asks("first", &id.to_string()));
+    ask(&client, "chain", r#"{"k":2}"#, asks("other", &id.to_string()));
+    assert_error(&take_answer(&client, "other"), "another message", false);
+    // Nobody waits; a queue that is not there.
+    ask(&client, "chain", "[]", json_properties());
+    ask(&client, "chain", r#"{"k":3}"#, json_properties());
+    ask(&client, "chain", r#"{"k":4}"#, asks("nowhere", "").with_reply_to("not-there".into()));
+    let _worker = Worker::echo(&vhost.url, &["first", "second"]);
+    assert_eq!(take_answer(&client, "first").text(), r#"{"k":1}"#);
+    await_closed(&daemon);
+    vhost.await_drained("workflow.chain");
+    daemon.await_log(&["the queue that a caller waits at is not there"]);
+    let metrics = daemon.api.get("/metrics").expect(200).text;
+    for line in [
+        r#"workflow_calls_refused_total{reason="malformed_call",workflow="chain"} 4"#,
+        r#"workflow_calls_refused_total{reason="conflict",workflow="chain"} 1"#,
+        r#"kind="unanswerable"} 1"#,
+        r#"workflow_jobs_created_total{workflow="chain"} 3"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[test]
+fn calls_wait_while_no_job_can_be_taken() {
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    client.declare(ANSWERS, arguments([]));
+    let daemon = Setup::new(&vhost.url, CHAIN).set("limits.jobs_running_max", "1").start();
+    for number in 0..3 {
+        ask(&client, "chain", &format!(r#"{{"n":{number}}}"#), asks(&number.to_string(), &Uuid::new_v4().to_string()));
+    }
+    for number in 0..3 {
+        let first = client.take("first");
+        assert_eq!(first.text(), format!(r#"{{"n":{number}}}"#), "in their order");
+        assert!(client.take_now("first").is_none(), "one at a time");
+        client.reply(&first, "{}");
+        client.reply(&client.take("second"), "{}");
+        take_answer(&client, &number.to_string());
+    }
+    await_closed(&daemon);
+}
+
+// ---- workflows that ask workflows ------------------------------------------------------------------------------
+
+#[test]
+fn three_workflows_in_a_chain_lose_nothing_over_kills() {
+    const JOBS: u32 = 30;
+    let vhost = Vhost::new();
+    let mut daemon = Setup::new(&vhost.url, THREE).start();
+    let message = |n: u32| format!(r#"{{"n":{n},"digits":1.50}}"#);
+    let jobs: Vec<(Uuid, String)> = (0..JOBS).map(|n| (daemon.api.create("a", &message(n)), message(n))).collect();
+    vhost.client().await_count("work", JOBS);
+    daemon.kill();
+    // The innermost jobs end, and it dies while it tells.
+    let faults = ["outbox::dispatch=20*off->return(abort)", "amqp::publish=9*off->return(abort)", "amqp::confirm=1*off->return(abort)"];
+    daemon.set_faults(Some(faults[0]));
+    daemon.start_again();
+    let _worker = Worker::echo(&vhost.url, &["work", "echo"]);
+    for faults in faults.iter().skip(1).copied().map(Some).chain([None]) {
+        daemon.await_end();
+        daemon.set_faults(faults);
+        daemon.spawn_again();
+    }
+    daemon.await_ready();
+    for (id, message) in jobs {
+        assert_eq!(daemon.api.await_result(id), message);
+    }
+    await_closed(&daemon);
+    ["workflow.b", "workflow.c", REPLY_QUEUE].iter().for_each(|queue| vhost.await_drained(queue));
+    let metrics = daemon.api.get("/metrics").expect(200).text;
+    assert!(!metrics.contains(r#"kind="unanswerable""#), "{metrics}");
+}
+
+/// An inner job that fails is a failed attempt of the step that asked for it: another one asks for another job.
+async fn retried(on: Option<&Vhost>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = Settings::defaults().unwrap();
+    settings.journal.file = folder.path().join("journal.db");
+    let retry = Retry { attempts: 3, backoff: Millis(20), ..Retry::default() };
+    let ask = Step { queue: "workflow.inner".into(), retry: Some(retry), ..Step::named("ask") };
+    let graph = |name: &str, step: Step| Arc::new(Definition::new(name, vec![Graph::new(name.to_owned(), None, vec![step])]));
+    let definitions = vec![graph("outer", ask), graph("inner", Step::named("work"))];
+    // The third time it works.
+    let times = Arc::new(AtomicU32::new(0));
+    let counted = times.clone();
+    let _worker = on.map(|vhost| {
+        settings.amqp.server = ServerAddress(vhost.url.clone());
+        let body = |time: u32| if time == 3 { r#"{"done":true}"# } else { "[]" };
+        Worker::start(&vhost.url, &["work"], move |_| Answer::Reply(body(times.fetch_add(1, Ordering::SeqCst) + 1).into()))
+    });
+    let workers = Workers::new().with("work", 1, move |_| {
+        let is_third = counted.fetch_add(1, Ordering::SeqCst) == 2;
+        if is_third { Ok(r#"{"done":true}"#.into()) } else { Err(WorkerError { reason: "not yet".to_owned() }) }
+    });
+    let manager = supervisor::start(settings, definitions, workers).await.unwrap();
+    let answer = manager.create("outer", None, Message::default()).await;
+    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let job = eventually("the job ends", || {
+        let job = manager.shared().reader.job(id).unwrap().unwrap().job;
+        if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
+    });
+    assert_eq!((job.state(), job.result().to_text().as_str()), (JobState::Completed, r#"{"done":true}"#), "{:?}", job.reason());
+    let counted = manager.shared().metrics.jobs_created.with_label_values(&["inner"]).get();
+    assert_eq!(counted, 3, "each attempt is a job of its own");
+    manager.stop().await;
+}
+
+#[test]
+fn an_inner_job_that_fails_is_a_failed_attempt_on_rabbitmq() {
+    let vhost = Vhost::new();
+    actix_rt::System::new().block_on(retried(Some(&vhost)));
+}
+
+#[test]
+fn an_inner_job_that_fails_is_a_failed_attempt_on_the_embedded_bus() {
+    actix_rt::System::new().block_on(retried(None));
+}
+
+/// The queue is like any worker's: what is lost with it is sent again.
+#[test]
+fn a_workflows_queue_that_is_deleted_is_declared_again_and_its_steps_dispatched_again() {
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    client.declare("workflow.b", arguments([("x-max-priority", AMQPValue::LongInt(5))]));
+    let mut daemon = Setup::new(&vhost.url, THREE).start();
+    let id = daemon.api.create("a", r#"{"k":1}"#);
+    let held = client.take("work");
+    daemon.kill();
+    client.delete("workflow.b");
+    daemon.start_again();
+    let _worker = Worker::echo(&vhost.url, &["work", "echo"]);
+    client.reply(&held, r#"{"k":1}"#);
+    assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
+    await_closed(&daemon);
+}

@@ -1,0 +1,123 @@
+//! Dead letters: what the broker gives up is a failed attempt, with the policy set by the manager or by the documented command.
+
+use lapin::types::AMQPValue;
+use serde_json::Value;
+use std::sync::Arc;
+use workflow_manager::actors::outbox;
+use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{Definition, Graph, Job, JobId, JobState, Message, Millis, Retry, Step};
+use workflow_manager::settings::{ServerAddress, Settings};
+
+use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
+use crate::harness::{Setup, eventually, when};
+
+const POISON: &str = "workflows: [ { name: poison, steps: [ { name: swallow } ] } ]";
+
+/// A manager in this process, with one workflow whose step has three attempts.
+async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> Manager {
+    let mut settings = Settings::defaults().unwrap();
+    settings.journal.file = folder.path().join("journal.db");
+    settings.amqp.server = ServerAddress(vhost.url.clone());
+    settings.amqp.management = ServerAddress(management.to_owned());
+    let retry = Retry { attempts: 3, backoff: Millis(50), ..Retry::default() };
+    let step = Step { retry: Some(retry), ..Step::named("swallow") };
+    let definition = Definition::new("poison", vec![Graph::new("poison".to_owned(), None, vec![step])]);
+    supervisor::start(settings, vec![Arc::new(definition)], Workers::new()).await.unwrap()
+}
+
+async fn create(manager: &Manager) -> JobId {
+    let answer = manager.create("poison", None, Message::default()).await;
+    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    id
+}
+
+fn ended(manager: &Manager, id: JobId) -> Job {
+    eventually(&format!("job {id} ends"), || {
+        let job = manager.shared().reader.job(id).unwrap().unwrap().job;
+        if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
+    })
+}
+
+fn await_policy(vhost: &Vhost, queue: &str, policy: &str) {
+    eventually(&format!("the queue {queue} has the policy {policy}"), || {
+        let found = vhost.policy_of(queue);
+        when(found.as_deref() == Some(policy), format!("{found:?}"))
+    });
+}
+
+async fn a_poison_message_stops(vhost: Vhost, management: &str, policy: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let manager = start(&vhost, &folder, management).await;
+    let worker = Worker::start(&vhost.url, &["swallow"], |_| Answer::Nack);
+    if management.is_empty() {
+        // As docs/operations.md has it.
+        let definition = format!(r#"{{"dead-letter-exchange":"","dead-letter-routing-key":"{REPLY_QUEUE}"}}"#);
+        vhost.ctl("set_policy", &[policy, "^(swallow)$", &definition, "--apply-to", "queues"]);
+    }
+    await_policy(&vhost, "swallow", policy);
+    let job = ended(&manager, create(&manager).await);
+    assert_eq!(job.state(), JobState::Failed);
+    let reason = job.reason().unwrap();
+    assert!(reason.contains("dead-lettered") && reason.contains("swallow") && reason.contains("rejected"), "{reason}");
+    let attempts: Vec<_> = worker.seen().iter().map(|message| message.message_id().rsplit_once(':').unwrap().1.to_owned()).collect();
+    assert_eq!(attempts, ["1", "2", "3"]);
+    vhost.await_drained(REPLY_QUEUE);
+    manager.stop().await;
+}
+
+#[test]
+fn a_poison_message_stops_after_its_attempts_by_the_policy_of_the_manager() {
+    let vhost = Vhost::new();
+    let management = vhost.management_url("guest:guest");
+    actix_rt::System::new().block_on(a_poison_message_stops(vhost, &management, REPLY_QUEUE));
+}
+
+#[test]
+fn a_poison_message_stops_after_its_attempts_by_the_documented_command() {
+    actix_rt::System::new().block_on(a_poison_message_stops(Vhost::new(), "", "workflow-steps"));
+}
+
+#[test]
+fn a_policy_of_the_user_comes_first_and_the_log_says_so() {
+    let vhost = Vhost::new();
+    vhost.ctl("set_policy", &["mine", "^swallow$", r#"{"max-length":1000}"#, "--apply-to", "queues"]);
+    let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:guest")).start();
+    daemon.await_log(&["policies of a higher priority", "swallow"]);
+    await_policy(&vhost, "swallow", "mine");
+}
+
+#[test]
+fn a_management_api_that_refuses_stops_nothing_and_its_password_is_never_shown() {
+    let vhost = Vhost::new();
+    let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:wrong-password")).start();
+    daemon.await_log(&["the dead-letter policy cannot be set", "401"]);
+    let _worker = Worker::echo(&vhost.url, &["swallow"]);
+    let id = daemon.api.create("poison", r#"{"k":1}"#);
+    assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
+    assert!(!daemon.log().contains("wrong-password"));
+}
+
+#[test]
+fn the_reason_of_a_dead_letter_is_told() {
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    let letters = [("x-dead-letter-exchange", text_argument("")), ("x-dead-letter-routing-key", text_argument(REPLY_QUEUE))];
+    let [exchange, key] = letters;
+    client.declare("rejects", arguments([exchange.clone(), key.clone()]));
+    client.declare("expires", arguments([exchange.clone(), key.clone(), ("x-message-ttl", AMQPValue::LongInt(1))]));
+    let limited = [exchange, key, ("x-queue-type", text_argument("quorum")), ("x-delivery-limit", AMQPValue::LongInt(1))];
+    client.declare("limits", arguments(limited));
+    let workflows = "workflows: [ { name: rejects, steps: [ { name: rejects } ] }, { name: expires, steps: [ { name: expires } ] }, \
+                     { name: limits, steps: [ { name: limits } ] } ]";
+    let daemon = Setup::new(&vhost.url, workflows).start();
+    let ids = ["rejects", "expires", "limits"].map(|name| daemon.api.create(name, "{}"));
+    client.nack(&client.take("rejects"));
+    client.requeue(&client.take("limits"));
+    client.requeue(&client.take("limits"));
+    for (id, reason) in ids.into_iter().zip(["rejected", "expired", "delivery_limit"]) {
+        let job = daemon.api.await_state(id, "failed");
+        let json: Value = serde_json::from_str(&job.text).unwrap();
+        assert!(json["reason"].as_str().unwrap_or_default().ends_with(reason), "{}", job.text);
+    }
+}
