@@ -89,3 +89,69 @@ impl Job {
         self.callers.iter_mut().for_each(|waiting| waiting.is_answered = false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Context, Decision, Definition, Graph, Input, JobId, JobState, Limits, Message, Operation, Origin, Reply, Step, Timestamp};
+
+    const LIMITS: Limits = Limits { step_message_bytes_max: 1000, reply_bytes_max: 1000, depth_max: 3, window: 3 };
+
+    fn context() -> Context<'static> {
+        Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
+    }
+
+    fn caller(reply_to: &str) -> Caller {
+        Caller { reply_to: reply_to.into(), correlation_id: None, attempt: None }
+    }
+
+    fn created() -> Job {
+        let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("only")])]);
+        let id = JobId::of_call(&[]);
+        let origin = Origin { id, definition: Arc::new(definition), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(0) };
+        Job::create_for(origin, Message::default(), Some(caller("first")), &context()).0
+    }
+
+    fn take(job: &mut Job, input: Input) -> Decision {
+        job.take(input, &context()).expect("taken")
+    }
+
+    fn reply(job: &mut Job, reply: Reply) -> Decision {
+        take(job, Input::Reply { step: "only".to_owned(), attempt: None, reply })
+    }
+
+    fn answers(decision: &Decision) -> Vec<(u32, u32)> {
+        let answers = decision.effects.iter();
+        answers.filter_map(|effect| if let Effect::AnswerCaller { caller, end } = effect { Some((*caller, *end)) } else { None }).collect()
+    }
+
+    #[test]
+    fn a_job_is_closed_once_its_callers_are_answered() {
+        let mut job = created();
+        assert!(take(&mut job, Input::Called(caller("second"))).effects.is_empty());
+        assert!(job.take(Input::Called(caller("second")), &context()).is_err(), "it is owed already");
+        let ended = reply(&mut job, Reply::Result("{}".into()));
+        assert_eq!((answers(&ended), ended.closed), (vec![(0, 0), (1, 0)], false));
+        assert_eq!(job.open_effects().len(), 2, "as after a restart");
+        assert!(!take(&mut job, Input::Answered { caller: 1, end: 0 }).closed);
+        assert!(job.take(Input::Answered { caller: 1, end: 0 }, &context()).is_err());
+        assert!(take(&mut job, Input::Answered { caller: 0, end: 0 }).closed);
+        assert!(job.open_effects().is_empty());
+        // Asked once more, after the end: answered once more.
+        let asked = take(&mut job, Input::Called(caller("first")));
+        assert_eq!((answers(&asked), asked.closed), (vec![(0, 0)], false));
+        assert!(take(&mut job, Input::Answered { caller: 0, end: 0 }).closed);
+    }
+
+    #[test]
+    fn a_second_end_is_answered_again_and_the_answer_to_the_first_does_not_count_for_it() {
+        let mut job = created();
+        assert_eq!(answers(&reply(&mut job, Reply::Error("{}".into()))), [(0, 0)]);
+        assert!(answers(&take(&mut job, Input::Operate(Operation::Retry))).is_empty());
+        assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
+        assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 1)]);
+        assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
+        assert!(take(&mut job, Input::Answered { caller: 0, end: 1 }).closed);
+        assert_eq!(job.state(), JobState::Completed);
+    }
+}
