@@ -24,6 +24,10 @@
 //! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an effect that enters at
 //! the router; its end is an input to its parent.
 //!
+//! A **call**, a message on a workflow's queue, is a creation that enters like a reply: `bus/amqp/calls` → `actors/call` →
+//! `actors/job` → `actors/journal` → ack. The job's end goes to its caller as a step message goes to a worker: kept by the bus
+//! until the broker's confirm, which is journaled; until then the job is not closed.
+//!
 //! # Invariants
 //!
 //! - Decisions may run ahead of the journal; effects never do. The only door for effects is [`actors::outbox`], and only the

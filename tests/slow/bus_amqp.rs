@@ -307,6 +307,7 @@ fn a_delivery_tells_what_came() {
         observed.until("connected", Seen::is_connected).await;
         let client = Client::connect().await;
         let properties = BasicProperties::default().with_correlation_id("some:step".into()).with_type("progress".into());
+        let properties = properties.with_headers(arguments(&[("attempt", text("3"))]));
         client.reply(&settings.reply_queue, r#"{"progress":0.5}"#, properties).await;
         client.reply(&settings.reply_queue, "", BasicProperties::default()).await;
         // A step's queue with a dead-letter policy, as an argument.
@@ -324,6 +325,7 @@ fn a_delivery_tells_what_came() {
         let (progress, empty, dead) = (find(Some("some:step")), find(None), find(Some(&format!("{job}:split"))));
         assert_eq!((progress.kind.as_deref(), &*progress.body, progress.redelivered), (Some("progress"), &br#"{"progress":0.5}"#[..], false));
         assert_eq!((empty.kind.as_deref(), empty.body.len(), &empty.dead_letter), (None, 0, &None));
+        assert_eq!((progress.attempt, empty.attempt, dead.attempt), (Some(3), None, Some(2)), "a dead letter tells its attempt by itself");
         let death = dead.dead_letter.as_ref().expect("a dead letter");
         assert_eq!((death.queue.as_str(), death.reason.as_str()), (queue.as_str(), "expired"));
         deliveries.into_iter().for_each(Delivery::ack);
