@@ -348,6 +348,66 @@ const PIECES: &[&str] = &[
     "input.count > 3",
 ];
 
+/// Random expressions that follow the grammar, of whatever types.
+fn grammatical() -> impl Strategy<Value = String> {
+    const LEAVES: &[&str] = &[
+        "input",
+        "job",
+        "steps",
+        "input.count",
+        "input.big",
+        "input.neg",
+        "input.huge",
+        "input.ratio",
+        "input.title",
+        "input.none",
+        "input.lines",
+        "input.deep",
+        "input['odd-key']",
+        "steps.split.output",
+        "x",
+        "0",
+        "-1",
+        "7u",
+        "1.5",
+        "-0.0",
+        "9223372036854775807",
+        "18446744073709551615u",
+        "'ä'",
+        "''",
+        "b'\\xff'",
+        "true",
+        "null",
+        "[]",
+        "{}",
+        "int",
+        "'12'",
+        "'nan'",
+        "1e308",
+    ];
+    const OPERATORS: &[&str] = &["==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "in", "&&", "||"];
+    const FUNCTIONS: &[&str] = &["size", "int", "uint", "double", "string", "bool", "bytes", "type"];
+    const METHODS: &[&str] = &["contains", "startsWith", "endsWith"];
+    const LOOPS: &[&str] = &["all", "exists", "exists_one", "map", "filter"];
+    prop::sample::select(LEAVES).prop_map(str::to_owned).prop_recursive(6, 40, 3, |inner| {
+        let pair = || (inner.clone(), inner.clone());
+        prop_oneof![
+            (pair(), prop::sample::select(OPERATORS)).prop_map(|((a, b), operator)| format!("({a} {operator} {b})")),
+            (inner.clone(), prop::sample::select(FUNCTIONS)).prop_map(|(a, function)| format!("{function}({a})")),
+            (pair(), prop::sample::select(METHODS)).prop_map(|((a, b), method)| format!("({a}).{method}({b})")),
+            (pair(), prop::sample::select(LOOPS)).prop_map(|((a, b), name)| format!("({a}).{name}(x, {b})")),
+            (pair(), inner.clone()).prop_map(|((a, b), c)| format!("({a} ? {b} : {c})")),
+            pair().prop_map(|(a, b)| format!("({a})[{b}]")),
+            pair().prop_map(|(a, b)| format!("[{a}, {b}]")),
+            pair().prop_map(|(a, b)| format!("{{{a}: {b}}}")),
+            inner.clone().prop_map(|a| format!("!({a})")),
+            inner.clone().prop_map(|a| format!("-({a})")),
+            inner.clone().prop_map(|a| format!("has(({a}).count)")),
+            inner.clone().prop_map(|a| format!("({a}).n")),
+        ]
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -368,6 +428,19 @@ proptest! {
                     prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");
                 }
             }
+        }
+    }
+
+    /// Whatever the types, an evaluation comes to a truth or to one sentence.
+    #[test]
+    fn any_expression_is_evaluated(inner in grammatical()) {
+        // Within a loop, so that `x` is known; and twice, so that results of all types are compared.
+        let text = format!("['a', 1].exists(x, {inner} == {inner})");
+        if let Ok(expression) = Expression::parse(&text)
+            && let Err(reason) = expression.evaluate(&World::new(INPUT))
+        {
+            prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
+            prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");
         }
     }
 }
