@@ -6,8 +6,9 @@ use super::router::{Errand, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
-use crate::engine::Timestamp;
+use crate::engine::{Definition, Millis};
 use crate::faults;
+use crate::journal::retention::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub enum JournalInput {
     Delete(JobNumber, oneshot::Sender<Answer>),
     /// Delete notices that are delivered.
     Forget(Vec<NoticeNumber>),
+    /// Make the relations of statuses of definitions that were loaded anew.
+    Relate(Vec<Arc<Definition>>),
     /// Answer when all that was appended before is committed.
     Barrier(oneshot::Sender<()>),
 }
@@ -111,7 +114,10 @@ impl JournalActor {
             JournalInput::Delete(number, answer) => {
                 self.commit(ctx);
                 let outcome = match self.store.delete(&[number]) {
-                    Ok(()) => Answer::Deleted,
+                    Ok(deleted) => {
+                        self.close(&deleted);
+                        Answer::Deleted
+                    }
                     Err(error) => Answer::Failed(error.to_string()),
                 };
                 Outgoing::Answer(answer, outcome).release(&self.shared);
@@ -123,6 +129,18 @@ impl JournalActor {
                 }
                 Err(error) => self.broken(&error),
             },
+            JournalInput::Relate(definitions) => {
+                if !self.commit(ctx) {
+                    // No room: the first job of each makes what is missing.
+                    return;
+                }
+                if let Err(error) = self.store.relate(definitions.iter().map(|definition| &**definition)) {
+                    match error.remedy() {
+                        Remedy::WaitForRoom => tracing::warn!(%error, "the tables of statuses have to wait"),
+                        Remedy::Exit => self.broken(&error),
+                    }
+                }
+            }
             JournalInput::Barrier(answer) => {
                 if self.commit(ctx) {
                     // The asker may have given up at its deadline.
@@ -207,18 +225,26 @@ impl JournalActor {
     }
 
     fn delete_retained(&mut self, ctx: &mut Context<Self>) {
-        let retention = i64::try_from(self.shared.settings.journal.retention.0.as_nanos()).unwrap_or(i64::MAX);
-        let before = Timestamp(clock::now().0.saturating_sub(retention));
-        match self.store.delete_ended(before, RETENTION_BATCH) {
-            Ok(0) => {}
-            Ok(jobs) => {
-                tracing::debug!(jobs, "deleted ended jobs past their retention");
-                if jobs == RETENTION_BATCH as usize {
+        let kept = Millis(u64::try_from(self.shared.settings.journal.retention.0.as_millis()).unwrap_or(u64::MAX));
+        match self.store.delete_ended(clock::now(), kept, RETENTION_BATCH) {
+            Ok(deleted) => {
+                self.close(&deleted);
+                if deleted.roots > 0 {
+                    tracing::debug!(jobs = deleted.roots, "deleted ended jobs past their retention");
+                }
+                if deleted.roots == RETENTION_BATCH as usize {
                     ctx.notify(Retain);
                 }
             }
             Err(error) if error.remedy() == Remedy::WaitForRoom => tracing::warn!(%error, "retention has to wait"),
             Err(error) => self.broken(&error),
+        }
+    }
+
+    /// The actors of failed jobs that waited for late replies end with their rows.
+    fn close(&self, deleted: &Deleted) {
+        for Open { id, number, is_root } in deleted.open.iter().copied() {
+            Outgoing::Closed { id, number, is_root }.release(&self.shared);
         }
     }
 }

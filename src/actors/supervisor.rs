@@ -17,7 +17,7 @@ use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::{Bus, BusState, EventSink};
 use crate::engine::{Definition, Effect, Input, JobId, Message};
 use crate::faults;
-use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Store};
+use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -191,11 +191,18 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
         verify_bytes_max: journal.verify_bytes_max,
         pages_max: journal.pages_max,
     };
-    let store = Store::open(&options)?;
+    let mut store = Store::open(&options)?;
     let started = super::clock::instant();
     let recovered = store.recover()?;
     if !recovered.is_empty() {
         tracing::info!(jobs = recovered.len(), elapsed_ms = started.elapsed().as_millis(), "recovered from the journal");
+    }
+    if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
+        match error.remedy() {
+            // The first job of each makes what is missing.
+            Remedy::WaitForRoom => tracing::warn!(%error, "no room for the tables of statuses"),
+            Remedy::Exit => return Err(error.into()),
+        }
     }
     let next_number = store.next_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();

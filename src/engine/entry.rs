@@ -22,6 +22,12 @@ impl Timestamp {
         let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
         Some(Timestamp(self.0.saturating_add(span_ns)))
     }
+
+    /// The time a span before this one.
+    pub fn before(self, span: Millis) -> Timestamp {
+        let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
+        Timestamp(self.0.saturating_sub(span_ns))
+    }
 }
 
 /// Where a job comes from: all that never changes about it, but its message.

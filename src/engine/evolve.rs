@@ -325,4 +325,35 @@ impl Entry {
             | Entry::CallerAnswered { .. } => Touched::Nothing,
         }
     }
+
+    /// When the entry changed a status or the job's state; none if it changed neither, or with the job's creation.
+    pub fn changed_at(&self) -> Option<Timestamp> {
+        match self {
+            Entry::StepStarted { at, .. }
+            | Entry::StepCompleted { at, .. }
+            | Entry::StepProgressed { at, .. }
+            | Entry::StepSkipped { at, .. }
+            | Entry::StepCancelled { at, .. }
+            | Entry::StepFailed { at, .. }
+            | Entry::FanOutStarted { at, .. }
+            | Entry::FanOutRestarted { at, .. }
+            | Entry::FanOutCompleted { at, .. }
+            | Entry::JobCompleted { at }
+            | Entry::JobFailed { at, .. }
+            | Entry::JobPaused { at }
+            | Entry::JobResumed { at }
+            | Entry::JobRetried { at, .. }
+            | Entry::JobRerun { at, .. }
+            | Entry::JobCancelled { at, .. } => Some(*at),
+            Entry::JobCreated { .. }
+            | Entry::StepConfirmed { .. }
+            | Entry::StepUnconfirmed { .. }
+            | Entry::AttemptFailed { .. }
+            | Entry::ChildrenStarted { .. }
+            | Entry::ChildCompleted { .. }
+            | Entry::ChildFailed { .. }
+            | Entry::CallerJoined { .. }
+            | Entry::CallerAnswered { .. } => None,
+        }
+    }
 }

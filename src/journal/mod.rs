@@ -2,19 +2,23 @@
 //!
 //! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a checksum. Table `jobs`
 //! holds what never changes about a job, and what lists and filters need. A job's *number* orders creation and ties rows
-//! together; its UUID may come back once the job that had it has ended.
+//! together; its UUID may come back once the job that had it has ended. The tables `status_…` follow from the entries, for
+//! users to read (`status`, `status_query`).
 
 mod notices;
 pub mod read;
 pub mod recover;
+pub mod retention;
 mod schema;
 pub mod search;
+mod status;
+pub mod status_query;
 
-use crate::engine::{Definition, Entry, JobId, JobState, Origin, StepIndex, Timestamp};
+use crate::engine::{Definition, Entry, JobId, JobState, Millis, Origin, StepIndex, Timestamp};
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +26,8 @@ use std::sync::Arc;
 pub use notices::{Notice, NoticeNumber};
 pub use read::Reader;
 pub use recover::Recovered;
+pub use status::INDEXED_COLUMNS_MAX;
+use status::{Changes, Failed, Relations};
 
 /// A job's number in this journal: rising in the order of creation, a parent's below its children's.
 pub type JobNumber = i64;
@@ -162,6 +168,9 @@ pub struct Store {
     definitions: HashMap<[u8; 32], i64>,
     /// The one looked up last: mostly the next one too, and its hash need not be made again.
     latest: Option<(Arc<Definition>, i64)>,
+    relations: Relations,
+    /// How long each definition, by its number, has its jobs kept.
+    retentions: BTreeMap<i64, Option<Millis>>,
     _lock: File,
 }
 
@@ -171,7 +180,15 @@ impl Store {
         let file: Arc<str> = options.file.to_string_lossy().into();
         let lock = lock(&options.file, &file)?;
         let connection = schema::open(options, &file)?;
-        Ok(Store { connection, file, definitions: HashMap::new(), latest: None, _lock: lock })
+        Ok(Store {
+            connection,
+            file,
+            definitions: HashMap::new(),
+            latest: None,
+            relations: Relations::default(),
+            retentions: BTreeMap::new(),
+            _lock: lock,
+        })
     }
 
     /// The journal's file.
@@ -186,30 +203,14 @@ impl Store {
 
     /// Commits records, in order, in one transaction: all or nothing. Records of a job that was deleted are void: a child job
     /// may still be about to start, or to hear that it is over, when its top-level job is deleted.
-    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Result<(), JournalError> {
-        let result = self.append_in_transaction(records);
-        result.map_err(|error| {
-            // The transaction is gone, and with it the definitions that it may have added.
-            self.definitions.clear();
-            self.latest = None;
-            self.error(error)
-        })
+    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>) -> Result<(), JournalError> {
+        let records = records.into_iter();
+        self.mending(|store| store.append_in_transaction(records.clone()))
     }
 
-    /// Deletes up to `limit` top-level jobs, with their children, that ended before `before`; tells how many.
-    pub fn delete_ended(&mut self, before: Timestamp, limit: u32) -> Result<usize, JournalError> {
-        let roots = self.ended_roots(before, limit).map_err(|error| self.error(error))?;
-        self.delete(&roots)?;
-        Ok(roots.len())
-    }
-
-    /// Deletes top-level jobs by number, with their children.
-    pub fn delete(&mut self, roots: &[JobNumber]) -> Result<(), JournalError> {
-        self.delete_in_transaction(roots).map_err(|error| self.error(error))
-    }
-
-    fn append_in_transaction<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> rusqlite::Result<()> {
+    fn append_in_transaction<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), Failed> {
         let transaction = self.connection.transaction()?;
+        let mut changes = Changes::default();
         {
             let mut insert_job = transaction.prepare_cached(
                 "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, open, checksum)
@@ -222,14 +223,16 @@ impl Store {
             let mut set_open = transaction.prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?;
             for record in records {
                 fail_point("journal::write")?;
+                let mut definition = None;
                 if let Some(created) = &record.created {
                     let used = &created.origin.definition;
-                    let definition = match &self.latest {
+                    let used_number = match &self.latest {
                         Some((latest, number)) if Arc::ptr_eq(latest, used) => *number,
                         _ => definition_number(&transaction, &mut self.definitions, used)?,
                     };
-                    self.latest = Some((used.clone(), definition));
-                    let row = JobRow::new(record.job, created, definition);
+                    self.latest = Some((used.clone(), used_number));
+                    definition = Some(used_number);
+                    let row = JobRow::new(record.job, created, used_number);
                     insert_job.execute(params![
                         row.number,
                         row.id.0.as_bytes(),
@@ -259,24 +262,12 @@ impl Store {
                     // An ended job is open again for a caller that is to be answered.
                     set_open.execute(params![record.job, i64::from(!record.closed)])?;
                 }
+                changes.add(record, definition);
             }
         }
+        self.relations.write(&transaction, &self.file, &changes)?;
         fail_point("journal::commit")?;
-        transaction.commit()
-    }
-
-    fn ended_roots(&self, before: Timestamp, limit: u32) -> rusqlite::Result<Vec<JobNumber>> {
-        let mut statement = self.connection.prepare_cached("SELECT number FROM jobs WHERE parent IS NULL AND ended < ?1 ORDER BY ended LIMIT ?2")?;
-        statement.query_map(params![before.0, limit], |row| row.get(0))?.collect()
-    }
-
-    fn delete_in_transaction(&mut self, roots: &[JobNumber]) -> rusqlite::Result<()> {
-        let transaction = self.connection.transaction()?;
-        for root in roots {
-            transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;
-            transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
-        }
-        transaction.commit()
+        Ok(transaction.commit()?)
     }
 
     fn error(&self, error: rusqlite::Error) -> JournalError {

@@ -2,7 +2,7 @@
 
 use super::schema::{JOB_ROWS, checked_body, checked_definition, damaged_or_failed, job_row};
 use super::{JobNumber, JobRow, JournalError, Store};
-use crate::engine::{Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, StepIndex};
+use crate::engine::{Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, StepIndex, Timestamp};
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
@@ -62,6 +62,14 @@ impl Store {
     }
 }
 
+/// A job as its entries have left it.
+pub(super) struct Past {
+    /// The job.
+    pub(super) job: Job,
+    /// When its state or a status changed last.
+    pub(super) changed: Timestamp,
+}
+
 /// The job that follows from its entries, or why it does not.
 fn rebuilt(origin: Origin, message: Option<Message>, entries: Vec<Entry>) -> Result<Job, String> {
     unwound(|| {
@@ -117,6 +125,15 @@ impl<'a> Rebuild<'a> {
         Ok(self.jobs.get(&number).map(|(_, job)| job))
     }
 
+    /// A top-level job, of which nothing is kept here.
+    pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
+        let Some(row) = self.rows(&format!("{JOB_ROWS} WHERE number = ?1"), [number])?.pop() else { return Ok(None) };
+        let entries = self.entries(number)?;
+        let changed = entries.iter().rev().find_map(Entry::changed_at).unwrap_or(row.created);
+        self.load_entries(row, entries)?;
+        Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed }))
+    }
+
     fn rows(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<JobRow>, JournalError> {
         let mut statement = self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
         let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
@@ -128,6 +145,11 @@ impl<'a> Rebuild<'a> {
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
+        let entries = self.entries(row.number)?;
+        self.load_entries(row, entries)
+    }
+
+    fn load_entries(&mut self, row: JobRow, entries: Vec<Entry>) -> Result<(), JournalError> {
         let number = row.number;
         let damaged = |what: String| JournalError::Damaged { file: self.file.to_owned(), table: "jobs", row: number, what };
         let definition = self.definition(row.definition)?;
@@ -146,7 +168,7 @@ impl<'a> Rebuild<'a> {
             _ => (None, row.id, None),
         };
         let origin = Origin { id: row.id, definition, graph: row.graph, parent, root, depth: row.depth, created: row.created };
-        let job = rebuilt(origin, message, self.entries(number)?).map_err(damaged)?;
+        let job = rebuilt(origin, message, entries).map_err(damaged)?;
         self.jobs.insert(number, (row, job));
         Ok(())
     }
@@ -185,7 +207,8 @@ impl<'a> Rebuild<'a> {
         Ok(entries)
     }
 
-    fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
+    /// The definition with this number.
+    pub(super) fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
         if let Some(known) = self.definitions.get(&number) {
             return Ok(known.clone());
         }

@@ -1,6 +1,6 @@
 //! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
 
-use super::{JobRow, JournalError, Options, checksum, content_hash, notices};
+use super::{JobRow, JournalError, Options, checksum, content_hash, notices, status};
 use crate::engine::{JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
@@ -54,10 +54,24 @@ CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
 CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
 ",
     notices::SCHEMA,
+    "
+-- Retention is the definition's affair.
+DROP INDEX jobs_retained;
+CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
+",
 ];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
+
+/// Prepared statements kept: the relations of statuses have one for each set of columns that change together.
+const STATEMENTS_KEPT: usize = 256;
+
+/// Findings that SQLite is asked for: more than there are pages of a relation that was taken out.
+const FINDINGS_MAX: u32 = 1_000_000;
+
+/// Findings that are told.
+const FINDINGS_SHOWN_MAX: usize = 3;
 
 /// Opens the file, verifies it and brings it to the newest schema.
 pub(super) fn open(options: &Options, file: &str) -> Result<Connection, JournalError> {
@@ -84,7 +98,7 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     if options.pages_max > 0 {
         connection.pragma_update(None, "max_page_count", options.pages_max)?;
     }
-    connection.set_prepared_statement_cache_capacity(32);
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     Ok(())
 }
 
@@ -136,11 +150,40 @@ fn verify(connection: &Connection, options: &Options, file: &str) -> Result<(), 
         let what = "its columns state, ended and open contradict each other".to_owned();
         Err(JournalError::Damaged { file: file.to_owned(), table: "jobs", row: row.get(0).unwrap_or_default(), what })
     })?;
-    let findings: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
-    if findings != "ok" {
-        return Err(JournalError::Malformed { file: file.to_owned(), what: findings });
+    verify_structure(connection).map_err(failed)?.map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
+}
+
+/// What is wrong with the structure of the file, if anything is. A relation of statuses that is damaged by itself is taken out
+/// of the schema, which leaves its pages in the file, used by nobody.
+fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let Some(findings) = findings(connection)? else { return Ok(None) };
+    let damaged = status::damaged(connection)?;
+    if damaged.is_empty() {
+        return Ok(Some(findings));
     }
-    Ok(())
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let forgotten = damaged.iter().try_for_each(|table| status::forget(connection, table));
+    let is_mended = forgotten.and_then(|()| Ok(self::findings(connection)?.is_none()));
+    connection.execute_batch(if matches!(is_mended, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
+    if is_mended? {
+        tracing::warn!(tables = damaged.join(", "), %findings, "tables of statuses are damaged: they are made anew");
+        return Ok(None);
+    }
+    Ok(Some(findings))
+}
+
+/// SQLite's first findings, but for pages that nobody uses.
+fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let check = || -> rusqlite::Result<Vec<String>> {
+        connection.prepare(&format!("PRAGMA quick_check({FINDINGS_MAX})"))?.query_map([], |row| row.get(0))?.collect()
+    };
+    let found = match check() {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => return Ok(Some(error.to_string())),
+        checked => checked?,
+    };
+    let harmless = |line: &&str| *line == "ok" || line.ends_with("never used") || line.starts_with("*** in database");
+    let lines: Vec<&str> = found.iter().flat_map(|found| found.lines()).filter(|line| !harmless(line)).take(FINDINGS_SHOWN_MAX).collect();
+    Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
 fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMut(&Row<'_>) -> Result<(), JournalError>) -> Result<(), JournalError> {

@@ -180,7 +180,7 @@ struct Loading {
     steps: usize,
     /// The first workflow of each full name, its file and its place.
     declared: HashMap<String, (String, Position)>,
-    /// The first spelling of each workflow's name, by the name in lower case.
+    /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
 }
 
@@ -231,6 +231,15 @@ impl Loading {
                 let message = format!("a workflow {} is declared already, at {file}:{first}", quoted(&definition.full_name()));
                 report.error(name.at, message);
                 continue;
+            }
+            let spelling = self.spellings.entry(definition.full_name().to_ascii_lowercase()).or_insert_with(|| definition.full_name());
+            if *spelling != definition.full_name() && !definition.vhost.is_empty() {
+                let message = format!(
+                    "in the virtual host {}: differs from {} in upper and lower case alone; their tables of statuses could not be told apart",
+                    quoted(&definition.vhost),
+                    quoted(spelling)
+                );
+                report.error(name.at, message);
             }
             self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
             if report.errors.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Reply, Step, Timestamp};
+use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp};
 use workflow_manager::engine::{Decision, Effect, Input};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
@@ -190,8 +190,8 @@ fn retention_deletes_what_ended_and_nothing_else() {
     let (mut ended, created) = new_job(1);
     store.append([&created, &new_job(2).1]).expect("commits");
     store.append([&reply(&mut ended, 1, "{}")]).expect("commits");
-    assert_eq!(store.delete_ended(Timestamp(1), 10).expect("deletes"), 0, "not before its time");
-    assert_eq!(store.delete_ended(Timestamp(i64::MAX), 10).expect("deletes"), 1);
+    assert_eq!(store.delete_ended(Timestamp(1), Millis(0), 10).expect("deletes").roots, 0, "not before its time");
+    assert_eq!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
     let reader = Reader::new(&folder.path().join("j.db"));
     assert!(reader.job(ended.id()).expect("reads").is_none());
     assert_eq!(store.recover().expect("recovers").len(), 1);

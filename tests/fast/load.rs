@@ -569,3 +569,11 @@ fn checked(text: &str, json: bool) -> (bool, String) {
     let prefix = format!("{}/", directory.path().display());
     (valid, String::from_utf8(out).expect("text").replace(&prefix, ""))
 }
+
+#[test]
+fn virtual_hosts_that_differ_in_case_alone_cannot_have_one_table_of_statuses_each() {
+    let text = "workflows: [{ name: w, vhosts: [prod, Prod, test], steps: [{ name: a }] }]";
+    let error = load_text("f", text).expect_err("refused").to_string();
+    assert!(error.contains("in the virtual host \"Prod\": differs from \"prod/w\" in upper and lower case alone"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}

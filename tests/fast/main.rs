@@ -10,6 +10,7 @@ mod load;
 mod properties;
 #[cfg(feature = "failpoints")]
 mod simulation;
+mod statuses;
 #[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;

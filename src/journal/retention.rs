@@ -1,0 +1,93 @@
+//! How long ended jobs are kept: as long as their definition says (key `retention`), else as long as the setting.
+
+use super::status::Failed;
+use super::{JobNumber, JournalError, Store};
+use crate::engine::{JobId, Millis, Timestamp};
+use rusqlite::{OptionalExtension, params};
+
+/// What a deletion took away.
+#[derive(Debug, Default)]
+pub struct Deleted {
+    /// How many top-level jobs.
+    pub roots: usize,
+    /// Those jobs and child jobs that still waited for late replies.
+    pub open: Vec<Open>,
+}
+
+/// A job that had failed and still took replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its id.
+    pub id: JobId,
+    /// Its number.
+    pub number: JobNumber,
+    /// Whether it is a top-level job.
+    pub is_root: bool,
+}
+
+impl Store {
+    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer than the definition which they
+    /// started with keeps them, or, where that says nothing, for longer than `kept`.
+    pub fn delete_ended(&mut self, now: Timestamp, kept: Millis, limit: u32) -> Result<Deleted, JournalError> {
+        let roots = self.past_retention(now, kept, limit).map_err(|error| self.error(error))?;
+        self.delete(&roots)
+    }
+
+    /// Deletes top-level jobs by number, with their children.
+    pub fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
+        if roots.is_empty() {
+            return Ok(Deleted::default());
+        }
+        self.mending(|store| store.delete_in_transaction(roots))
+    }
+
+    fn past_retention(&mut self, now: Timestamp, kept: Millis, limit: u32) -> rusqlite::Result<Vec<JobNumber>> {
+        self.learn_retentions()?;
+        let sql = "SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut roots: Vec<JobNumber> = Vec::new();
+        for (definition, own) in &self.retentions {
+            let left = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(roots.len());
+            let before = now.before(own.unwrap_or(kept));
+            for root in statement.query_map(params![definition, before.0, i64::try_from(left).unwrap_or(i64::MAX)], |row| row.get(0))? {
+                roots.push(root?);
+            }
+        }
+        Ok(roots)
+    }
+
+    /// Definitions are only ever added, and never change.
+    fn learn_retentions(&mut self) -> rusqlite::Result<()> {
+        let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
+        let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, '$.retention') END FROM definitions WHERE number > ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        for row in statement.query_map([known], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))? {
+            let (number, millis) = row?;
+            self.retentions.insert(number, millis.and_then(|millis| u64::try_from(millis).ok()).map(Millis));
+        }
+        Ok(())
+    }
+
+    fn delete_in_transaction(&mut self, roots: &[JobNumber]) -> Result<Deleted, Failed> {
+        let transaction = self.connection.transaction()?;
+        let mut deleted = Deleted::default();
+        for root in roots {
+            let workflow: Option<String> = transaction
+                .prepare_cached("SELECT workflow FROM jobs WHERE number = ?1 AND parent IS NULL")?
+                .query_row([root], |row| row.get(0))
+                .optional()?;
+            if let Some(workflow) = workflow {
+                self.relations.delete(&transaction, &workflow, *root)?;
+                deleted.roots += 1;
+            }
+            let mut open = transaction.prepare_cached("SELECT id, number, parent IS NULL FROM jobs WHERE root = ?1 AND open = 1")?;
+            let open =
+                open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)?, is_root: row.get(2)? }))?;
+            deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
+            transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;
+            transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
+        }
+        transaction.commit()?;
+        Ok(deleted)
+    }
+}

@@ -1,0 +1,111 @@
+//! Reading the relations of statuses: pages of rows, newest first, filtered by job, state and status.
+
+use super::read::Reader;
+use super::status::{INDEXED_COLUMNS_MAX, Relation, quoted};
+use super::{JobNumber, JournalError};
+use crate::engine::{JobId, JobState};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
+
+/// Which rows are wanted: all that it names must hold.
+#[derive(Clone, Debug, Default)]
+pub struct StatusFilter {
+    /// The job.
+    pub job: Option<JobId>,
+    /// The job's state.
+    pub state: Option<JobState>,
+    /// Steps, by their columns, and the status of each.
+    pub steps: Vec<(String, String)>,
+}
+
+/// A row of a relation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusRow {
+    /// The job's number; the page after this row goes on below it.
+    pub number: JobNumber,
+    /// The job's id.
+    pub job: String,
+    /// Its state.
+    pub state: String,
+    /// When it was created, RFC 3339.
+    pub created: String,
+    /// When its state or a status changed last.
+    pub updated: String,
+    /// The statuses, in the order of the columns asked for.
+    pub statuses: Vec<String>,
+}
+
+/// Where the first page begins.
+pub const NEWEST: JobNumber = JobNumber::MAX;
+
+/// Of several conditions the rarest leads the search; those that more rows than this meet are taken to be equally common.
+const COUNTED_MAX: usize = 10_000;
+
+impl Reader {
+    /// The step columns of a workflow's relation, in their order; none if it is not there.
+    pub fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
+        self.with(|connection| Relation::named(workflow).columns(connection).map_err(|error| self.failed(error)))
+    }
+
+    /// Up to `limit` rows of a workflow's relation below the number `before`, newest first, with the statuses of `columns`, which
+    /// [`Reader::status_columns`] gave.
+    pub fn statuses(
+        &self,
+        workflow: &str,
+        columns: &[String],
+        filter: &StatusFilter,
+        before: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<StatusRow>, JournalError> {
+        let table = Relation::named(workflow).quoted();
+        let statuses: String = columns.iter().map(|column| format!(", s.{}", quoted(column))).collect();
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<StatusRow>> {
+                let conditions = conditions(connection, &table, columns, filter, before)?;
+                let mut sql = format!("SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} FROM {table} AS s WHERE s._rowid_ < ?");
+                let mut values = vec![Value::from(before)];
+                for (at, (column, value)) in conditions.into_iter().enumerate() {
+                    // With the sign an index on the column is not used: the first condition leads.
+                    sql.push_str(&format!(" AND {}s.{} = ?", if at == 0 { "" } else { "+" }, quoted(&column)));
+                    values.push(Value::from(value));
+                }
+                sql.push_str(&format!(" ORDER BY s._rowid_ DESC LIMIT {limit}"));
+                let mut statement = connection.prepare_cached(&sql)?;
+                let rows = statement.query_map(params_from_iter(values), |row| {
+                    let statuses = (0..columns.len()).map(|at| row.get(5 + at)).collect::<rusqlite::Result<_>>()?;
+                    let (number, job, state) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                    Ok(StatusRow { number, job, state, created: row.get(3)?, updated: row.get(4)?, statuses })
+                })?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+}
+
+/// The conditions of a filter, each a column and its value, the rarest first.
+fn conditions(
+    connection: &Connection,
+    table: &str,
+    columns: &[String],
+    filter: &StatusFilter,
+    before: JobNumber,
+) -> rusqlite::Result<Vec<(String, String)>> {
+    let job = filter.job.map(|job| ("job".to_owned(), job.to_string()));
+    let state = filter.state.map(|state| ("state".to_owned(), state.word().to_owned()));
+    let mut conditions: Vec<(String, String)> = job.into_iter().chain(state).chain(filter.steps.iter().cloned()).collect();
+    if filter.job.is_some() || conditions.len() < 2 {
+        return Ok(conditions);
+    }
+    let mut rarest = (i64::MAX, 0);
+    for (at, (column, value)) in conditions.iter().enumerate() {
+        if columns.iter().position(|known| known == column).is_some_and(|at| at >= INDEXED_COLUMNS_MAX) {
+            continue;
+        }
+        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 LIMIT {COUNTED_MAX})", quoted(column));
+        let count: i64 = connection.prepare_cached(&sql)?.query_row(rusqlite::params![value, before], |row| row.get(0))?;
+        rarest = rarest.min((count, at));
+    }
+    conditions.swap(0, rarest.1);
+    Ok(conditions)
+}
