@@ -271,7 +271,7 @@ fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, kee
         keep_empty,
         ended: false,
     };
-    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(state))
+    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(state, Streaming::next_piece))
 }
 
 struct Streaming {
@@ -284,29 +284,31 @@ struct Streaming {
     ended: bool,
 }
 
-fn pieces(state: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
-    stream::unfold(state, |mut state| async move {
-        if state.ended {
-            return None;
-        }
+/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none.
+pub(super) fn pieces<S: Send + 'static>(
+    state: S,
+    next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
+) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    stream::unfold(Some(state), move |state| async move {
+        let mut state = state?;
         let step = web::block(move || {
-            let piece = state.next_piece();
+            let piece = next(&mut state);
             (state, piece)
         });
         match step.await {
-            Ok((state, Ok(piece))) => Some((Ok(piece), state)),
+            Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
             // The answer has begun: breaking the connection is the only way to say that it is not whole.
-            Ok((mut state, Err(error))) => {
-                state.ended = true;
-                Some((Err(Problem::from(error).into()), state))
-            }
-            Err(_) => None,
+            Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
+            Ok((_, Ok(None))) | Err(_) => None,
         }
     })
 }
 
 impl Streaming {
-    fn next_piece(&mut self) -> Result<Bytes, JournalError> {
+    fn next_piece(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.ended {
+            return Ok(None);
+        }
         let mut text = String::new();
         if !self.began {
             self.began = true;
@@ -315,7 +317,7 @@ impl Streaming {
         let Some((key, listing)) = self.lists.last_mut() else {
             self.ended = true;
             text.push('}');
-            return Ok(text.into());
+            return Ok(Some(text.into()));
         };
         let ids = listing.page(&self.reader)?;
         let first_of_list = !self.in_list;
@@ -338,7 +340,7 @@ impl Streaming {
                 text.push('}');
             }
         }
-        Ok(text.into())
+        Ok(Some(text.into()))
     }
 }
 
@@ -374,15 +376,15 @@ pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Re
     };
     let definitions = shared.definitions();
     definitions.get(&full).cloned().ok_or_else(|| {
-        let known: Vec<&str> = definitions.keys().map(String::as_str).collect();
-        let near = known
-            .iter()
-            .map(|known| (strsim::jaro_winkler(known, &full), known))
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .filter(|(score, _)| *score > 0.8);
-        let hint = near.map_or_else(String::new, |(_, known)| format!("; did you mean {known}?"));
+        let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))
     })
+}
+
+/// `; did you mean x?`, or nothing.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = known.map(|known| (strsim::jaro_winkler(known, word), known)).max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.8);
+    near.map_or_else(String::new, |(_, known)| format!("; did you mean {known}?"))
 }
 
 pub(super) async fn read<T: Send + 'static>(

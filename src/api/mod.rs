@@ -1,10 +1,12 @@
-//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`] and [`observe`].
+//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`], [`status`] and
+//! [`observe`].
 
 pub mod events;
 pub mod jobs;
 pub mod observe;
 pub mod operations;
 mod problem;
+pub mod status;
 mod view;
 pub mod why;
 
@@ -54,6 +56,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
         .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
         .service(resource("/api/job/{id:.*}", "GET, DELETE").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
+        .service(resource("/api/status/{name:.*}", "GET").route(web::get().to(status::of_workflow)))
         .default_service(web::to(nothing_here));
 }
 

@@ -1,0 +1,234 @@
+//! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
+
+use super::jobs::{definition, did_you_mean, limit, pieces, read, wrong_cursor};
+use super::problem::Problem;
+use crate::actors::shared::Shared;
+use crate::engine::{Definition, JobId, JobState};
+use crate::journal::status_query::{NEWEST, StatusFilter, StatusRow};
+use crate::journal::{JobNumber, JournalError, Reader};
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+
+/// Rows of an answer in JSON, unless `?limit=` says otherwise.
+const ROWS_DEFAULT: u32 = 1_000;
+
+/// Rows read and sent at once, and the most statuses in them.
+const PAGE_ROWS: usize = 1_000;
+const PAGE_STATUSES: usize = 100_000;
+
+/// What stands before the name of a step in the query, where the name alone means something else.
+const STEP_PREFIX: &str = "step.";
+
+/// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
+pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, request: HttpRequest) -> Result<HttpResponse, Problem> {
+    let asked = Asked::parse(request.query_string())?;
+    let definition = definition(&shared, &path, asked.vhost.as_deref())?;
+    let workflow = definition.full_name();
+    let columns = read(&shared, move |reader| reader.status_columns(&workflow)).await?;
+    let Some(columns) = columns else {
+        let detail =
+            format!("the table of statuses of {} is not there: the next start makes it, or the next change of a job", definition.full_name());
+        return Err(Problem::broken(detail));
+    };
+    let names: Vec<String> = columns.iter().map(|column| spelling(&definition, column)).collect();
+    let filter = StatusFilter { job: asked.job, state: asked.state, steps: asked.steps(&columns, &names)? };
+    let is_csv = wants_csv(&request);
+    let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
+    let (reader, workflow) = (shared.reader.clone(), definition.full_name());
+    let before = asked.cursor.unwrap_or(NEWEST);
+    let sheet = Sheet { reader, workflow, columns, names, filter, before, rows_left, began: false, ended: false };
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header((header::VARY, "Accept"));
+    if is_csv {
+        let file = format!("attachment; filename=\"status_{}.csv\"", definition.name);
+        answer.content_type("text/csv; charset=utf-8; header=present").insert_header((header::CONTENT_DISPOSITION, file));
+        return Ok(answer.streaming(pieces(sheet, Sheet::next_csv)));
+    }
+    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(sheet, Sheet::next_json)))
+}
+
+/// A step's name as the loaded definition spells it; of a step that it no longer has, as its column is called.
+fn spelling(definition: &Definition, column: &str) -> String {
+    let step = definition.graph().steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
+    step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
+}
+
+/// Whether CSV stands in `Accept`, and JSON not before it.
+fn wants_csv(request: &HttpRequest) -> bool {
+    let accepted = request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
+    let mut types = accepted.flat_map(|value| value.split(',')).map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    types.find(|kind| *kind == "text/csv" || *kind == "application/json") == Some("text/csv")
+}
+
+/// The query.
+#[derive(Default)]
+struct Asked {
+    vhost: Option<String>,
+    job: Option<JobId>,
+    state: Option<JobState>,
+    limit: Option<u32>,
+    cursor: Option<JobNumber>,
+    /// What is said of steps: the key as it came, the step's name, the status.
+    steps: Vec<(String, String, String)>,
+}
+
+impl Asked {
+    fn parse(query: &str) -> Result<Asked, Problem> {
+        let pairs = web::Query::<Vec<(String, String)>>::from_query(query).map_err(|error| Problem::malformed(format!("the query: {error}")))?;
+        let mut asked = Asked::default();
+        for (key, value) in pairs.into_inner() {
+            let is_new = match key.as_str() {
+                "vhost" => asked.vhost.replace(value).is_none(),
+                "job" => {
+                    let id = value.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))?;
+                    asked.job.replace(id).is_none()
+                }
+                "state" => asked.state.replace(state(&value)?).is_none(),
+                "limit" => {
+                    let rows = value.parse().map_err(|_| Problem::malformed(format!("limit is {value:?}, expected a number")))?;
+                    asked.limit.replace(limit(Some(rows))?.unwrap_or(rows)).is_none()
+                }
+                "cursor" => asked.cursor.replace(value.parse().map_err(|_| wrong_cursor(&value))?).is_none(),
+                _ => {
+                    let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
+                    asked.steps.push((key.clone(), step, value));
+                    true
+                }
+            };
+            if !is_new {
+                return Err(Problem::malformed(format!("{key} is given twice")));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// The columns of the steps that are asked for, and the status of each.
+    fn steps(&self, columns: &[String], names: &[String]) -> Result<Vec<(String, String)>, Problem> {
+        let column = |(key, step, status): &(String, String, String)| match names.iter().position(|name| name == step) {
+            Some(at) => Ok((columns[at].clone(), status.clone())),
+            None => {
+                let others = ["vhost", "job", "state", "limit", "cursor"];
+                let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
+                Err(Problem::malformed(format!("{key:?} in the query is no step of this workflow{hint}")))
+            }
+        };
+        self.steps.iter().map(column).collect()
+    }
+}
+
+fn state(word: &str) -> Result<JobState, Problem> {
+    JobState::of_word(word).ok_or_else(|| {
+        let known: Vec<&str> = JobState::ALL.into_iter().map(JobState::word).collect();
+        Problem::malformed(format!("state is {word:?}, expected one of {}", known.join(", ")))
+    })
+}
+
+/// Rows under way, page by page.
+struct Sheet {
+    reader: Reader,
+    workflow: String,
+    columns: Vec<String>,
+    names: Vec<String>,
+    filter: StatusFilter,
+    before: JobNumber,
+    rows_left: u64,
+    began: bool,
+    ended: bool,
+}
+
+impl Sheet {
+    fn next_json(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut body = if self.began { Vec::new() } else { b"{\"rows\":[".to_vec() };
+        let (rows, next) = self.next_rows()?;
+        for row in &rows {
+            if std::mem::replace(&mut self.began, true) {
+                body.push(b',');
+            }
+            // Of texts, into memory: nothing that could fail.
+            let _ = serde_json::to_writer(&mut body, &RowView { row, names: &self.names });
+        }
+        if self.ended {
+            body.push(b']');
+            if let Some(next) = next {
+                body.extend_from_slice(format!(",\"next\":\"{next}\"").as_bytes());
+            }
+            body.push(b'}');
+        }
+        Ok(Some(body.into()))
+    }
+
+    fn next_csv(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut table = csv::Writer::from_writer(Vec::new());
+        // Into memory, each row of the same length: nothing that could fail.
+        if !std::mem::replace(&mut self.began, true) {
+            let own = ["job", "state", "created", "updated"];
+            let _ = table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
+        }
+        for row in &self.next_rows()?.0 {
+            let own = [&row.job, &row.state, &row.created, &row.updated];
+            let _ = table.write_record(own.into_iter().chain(&row.statuses).map(|cell| harmless(cell)));
+        }
+        Ok(Some(table.into_inner().unwrap_or_default().into()))
+    }
+
+    /// The next rows; behind the last ones, where the next page begins if there is more.
+    fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
+        let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
+        // One more than is wanted tells whether there is more.
+        let asked = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
+        let limit = u32::try_from(asked).unwrap_or(u32::MAX);
+        let mut rows = self.reader.statuses(&self.workflow, &self.columns, &self.filter, self.before, limit)?;
+        let found = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        let has_more = found > self.rows_left;
+        if has_more {
+            rows.pop();
+        }
+        self.rows_left = self.rows_left.saturating_sub(found);
+        self.before = rows.last().map_or(self.before, |row| row.number);
+        self.ended = has_more || found < asked;
+        Ok((rows, has_more.then_some(self.before)))
+    }
+}
+
+/// A cell that no spreadsheet takes for a formula.
+fn harmless(cell: &str) -> String {
+    let apostrophe = if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    format!("{apostrophe}{cell}")
+}
+
+struct RowView<'a> {
+    row: &'a StatusRow,
+    names: &'a [String],
+}
+
+struct StepsView<'a>(&'a RowView<'a>);
+
+impl Serialize for RowView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut view = serializer.serialize_struct("Row", 5)?;
+        view.serialize_field("job", &self.row.job)?;
+        view.serialize_field("state", &self.row.state)?;
+        view.serialize_field("created", &self.row.created)?;
+        view.serialize_field("updated", &self.row.updated)?;
+        view.serialize_field("steps", &StepsView(self))?;
+        view.end()
+    }
+}
+
+impl Serialize for StepsView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut view = serializer.serialize_map(Some(self.0.names.len()))?;
+        for (name, status) in self.0.names.iter().zip(&self.0.row.statuses) {
+            view.serialize_entry(name, status)?;
+        }
+        view.end()
+    }
+}
