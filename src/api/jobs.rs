@@ -7,6 +7,7 @@ use crate::actors::outbox::Answer;
 use crate::actors::router::RouterInput;
 use crate::actors::shared::Shared;
 use crate::actors::{clock, supervisor};
+use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, Message, Timestamp};
 use crate::journal::JournalError;
 use crate::journal::read::{EndedCursor, Reader};
@@ -379,12 +380,6 @@ pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Re
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))
     })
-}
-
-/// `; did you mean x?`, or nothing.
-pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let near = known.map(|known| (strsim::jaro_winkler(known, word), known)).max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.8);
-    near.map_or_else(String::new, |(_, known)| format!("; did you mean {known}?"))
 }
 
 pub(super) async fn read<T: Send + 'static>(

@@ -1,8 +1,9 @@
 //! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
 
-use super::jobs::{definition, did_you_mean, limit, pieces, read, wrong_cursor};
+use super::jobs::{definition, limit, pieces, read, wrong_cursor};
 use super::problem::Problem;
 use crate::actors::shared::Shared;
+use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::status_query::{NEWEST, StatusFilter, StatusRow};
 use crate::journal::{JobNumber, JournalError, Reader};

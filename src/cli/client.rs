@@ -1,10 +1,11 @@
 //! The HTTP client of the command line.
 
 use super::ClientArguments;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::typestate::WithoutBody;
+use ureq::{Agent, Body, RequestBuilder};
 
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +51,28 @@ impl Client {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
-        let mut request = self.agent.get(format!("{}{path}", self.server));
-        if !self.token.is_empty() {
-            request = request.header("Authorization", format!("Bearer {}", self.token));
-        }
-        self.answer(request.call())
+        self.query(path, &[])
+    }
+
+    pub(super) fn query(&self, path: &str, query: &[(String, String)]) -> Result<String, ClientError> {
+        self.answer(self.request(path, query).call())
+    }
+
+    /// Writes the answer to `out` as it comes, however long it is and takes.
+    pub(super) fn copy(&self, path: &str, query: &[(String, String)], accept: &str, out: &mut dyn Write) -> Result<(), ClientError> {
+        let result = self.request(path, query).header("Accept", accept).config().timeout_global(None).build().call();
+        let mut response = match result {
+            Ok(response) if response.status().is_success() => response,
+            result => return self.answer(result).map(drop),
+        };
+        // A broken answer and a closed output look alike here; the answer is the rarer one.
+        std::io::copy(&mut response.body_mut().as_reader(), out)?;
+        Ok(())
+    }
+
+    fn request(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
+        let request = self.agent.get(format!("{}{path}", self.server)).query_pairs(query.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        if self.token.is_empty() { request } else { request.header("Authorization", format!("Bearer {}", self.token)) }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {

@@ -5,6 +5,7 @@ mod check_json;
 mod client;
 mod operate;
 mod show;
+mod status;
 pub mod test;
 mod watch;
 
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub use client::ClientError;
+pub use status::Filter;
 
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]
@@ -137,6 +139,8 @@ pub enum ClientCommand {
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
+    /// Show the statuses of a workflow's jobs, newest first
+    Status(StatusArguments),
 }
 
 /// Arguments of `serve`.
@@ -257,6 +261,28 @@ pub struct CompleteArguments {
     pub client: ClientArguments,
 }
 
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// The workflow: NAME or VHOST/NAME
+    pub workflow: String,
+    /// Only this job
+    #[arg(long, value_name = "UUID")]
+    pub job: Option<JobId>,
+    /// Only jobs in which the step has this status; given several times, all must hold
+    #[arg(long = "filter", value_name = "STEP=STATUS")]
+    pub filters: Vec<Filter>,
+    /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u32>,
+    /// Print CSV
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
 /// How to reach the manager.
 #[derive(Args, Debug)]
 pub struct ClientArguments {
@@ -299,5 +325,6 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
         ClientCommand::Watch { id, client } => watch::watch(id, &client, out),
+        ClientCommand::Status(arguments) => status::status(&arguments, out),
     }
 }

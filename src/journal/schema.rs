@@ -53,12 +53,12 @@ CREATE INDEX entries_by_job ON entries(job);
 CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
 CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
 ",
-    notices::SCHEMA,
     "
 -- Retention is the definition's affair.
 DROP INDEX jobs_retained;
 CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
 ",
+    notices::SCHEMA,
 ];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.

@@ -178,7 +178,7 @@ fn the_stream_of_all_jobs_has_each_change_once_and_in_order() {
     assert_eq!(first.len(), 4 + 2 * 4, "{:?}", lines(&first));
 
     daemon.api.get("/api/events?kind=jobs").expect_problem(400, &["job or step"]);
-    daemon.api.get("/api/events?workflow=chian").expect_problem(404, &["chian", "did you mean chain"]);
+    daemon.api.get("/api/events?workflow=chian").expect_problem(404, &["chian", "did you mean \"chain\""]);
     assert_eq!(daemon.api.post("/api/events", "{}").status, 405);
 }
 
