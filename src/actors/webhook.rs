@@ -16,6 +16,7 @@ use crate::telemetry::Metrics;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -203,7 +204,9 @@ impl Webhook {
 
     fn deliver<'a>(&'a self, desk: MutexGuard<'a, Desk>, shared: &Shared, agent: &Agent, delivery: Delivery) -> MutexGuard<'a, Desk> {
         drop(desk);
-        let outcome = self.call(agent, &delivery.notice);
+        // A panic in the client costs this call alone, not the thread.
+        let called = catch_unwind(AssertUnwindSafe(|| self.call(agent, &delivery.notice)));
+        let outcome = called.unwrap_or_else(|_| Outcome::Failed { reason: "the call panicked; the log has the panic".to_owned(), retry_after: None });
         let mut desk = self.desk();
         let label = match &outcome {
             Outcome::Delivered => "delivered",
