@@ -23,6 +23,8 @@ pub struct BusActor {
 pub enum BusInput {
     /// Publish a message.
     Publish(BusMessage),
+    /// Other workflows are loaded: the queues of their steps, and their names.
+    Serve(Vec<Arc<str>>, Vec<Arc<str>>),
     /// Look at a queue.
     Inspect(Arc<str>, oneshot::Sender<QueueLook>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
@@ -41,6 +43,7 @@ impl BusActor {
     fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
             BusInput::Publish(message) => self.bus.publish(message),
+            BusInput::Serve(queues, workflows) => self.bus.serve(queues, workflows),
             BusInput::Inspect(queue, answer) => {
                 let look = self.bus.inspect(queue);
                 // Whoever asked may have given up.

@@ -86,16 +86,23 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let mut makers = Vec::new();
+        let mut serving = Vec::new();
         for (vhost, queues) in queues_by_vhost(&definitions, definitions.values()) {
-            if self.shared.bus(&vhost).is_none() {
-                makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
+            match self.shared.bus(&vhost) {
+                Some(bus) => serving.push((bus, queues)),
+                None => makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?)),
             }
         }
         for (vhost, maker) in makers {
             let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter);
             self.shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
         }
+        self.shared.wiring().journal.post(JournalInput::Relate(definitions.values().cloned().collect()));
         self.shared.set_definitions(definitions);
+        // Who calls a workflow now finds it.
+        for (bus, queues) in serving {
+            bus.post(BusInput::Serve(queues.steps, queues.workflows));
+        }
         Ok(())
     }
 }

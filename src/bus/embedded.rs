@@ -103,8 +103,7 @@ impl EmbeddedBus {
         let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
         actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
         (outside.sink)(BusEvent::State(BusState::Connected));
-        let workflows = workflows.into_iter().map(|workflow| (workflow_queue(&workflow), workflow)).collect();
-        EmbeddedBus { workflows, queues: HashMap::new(), workers, outside, threads: Vec::new() }
+        EmbeddedBus { workflows: by_queue(workflows), queues: HashMap::new(), workers, outside, threads: Vec::new() }
     }
 
     fn queue(&mut self, name: &Arc<str>) -> Arc<Queue> {
@@ -125,6 +124,10 @@ impl EmbeddedBus {
         }
         queue
     }
+}
+
+fn by_queue(workflows: Vec<Arc<str>>) -> HashMap<String, Arc<str>> {
+    workflows.into_iter().map(|workflow| (workflow_queue(&workflow), workflow)).collect()
 }
 
 impl Bus for EmbeddedBus {
@@ -151,6 +154,10 @@ impl Bus for EmbeddedBus {
         let consumers = self.workers.0.get(&*queue).map_or(0, |(_, threads)| *threads);
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Box::pin(std::future::ready(QueueLook::There { messages: count(messages), consumers: count(consumers) }))
+    }
+
+    fn serve(&mut self, _: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
+        self.workflows = by_queue(workflows);
     }
 
     /// Lets the workers finish what they have in hand; what waits is dispatched again at the next start.

@@ -400,6 +400,10 @@ pub trait Bus {
     /// Looks at a queue, without changing anything.
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
 
+    /// Other workflows are loaded: from now on these are the queues of steps, and these the workflows that take messages on
+    /// queues of their own.
+    fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>);
+
     /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped, closes the connections.
     fn close(&mut self) -> LocalBoxFuture<'static, ()>;
 }

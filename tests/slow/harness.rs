@@ -152,7 +152,12 @@ impl Daemon {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Replaces the workflow file, for the next start.
+    /// Of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Replaces the workflow file, for the next start or reload.
     pub(crate) fn write_workflows(&self, text: &str) {
         fs::write(self.dir().join("workflows.yaml"), text).unwrap();
     }

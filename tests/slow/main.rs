@@ -23,6 +23,7 @@ mod harness;
 mod load;
 mod outages;
 mod overload;
+mod policies;
 mod power_loss;
 mod refusals;
 mod soak;

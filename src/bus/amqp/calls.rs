@@ -9,6 +9,7 @@ use crate::bus::{BusEvent, workflow_queue};
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,33 +19,62 @@ use tokio::sync::{oneshot, watch};
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The consuming of all workflows' queues on one connection; dropped it breaks off.
-pub(super) struct Calls(Vec<actix_rt::task::JoinHandle<()>>);
+pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
 
-/// Begins to consume the queues of the workflows.
+/// Begins to consume the queues of the workflows, and goes on with those that a reload brings.
 pub(super) fn consume(common: &Rc<Common>, connection: &Rc<Connection>, phases: &watch::Receiver<Phase>) -> Calls {
+    Calls(actix_rt::spawn(consume_all(common.clone(), connection.clone(), phases.clone())))
+}
+
+async fn consume_all(common: Rc<Common>, connection: Rc<Connection>, mut phases: watch::Receiver<Phase>) {
     let queues = Queues::new(connection.clone());
-    let begun = common.settings.workflows.iter().map(|workflow| {
-        let call = Call { common: common.clone(), connection: connection.clone(), queues: queues.clone(), queue: workflow_queue(workflow).into() };
-        actix_rt::spawn(call.run(workflow.clone(), phases.clone()))
-    });
-    Calls(begun.collect())
+    let mut served = common.served.subscribe();
+    // One of a workflow that is no longer loaded goes on: whoever calls it is told.
+    let mut begun = Begun::default();
+    loop {
+        let workflows = served.borrow_and_update().workflows.clone();
+        for workflow in workflows {
+            let start = || {
+                let call =
+                    Call { common: common.clone(), connection: connection.clone(), queues: queues.clone(), queue: workflow_queue(&workflow).into() };
+                actix_rt::spawn(call.run(workflow.clone(), phases.clone()))
+            };
+            begun.0.entry(workflow.clone()).or_insert_with(start);
+        }
+        tokio::select! {
+            () = reached(&mut phases, Phase::EndConsuming) => break,
+            changed = served.changed() => if changed.is_err() { break },
+        }
+    }
+    for call in begun.0.values_mut() {
+        // An error means that it panicked: it has ended in any case.
+        let _ = call.await;
+    }
+}
+
+/// The consumers of the workflows' queues; dropped they break off.
+#[derive(Default)]
+struct Begun(BTreeMap<Arc<str>, actix_rt::task::JoinHandle<()>>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.values().for_each(|call| call.abort());
+    }
 }
 
 impl Calls {
     /// Waits for the end of what is under way, in an orderly closing; breaks off else.
     pub(super) async fn end(mut self, is_orderly: bool) {
         if is_orderly {
-            for call in &mut self.0 {
-                // An error means that it panicked: it has ended in any case.
-                let _ = call.await;
-            }
+            // An error means that it panicked: it has ended in any case.
+            let _ = (&mut self.0).await;
         }
     }
 }
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        self.0.iter().for_each(|call| call.abort());
+        self.0.abort();
     }
 }
 

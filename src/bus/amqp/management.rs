@@ -68,20 +68,27 @@ impl Management {
     }
 }
 
-/// Sets the policy, until it is set.
+/// Sets the policy, and once more for the queues that a reload brings.
 pub(super) async fn keep_policy(common: Rc<Common>) {
     let Some(management) = common.management.clone() else { return };
-    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
-    let wanted = Wanted {
-        management,
-        vhost: encoded(common.address.vhost()),
-        reply_queue: common.settings.reply_queue.clone(),
-        queues: common.settings.queues.iter().filter(|queue| ***queue != *common.settings.reply_queue).cloned().collect(),
-    };
-    let wanted = Arc::new(wanted);
-    if wanted.queues.is_empty() {
-        return;
+    let mut served = common.served.subscribe();
+    let mut set_for: Vec<Arc<str>> = Vec::new();
+    loop {
+        let queues = served.borrow_and_update().queues.clone();
+        let queues: Vec<Arc<str>> = queues.into_iter().filter(|queue| **queue != *common.settings.reply_queue).collect();
+        if queues != set_for && !queues.is_empty() {
+            set_for.clone_from(&queues);
+            let (vhost, reply_queue) = (encoded(common.address.vhost()), common.settings.reply_queue.clone());
+            let wanted = Arc::new(Wanted { management: management.clone(), vhost, reply_queue, queues });
+            set_policy(&wanted, Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max)).await;
+        }
+        if served.changed().await.is_err() {
+            return;
+        }
     }
+}
+
+async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
     while let Err(reason) = wanted.in_background(Wanted::set).await {
         let pause = pauses.next();
         tracing::warn!(reason, retry_in_ms = pause.as_millis(), "the dead-letter policy cannot be set");

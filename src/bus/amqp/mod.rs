@@ -135,7 +135,8 @@ impl Connector {
         let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None } };
         let board = Rc::new(Board::new(sink.clone()));
         let management = self.settings.management().ok().flatten();
-        let common = Rc::new(Common { settings: self.settings, address, management, sink, board });
+        let served = watch::channel(Served { queues: self.settings.queues.clone(), workflows: self.settings.workflows.clone() }).0;
+        let common = Rc::new(Common { settings: self.settings, address, management, sink, board, served });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
         let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing) };
@@ -167,6 +168,12 @@ impl Bus for AmqpBus {
         match self.common.clone() {
             Some(common) => Box::pin(inspect::inspect(common, queue)),
             None => Box::pin(std::future::ready(QueueLook::Unknown("the bus is not connected".to_owned()))),
+        }
+    }
+
+    fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
+        if let Some(common) = &self.common {
+            common.served.send_replace(Served { queues, workflows });
         }
     }
 
@@ -228,8 +235,16 @@ async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
     let _ = phases.wait_for(|phase| *phase >= wanted).await;
 }
 
+/// What is loaded.
+#[derive(Clone, Debug)]
+struct Served {
+    queues: Vec<Arc<str>>,
+    workflows: Vec<Arc<str>>,
+}
+
 /// What both loops share.
 struct Common {
+    served: watch::Sender<Served>,
     settings: AmqpSettings,
     address: Address,
     management: Option<Management>,

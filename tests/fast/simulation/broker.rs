@@ -258,6 +258,8 @@ impl Bus for SimulatedBus {
         lock(&self.0).link.as_ref().map_or(0, |link| link.outbox.len() + link.sent.len() + link.answers.len() + link.answers_sent.len())
     }
 
+    fn serve(&mut self, _: Vec<Arc<str>>, _: Vec<Arc<str>>) {}
+
     fn inspect(&mut self, _: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
         std::future::ready(QueueLook::Unknown("nobody asks in the simulation".to_owned())).boxed_local()
     }
