@@ -166,6 +166,10 @@ impl Job {
             Order::Pause if self.state == JobState::Running => Ok(self.pause(ctx)),
             Order::Resume if self.state == JobState::Paused => Ok(self.resume(ctx)),
             Order::Retry { round } if round > self.round && self.state != JobState::Completed => Ok(self.retry(round, ctx)),
+            // It was done before its parent failed, and the parent did not hear of it.
+            Order::Retry { .. } if self.state == JobState::Completed => {
+                Ok(Consequence { entries: Vec::new(), effects: self.word_to_parent().into_iter().collect() })
+            }
             Order::Halt(_) | Order::Cancel(_) | Order::Expire(_) => Err(Rejected::Ended),
             Order::Pause | Order::Resume | Order::Retry { .. } => Err(Rejected::Void),
         }

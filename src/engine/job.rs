@@ -457,7 +457,7 @@ impl Job {
     }
 
     /// What an ended child job tells its parent.
-    fn word_to_parent(&self) -> Option<Effect> {
+    pub(super) fn word_to_parent(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
         let reason = || self.reason.clone().unwrap_or_else(|| "no reason".into());
         let outcome = match self.state {

@@ -401,10 +401,11 @@ workflows:
 
     let id = api.create("chain", "{}");
     await_why(api, id, "no_consumer", &["no consumer on queue \"first\""]);
+    // It takes 50 messages at once.
     let silent = Worker::start(&vhost.url, &["first"], |_| Answer::Silence);
     await_why(api, id, "working", &["a worker has it"]);
-    let many: Vec<Uuid> = (0..40).map(|_| api.create("chain", "{}")).collect();
-    await_why(api, many[39], "all_busy", &["all busy", "queue \"first\""]);
+    let many: Vec<Uuid> = (0..70).map(|_| api.create("chain", "{}")).collect();
+    await_why(api, many[69], "all_busy", &["all busy", "queue \"first\""]);
     drop(silent);
 
     let flaky = api.create("flaky", "{}");
