@@ -3,6 +3,7 @@
 use super::jobs::{definition, limit, pieces, read, wrong_cursor};
 use super::problem::Problem;
 use crate::actors::shared::Shared;
+use crate::engine::id::InvalidJobId;
 use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::status_query::{NEWEST, StatusFilter, StatusRow};
@@ -83,7 +84,7 @@ impl Asked {
             let is_new = match key.as_str() {
                 "vhost" => asked.vhost.replace(value).is_none(),
                 "job" => {
-                    let id = value.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))?;
+                    let id = value.parse().map_err(|error: InvalidJobId| Problem::malformed(format!("job in the query: {error}")))?;
                     asked.job.replace(id).is_none()
                 }
                 "state" => asked.state.replace(state(&value)?).is_none(),

@@ -335,6 +335,27 @@ fn what_was_dropped_or_altered_is_made_anew() {
 }
 
 #[test]
+fn a_table_that_cannot_be_made_stops_nothing_but_itself() {
+    let place = Place::new();
+    let (definition, other) = (chain("w", &["a"]), chain("v", &["a"]));
+    drop(place.open(&[]));
+    place.change("CREATE TABLE \"index a of w\"(what)");
+    let mut store = place.open(&[&definition, &other]);
+    let (mut live, mut neighbour) = (Live::create(1, &definition), Live::create(2, &other));
+    live.reply("a", "{}").commit(&mut store);
+    neighbour.commit(&mut store);
+    assert_eq!(place.rows("SELECT job, state, a FROM status_v"), [neighbour.row()]);
+    assert_eq!(place.rows("SELECT state FROM jobs"), [["completed"], ["running"]]);
+    store.delete(&[1]).expect("deletes");
+    drop(store);
+    place.change("DROP TABLE \"index a of w\"");
+    let mut store = place.open(&[&definition, &other]);
+    let mut later = Live::create(3, &definition);
+    later.commit(&mut store);
+    assert_eq!(place.rows("SELECT job, state, a FROM status_w"), [later.row()]);
+}
+
+#[test]
 fn rows_that_are_missing_or_numbered_anew_are_found_at_the_start() {
     let place = Place::new();
     let definition = chain("w", &["a"]);

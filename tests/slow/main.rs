@@ -27,5 +27,6 @@ mod policies;
 mod power_loss;
 mod refusals;
 mod soak;
+mod statuses;
 mod webhook;
 mod workers;

@@ -1,0 +1,152 @@
+//! The relation of statuses: how long a filter on one step's status takes over 1,000,000 jobs, and what writing the relation
+//! costs a durable record.
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use workflow_manager::engine::{
+    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply, Step, StepIndex, Timestamp,
+};
+use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
+use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const STEPS: [&str; 6] = ["application", "phone-screen", "on-site-interview", "background-check", "health-screening", "offer"];
+const JOBS: JobNumber = 1_000_000;
+/// One job in so many has a failed step.
+const FAILED_EVERY: JobNumber = 10_000;
+const RUNS: usize = 101;
+/// What the API reads for one page.
+const ROWS: u32 = 1_000;
+
+fn definition() -> Arc<Definition> {
+    let after = |at: usize| if at == 0 { Vec::new() } else { vec![Dependency::Step(StepIndex(u16::try_from(at - 1).expect("few")))] };
+    let steps = STEPS.iter().enumerate().map(|(at, step)| Step { depends: after(at), ..Step::named(step) }).collect();
+    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
+}
+
+/// The records of a job whose first steps are answered; the last of these with an error, if it `fails`.
+fn records(number: JobNumber, definition: &Arc<Definition>, answered: usize, fails: bool) -> Vec<Record> {
+    let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
+    let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
+    let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, claims: &|_| true };
+    let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
+    let (mut job, decision) = Job::create(origin.clone(), message, &context);
+    let mut records = vec![record(number, decision, Some(Created { origin: Arc::new(origin), root: number, parent: None }), context.now)];
+    for (at, step) in STEPS.iter().take(answered).enumerate() {
+        let is_failure = fails && at + 1 == answered;
+        let reply = if is_failure { Reply::Error(r#"{"error":"no"}"#.into()) } else { Reply::Result(r#"{"passed":true}"#.into()) };
+        let decision = job.take(Input::Reply { step: (*step).to_owned(), attempt: None, reply }, &context).expect("taken");
+        records.push(record(number, decision, None, context.now));
+    }
+    records
+}
+
+fn record(job: JobNumber, decision: Decision, created: Option<Created>, now: Timestamp) -> Record {
+    let state = decision.state.map(|state| (state, now));
+    Record { job, created, entries: decision.entries, state, closed: decision.closed, statuses: decision.statuses }
+}
+
+fn options(file: &Path) -> Options {
+    Options { file: file.to_owned(), cache_bytes: 64 << 20, verify_bytes_max: 0, pages_max: 0 }
+}
+
+fn main() {
+    let out = &mut std::io::stdout();
+    // In the current folder: the temporary folder may be in memory.
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    cost(folder.path(), out);
+    filters(&folder.path().join("million.db"), out);
+}
+
+/// Records per second with the relation and without it, in turns.
+fn cost(folder: &Path, out: &mut dyn Write) {
+    let definition = definition();
+    for (batch, jobs) in [(1, 300), (100, 10_000)] {
+        let records: Vec<Record> =
+            (1..=jobs).map(|number| records(number, &definition, STEPS.len(), false)).collect::<Vec<_>>().into_iter().flatten().collect();
+        let mut fastest = [f64::MAX; 2];
+        for round in 0..3 {
+            for (way, with) in [true, false].into_iter().enumerate() {
+                let file = folder.join(format!("{batch}-{round}-{way}.db"));
+                let mut store = Store::open(&options(&file)).expect("opens");
+                if !with {
+                    // A relation that cannot be made is done without.
+                    let connection = rusqlite::Connection::open(&file).expect("opens");
+                    connection.execute_batch("CREATE TABLE \"index job of w\"(x)").expect("creates");
+                }
+                store.relate([&*definition]).expect("relates");
+                let started = Instant::now();
+                for group in records.chunks(batch) {
+                    store.append(group).expect("commits");
+                }
+                fastest[way] = fastest[way].min(started.elapsed().as_secs_f64() / records.len() as f64 * 1e6);
+            }
+        }
+        writeln!(
+            out,
+            "groups of {batch:>3}   {:>7.1} µs per durable record with the relation, {:>7.1} without   {:+.1} µs, {:.2} times",
+            fastest[0],
+            fastest[1],
+            fastest[0] - fastest[1],
+            fastest[0] / fastest[1]
+        )
+        .expect("written");
+    }
+}
+
+fn filters(file: &Path, out: &mut dyn Write) {
+    let definition = definition();
+    let started = Instant::now();
+    let mut store = Store::open(&options(file)).expect("opens");
+    store.relate([&*definition]).expect("relates");
+    for first in (1..=JOBS).step_by(10_000) {
+        let batch = (first..first + 10_000).flat_map(|number| {
+            // One in ten thousand fails at the background check; the others wait there, or at the first step, in equal parts.
+            if number % FAILED_EVERY == 0 {
+                records(number, &definition, 4, true)
+            } else {
+                records(number, &definition, if number % 2 == 0 { 3 } else { 0 }, false)
+            }
+        });
+        store.append(&batch.collect::<Vec<Record>>()).expect("commits");
+    }
+    drop(store);
+    let bytes = std::fs::metadata(file).expect("is there").len();
+    writeln!(out, "{JOBS} jobs written in {:.0} s, {} MiB", started.elapsed().as_secs_f64(), bytes >> 20).expect("written");
+
+    let mut store = Store::open(&options(file)).expect("opens");
+    let started = Instant::now();
+    store.relate([&*definition]).expect("relates");
+    writeln!(out, "the look at the start whether the relation is whole   {:.0} ms", started.elapsed().as_secs_f64() * 1e3).expect("written");
+
+    let reader = Reader::new(file);
+    let columns = reader.status_columns("w").expect("reads").expect("is there");
+    let asked: [(&str, &[(&str, &str)]); 5] = [
+        ("few", &[("background-check", "FAILED")]),
+        ("many", &[("background-check", "PENDING")]),
+        ("none", &[("background-check", "ACCEPTED")]),
+        ("few and many", &[("application", "COMPLETED"), ("background-check", "FAILED")]),
+        ("none of many and many", &[("application", "PENDING"), ("background-check", "PENDING")]),
+    ];
+    for (what, steps) in asked {
+        let steps = steps.iter().map(|(step, status)| ((*step).to_owned(), (*status).to_owned())).collect();
+        let filter = StatusFilter { steps, ..StatusFilter::default() };
+        let mut times = Vec::with_capacity(RUNS);
+        let mut rows = 0;
+        for _ in 0..RUNS {
+            let started = Instant::now();
+            rows = reader.statuses("w", &columns, &filter, NEWEST, ROWS).expect("reads").len();
+            times.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        writeln!(out, "filter, {what:<22} {rows:>5} rows   median {:>8.3} ms, longest {:>8.3} ms", times[RUNS / 2], times[RUNS - 1])
+            .expect("written");
+    }
+}
