@@ -21,6 +21,8 @@ const BUGS: &[&str] = &[
     "unknown replies sent back",
     // actors/supervisor.rs
     "panicked actors not rebuilt",
+    // journal/status.rs
+    "only the first statuses of a group written",
     // journal/recover.rs
     "ended children unheard",
     // engine/job.rs

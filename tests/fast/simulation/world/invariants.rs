@@ -11,8 +11,9 @@ use workflow_manager::actors::outbox::Answer;
 use workflow_manager::bus::{BusMessage, CallerAnswer, Receipt, StepMessage};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
-use workflow_manager::journal::JobNumber;
 use workflow_manager::journal::read::Found;
+use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
+use workflow_manager::journal::{JobNumber, JournalError};
 
 impl World {
     pub(crate) fn publish(&mut self, message: BusMessage) {
@@ -200,13 +201,34 @@ impl World {
         for (number, live) in latest {
             match self.reader.job(live.id()) {
                 Ok(Some(found)) if found.number != number => {}
-                Ok(Some(found)) if found.job == live => {}
+                Ok(Some(found)) if found.job == live => self.compare_statuses(&live),
                 Ok(Some(_)) => self.violate(format!("{}, rebuilt from the journal, differs from the live one", live.id())),
                 // Deleted with its top-level job.
                 Ok(None) if self.asked.get(&live.origin().root).is_some_and(|asked| asked.ended_by_client) => {}
                 Ok(None) => self.violate(format!("{} was decided and is not in the journal after the commit", live.id())),
                 Err(error) => self.violate(format!("the journal cannot be read: {error}")),
             }
+        }
+    }
+
+    /// The row of a top-level job is never behind it, and never ahead.
+    fn compare_statuses(&mut self, live: &Job) {
+        if live.origin().parent.is_some() {
+            return;
+        }
+        let workflow = live.definition().full_name();
+        let read = || {
+            let columns = self.reader.status_columns(&workflow)?.unwrap_or_default();
+            let filter = StatusFilter { job: Some(live.id()), ..StatusFilter::default() };
+            let row = self.reader.statuses(&workflow, &columns, &filter, NEWEST, 1)?.pop();
+            Ok::<_, JournalError>(row.map(|row| (row.state, columns.into_iter().zip(row.statuses).collect::<Vec<_>>())))
+        };
+        let statuses = live.graph().indices().map(|step| (live.graph().step(step).name.to_string(), live.status(step).to_owned()));
+        let wanted = (live.state().word().to_owned(), statuses.collect::<Vec<_>>());
+        match read() {
+            Ok(row) if row.as_ref() == Some(&wanted) => {}
+            Ok(row) => self.violate(format!("the statuses of {} are {row:?}, not {wanted:?}", live.id())),
+            Err(error) => self.violate(format!("the statuses of {} cannot be read: {error}", live.id())),
         }
     }
 
