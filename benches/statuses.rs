@@ -50,7 +50,7 @@ fn records(number: JobNumber, definition: &Arc<Definition>, answered: usize, fai
 
 fn record(job: JobNumber, decision: Decision, created: Option<Created>, now: Timestamp) -> Record {
     let state = decision.state.map(|state| (state, now));
-    Record { job, created, entries: decision.entries, state, closed: decision.closed, statuses: decision.statuses }
+    Record { job, created, entries: decision.entries, state, closed: decision.closed, statuses: decision.statuses, notice: None }
 }
 
 fn options(file: &Path) -> Options {
