@@ -122,7 +122,7 @@ impl Job {
             self.is_awaited(*step) && self.steps[step.at()].confirmed && *self.graph().step(*step).queue == *queue
         };
         let lost: Vec<StepIndex> = self.graph().indices().filter(lost).collect();
-        if lost.is_empty() || self.state.is_ended() || faults::planted("missing queues ignored") {
+        if lost.is_empty() || !self.takes_replies() || faults::planted("missing queues ignored") {
             return Err(Rejected::Void);
         }
         let entries = lost.iter().map(|step| Entry::StepUnconfirmed { step: *step }).collect();

@@ -103,7 +103,8 @@ impl Job {
     /// to callers.
     pub fn open_effects(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if !self.state.is_ended() {
+        // Of a failed job too: its retry counts on the replies.
+        if self.takes_replies() {
             for step in self.graph().indices() {
                 let run = &self.steps[step.at()];
                 let is_open = !run.confirmed && !faults::planted("unconfirmed steps not dispatched after a restart");
