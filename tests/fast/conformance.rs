@@ -39,6 +39,8 @@ struct Expect {
     result: Option<Value>,
     #[serde(rename = "resultRaw")]
     result_raw: Option<String>,
+    #[serde(default)]
+    statuses: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +147,10 @@ fn check(vector: &Vector, world: &World, id: JobId, inputs: BTreeMap<String, Vec
     if let Some(raw) = &vector.expect.result_raw {
         assert_eq!(&job.result().to_text(), raw, "{name}: result, byte for byte");
     }
+    for (step, status) in &vector.expect.statuses {
+        let index = job.graph().index_of(step).unwrap_or_else(|| panic!("{name}: there is no step {step}"));
+        assert_eq!(job.status(index), status, "{name}: status of {step}");
+    }
 }
 
 fn run_file(file: &str, expected: usize, left_out: &[&str]) {
@@ -174,4 +180,9 @@ fn reply_vectors_hold() {
 #[test]
 fn fan_out_vectors_hold() {
     run_file("fanout.json", 13, &[]);
+}
+
+#[test]
+fn status_vectors_hold() {
+    run_file("statuses.json", 10, &[]);
 }

@@ -35,6 +35,11 @@ fn fanout() {
     run_file("fanout", |_| true);
 }
 
+#[test]
+fn statuses() {
+    run_file("statuses", |_| true);
+}
+
 /// Beyond the vectors: a fan-out whose children change nothing alters not one byte, key order and digits included.
 #[test]
 fn a_fan_out_gives_back_what_it_was_given_byte_for_byte() {
@@ -89,6 +94,8 @@ struct Expected {
     state: String,
     result: Option<Value>,
     result_raw: Option<String>,
+    #[serde(default)]
+    statuses: Map<String, Value>,
 }
 
 // ---- running them ----------------------------------------------------------------------------------------------
@@ -148,6 +155,8 @@ struct VectorRun {
     held: Vec<Option<(StepMessage, Vec<u8>)>>,
     quiet_since: Instant,
     ended: Option<JobView>,
+    /// The row of the table of statuses at that time.
+    row: Value,
     failure: Option<String>,
 }
 
@@ -163,6 +172,7 @@ impl VectorRun {
             held,
             quiet_since: Instant::now(),
             ended: None,
+            row: Value::Null,
             failure: None,
         }
     }
@@ -266,6 +276,8 @@ impl VectorRun {
         let job = daemon.api.job(id);
         let is_quiet = self.quiet_since.elapsed() > QUIET;
         if job.state != "running" || (self.vector.expect.state == "running" && is_quiet) {
+            let answer = daemon.api.get(&format!("/api/status/{}?job={id}", self.workflow())).expect(200);
+            self.row = answer.json()["rows"][0].clone();
             self.ended = Some(job);
         } else if overdue {
             self.failure = Some(format!("the job is still running: {}", job.text));
@@ -281,6 +293,9 @@ impl VectorRun {
         let expect = &self.vector.expect;
         if job.state != expect.state {
             return told(format!("expected the state {}, got {}", expect.state, job.text));
+        }
+        if self.row["state"] != expect.state || expect.statuses.iter().any(|(step, status)| self.row["steps"][step] != *status) {
+            return told(format!("expected the statuses\n  {}\ngot the row\n  {}", Value::from(expect.statuses.clone()), self.row));
         }
         for (step, expected) in &expect.inputs {
             let seen = self.inputs.get(step).cloned().unwrap_or_default();
