@@ -474,11 +474,9 @@ fn names_that_differ_in_case_share_a_table_and_lose_nothing() {
     let mut second = Live::create(2, &new);
     second.commit(&mut store);
     first.reply("a", "{}").commit(&mut store);
-    let both = vec![vec!["COMPLETED".to_owned(), String::new()], vec!["PENDING".to_owned(), String::new()]];
+    let both = [["COMPLETED", ""], ["PENDING", ""]];
     assert_eq!(place.rows("SELECT a, b FROM status_order"), both);
     drop(store);
-    drop(place.open(&[&new]));
-    assert_eq!(place.rows("SELECT a, b FROM status_order"), both, "nothing had to be made anew");
     place.change("DROP TABLE status_order");
     drop(place.open(&[&new]));
     assert_eq!(place.rows("SELECT a, b FROM status_order"), both);

@@ -407,6 +407,8 @@ pub(crate) enum Answer {
     Reply(Vec<u8>),
     /// Acknowledges and replies never.
     Silence,
+    /// Keeps the message, and neither acknowledges nor replies.
+    Hold,
     /// Refuses the message for good.
     Nack,
 }
@@ -498,6 +500,7 @@ impl Duties {
             match answer {
                 Answer::Reply(body) => reply_and_ack(&channel, &message, &body).await?,
                 Answer::Silence => message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?,
+                Answer::Hold => {}
                 Answer::Nack => message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }).await.map(|_nacked| ())?,
             }
             self.seen.lock().unwrap().push(message);

@@ -401,12 +401,14 @@ workflows:
 
     let id = api.create("chain", "{}");
     await_why(api, id, "no_consumer", &["no consumer on queue \"first\""]);
-    // It takes 50 messages at once.
     let silent = Worker::start(&vhost.url, &["first"], |_| Answer::Silence);
     await_why(api, id, "working", &["a worker has it"]);
+    drop(silent);
+    // It takes 50 messages at once, and keeps them.
+    let busy = Worker::start(&vhost.url, &["first"], |_| Answer::Hold);
     let many: Vec<Uuid> = (0..70).map(|_| api.create("chain", "{}")).collect();
     await_why(api, many[69], "all_busy", &["all busy", "queue \"first\""]);
-    drop(silent);
+    drop(busy);
 
     let flaky = api.create("flaky", "{}");
     client.say(&client.take("bad"), r#"{"error":"the disk is on fire"}"#, json_properties().with_type("error".into()));
