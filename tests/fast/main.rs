@@ -8,6 +8,7 @@ mod fuzzed;
 mod journal;
 mod load;
 mod properties;
+mod rehearsal;
 #[cfg(feature = "failpoints")]
 mod simulation;
 mod statuses;

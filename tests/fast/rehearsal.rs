@@ -1,0 +1,86 @@
+//! `workflow-manager test`: the documentation's example and those of `examples` pass, and what is wrong is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use workflow_manager::rehearsal::rehearse;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The YAML blocks of a page, in order.
+fn blocks(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(ROOT).join(page)).expect("a page");
+    let parts: Vec<&str> = text.split("```").collect();
+    parts.iter().filter_map(|part| part.strip_prefix("yaml\n")).map(str::to_owned).collect()
+}
+
+fn written(workflow: &str, tests: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("order.yaml"), workflow).expect("written");
+    let path = folder.path().join("order.test.yaml");
+    fs::write(&path, tests).expect("written");
+    (folder, path)
+}
+
+#[track_caller]
+fn passes(path: &Path, count: usize) {
+    let outcomes = rehearse(path).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(outcomes.len(), count);
+    for outcome in outcomes {
+        assert!(outcome.passed, "{}: {:?}\n{}", outcome.name, outcome.differences, outcome.story.join("\n"));
+    }
+}
+
+#[test]
+fn the_example_of_the_documentation_passes() {
+    let blocks = blocks("docs/testing.md");
+    let (_folder, path) = written(&blocks[0], &blocks[1]);
+    passes(&path, 4);
+}
+
+#[test]
+fn the_tests_of_the_examples_pass() {
+    passes(&Path::new(ROOT).join("examples/job-application/tests.yaml"), 7);
+}
+
+const ONE: &str = "workflows: [ { name: w, steps: [ { name: a }, { name: b, depends: [ a ] } ] } ]";
+
+#[test]
+fn each_difference_is_told() {
+    let expect = "{ state: failed, result: { n: 2 }, states: { b: skipped }, attempts: { a: 3 }, inputs: { b: [] }, reason: x, took: 1s }";
+    let (_folder, path) = written(ONE, &format!("{{ workflows: [ order.yaml ], tests: [ {{ name: t, message: {{ n: 1 }}, expect: {expect} }} ] }}"));
+    let outcomes = rehearse(&path).expect("it runs");
+    assert!(!outcomes[0].passed);
+    let told = outcomes[0].differences.join("\n");
+    for words in [
+        r#"state of the job: expected "failed", came to "completed""#,
+        r#"result: expected {"n":2}, came to {"n":1}"#,
+        r#"state of step b: expected "skipped", came to "completed""#,
+        "attempts of step a: expected 3, came to 1",
+        r#"inputs of step b: expected [], came to [{"n":1}]"#,
+        "reason (a part of it)",
+        r#"virtual time: expected "1s", came to "0s""#,
+    ] {
+        assert!(told.contains(words), "{words} is not in\n{told}");
+    }
+    assert!(outcomes[0].story.iter().any(|line| line.contains("step b completes")), "{:?}", outcomes[0].story);
+}
+
+#[test]
+fn mistakes_of_a_test_file_are_refused_with_their_place() {
+    let refused = |tests: &str| {
+        let (_folder, path) = written(ONE, tests);
+        rehearse(&path).expect_err(tests).to_string()
+    };
+    let with = |test: &str| format!("{{ workflows: [ order.yaml ], tests: [ {test} ] }}");
+    for (tests, words) in [
+        (with("{ name: t, expect: { state: x }, worker: {} }"), &["order.test.yaml:1:", "worker"][..]),
+        (with("{ name: t, workers: { c: { silent: true } }, expect: {} }"), &["test \"t\"", "no step \"c\"", "a, b"]),
+        (with("{ name: t, workers: { a: { after: 5 } }, expect: {} }"), &["order.test.yaml:1:"]),
+        (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "there are w"]),
+        (with("{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, expect: {} }"), &["explode", "cancel, pause"]),
+        ("{ workflows: [ nowhere.yaml ], tests: [] }".to_owned(), &["nowhere.yaml", "cannot read"]),
+    ] {
+        let told = refused(&tests);
+        assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not in: {told}");
+    }
+}
