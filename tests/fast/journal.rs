@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp};
-use workflow_manager::engine::{Decision, Effect, Input};
+use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Order};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
@@ -240,4 +240,53 @@ fn columns_that_contradict_each_other_are_found() {
         change(&format!("UPDATE jobs SET {right}"));
         assert_eq!(Store::open(&options(&file)).and_then(|store| store.recover()).expect(right).len(), 1);
     }
+}
+
+/// A job, its child job and the child's child job, of which the first two fan out.
+fn three_levels() -> Vec<(i64, Job, Record)> {
+    let each = |task| Step { task: Some(task), ..Step::named("each") };
+    let graphs = vec![
+        Graph::new("w".to_owned(), None, vec![each(1)]),
+        Graph::new("t".to_owned(), Some(FanOutKeys::new("items", "item")), vec![each(2)]),
+        Graph::new("u".to_owned(), Some(FanOutKeys::new("subs", "sub")), vec![Step::named("only")]),
+    ];
+    let id = JobId(uuid::Uuid::from_u128(1));
+    let definition = Arc::new(Definition::new("w", graphs));
+    let mut origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: Timestamp(1) };
+    let mut message = Message::parse(br#"{"items":[1],"subs":[1]}"#).expect("a message");
+    let mut levels = Vec::new();
+    for number in 1..=3 {
+        origin.created = Timestamp(number);
+        let (job, mut decision) = Job::create(origin.clone(), message.clone(), &context(number));
+        let effects = std::mem::take(&mut decision.effects);
+        let created = Created { origin: Arc::new(origin.clone()), root: 1, parent: (number > 1).then(|| number - 1) };
+        levels.push((number, job, record(number, decision, Some(created))));
+        for effect in effects {
+            if let Effect::StartChild { origin: child, message: of_child } = effect {
+                (origin, message) = (*child, of_child);
+            }
+        }
+    }
+    levels
+}
+
+#[test]
+fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut levels = three_levels();
+    let mut store = Store::open(&options(&file)).expect("opened");
+    store.append(levels.iter().map(|(_, _, record)| record)).expect("appended");
+    // The middle one fails; what it tells its parent and its child is lost with the process.
+    let (number, middle, _) = &mut levels[1];
+    let failed = middle.take(Input::Order(Order::Halt("a test".into())), &context(10)).expect("it fails");
+    assert!(failed.closed);
+    store.append([&record(*number, failed, None)]).expect("appended");
+    drop(store);
+
+    let recovered = Store::open(&options(&file)).expect("opened again").recover().expect("recovered");
+    let numbers: Vec<i64> = recovered.iter().map(|recovered| recovered.number).collect();
+    assert_eq!(numbers, [1, 3], "the middle one is closed");
+    assert!(matches!(recovered[0].effects[..], [Effect::TellParent(..)]), "{:?}", recovered[0].effects);
+    assert!(matches!(recovered[1].orders[..], [Order::Halt(_)]), "{:?}", recovered[1].orders);
 }

@@ -146,6 +146,14 @@ pub(crate) fn by_hand(step: &str) -> String {
     format!("{{\"by_hand\":\"{step}\"}}")
 }
 
+impl Expected {
+    /// Whether a job may have failed for this reason.
+    pub(crate) fn may_fail_with(&self, reason: &str) -> bool {
+        let is_cause = |cause: &String| reason.contains(&format!("step \"{cause}\"")) || (cause == DEADLINE && reason.contains(DEADLINE));
+        matches!(self, Expected::Failed(causes) if causes.iter().any(is_cause))
+    }
+}
+
 /// A workflow of a random shape: up to five steps, some of which fan out, into child jobs that may fan out again.
 pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
     // Whether a failed child job is retried with its job depends on the moment where failures of child jobs are tolerated: there
@@ -166,8 +174,25 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
     let middle = Graph::new("t".to_owned(), Some(items), steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, troubled, attempts_min }));
     let subs = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("subs", "sub") };
     let bottom = Graph::new("u".to_owned(), Some(subs), steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, troubled, attempts_min }));
-    Arc::new(Definition::new(name, vec![top, middle, bottom]))
+    let mut definition = Definition::new(name, vec![top, middle, bottom]);
+    if rng.u32(0..10) == 0 {
+        // Nobody ever completes its last step: the deadline ends it.
+        let last = StepIndex(u16::try_from(definition.graphs[0].steps.len() - 1).expect("small"));
+        let never = Step { external: true, depends: vec![Dependency::Step(last)], ..Step::named(NEVER) };
+        let mut steps = definition.graphs[0].steps.clone();
+        // A step that another one waits for is still not the last to be done.
+        steps.push(if rng.bool() { never } else { Step { depends: Vec::new(), ..never } });
+        definition.graphs[0] = Graph::new(name.to_owned(), None, steps);
+        definition.deadline = Some(Millis(rng.u64(5_000..=60_000)));
+    }
+    Arc::new(definition)
 }
+
+/// The step that nobody completes.
+pub(crate) const NEVER: &str = "never";
+
+/// What is in the reason of a job that its deadline ended.
+const DEADLINE: &str = "deadline";
 
 /// What the steps of a graph may be.
 #[derive(Clone, Copy)]
@@ -273,7 +298,11 @@ pub(crate) fn expected(definition: &Definition, message: &str, retried: bool) ->
     let oracle = Oracle { definition, retried };
     match oracle.graph(0, &Pairs::parse(message.as_bytes()), &mut causes) {
         Some(result) => Expected::Completed(result.text()),
-        None => Expected::Failed(causes),
+        None => {
+            // Faults may take any time.
+            causes.extend(definition.deadline.map(|_| DEADLINE.to_owned()));
+            Expected::Failed(causes)
+        }
     }
 }
 
@@ -338,6 +367,10 @@ impl Oracle<'_> {
             }
         }
         let output = match step.task {
+            None if *step.name == *NEVER => {
+                causes.push(DEADLINE.to_owned());
+                return Fate::NotDone;
+            }
             None if step.external => Some(Pairs::parse(by_hand(&step.name).as_bytes())),
             None => self.plain(step, &input),
             Some(task) => self.fan_out(usize::from(task), &input, causes),
