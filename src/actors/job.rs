@@ -83,7 +83,10 @@ pub enum JobInput {
     /// Somebody wants to know when all that was decided before is committed.
     Settled(Arc<Done>),
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
-    Close,
+    Close {
+        /// Whether it is gone from the journal.
+        is_deleted: bool,
+    },
 }
 
 /// How an actor begins.
@@ -216,7 +219,7 @@ impl JobActor {
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
+        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close { .. }) {
             return self.set_aside.push(input);
         }
         match input {
@@ -232,12 +235,12 @@ impl JobActor {
             }
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
-            JobInput::Close => self.close(ctx),
+            JobInput::Close { is_deleted } => self.close(is_deleted, ctx),
         }
     }
 
-    fn close(&mut self, ctx: &mut actix::Context<Self>) {
-        let goes_on = self.job.as_ref().is_some_and(|job| !job.is_closed());
+    fn close(&mut self, is_deleted: bool, ctx: &mut actix::Context<Self>) {
+        let goes_on = !is_deleted && self.job.as_ref().is_some_and(|job| !job.is_closed());
         // It was brought back by what came between its closing and this.
         if goes_on && self.shared.routes.claim(self.id) {
             let mailbox = Mailbox::new(ctx.address(), usize::MAX, self.shared.job_kind.clone());
@@ -352,7 +355,7 @@ impl JobActor {
             return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
         }
         // It has failed and was kept for late replies.
-        self.release_after_commit(vec![self.closed(), Outgoing::Delete(self.number, answer)]);
+        self.release_after_commit(vec![self.closed(true), Outgoing::Delete(self.number, answer)]);
     }
 
     fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
@@ -365,14 +368,14 @@ impl JobActor {
         self.decide(Input::Operate(operation), Vec::new(), Some(answer));
     }
 
-    fn closed(&self) -> Outgoing {
-        Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none() }
+    fn closed(&self, is_deleted: bool) -> Outgoing {
+        Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none(), is_deleted }
     }
 
     /// A job that was brought back in vain goes again.
     fn close_if_over(&self) {
         if self.job.as_ref().is_some_and(Job::is_closed) {
-            self.release_after_commit(vec![self.closed()]);
+            self.release_after_commit(vec![self.closed(false)]);
         }
     }
 
@@ -401,7 +404,7 @@ impl JobActor {
             release.extend(effects);
         }
         if decision.closed {
-            release.push(self.closed());
+            release.push(self.closed(false));
         }
         let News { announced, notice } = self.news(&decision.entries);
         release.extend(announced);

@@ -244,7 +244,7 @@ impl JournalActor {
     /// The actors of failed jobs that waited for late replies end with their rows.
     fn close(&self, deleted: &Deleted) {
         for Open { id, number, is_root } in deleted.open.iter().copied() {
-            Outgoing::Closed { id, number, is_root }.release(&self.shared);
+            Outgoing::Closed { id, number, is_root, is_deleted: true }.release(&self.shared);
         }
     }
 }

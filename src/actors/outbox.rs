@@ -35,6 +35,8 @@ pub enum Outgoing {
         number: JobNumber,
         /// Whether it is a top-level job.
         is_root: bool,
+        /// Whether it is gone from the journal, whatever it waited for.
+        is_deleted: bool,
     },
     /// Delete the job's rows.
     Delete(JobNumber, oneshot::Sender<Answer>),
@@ -169,9 +171,9 @@ impl Outgoing {
                 // The client may have gone; the answer holds all the same.
                 let _ = to.send(answer);
             }
-            Outgoing::Closed { id, number, is_root } => {
+            Outgoing::Closed { id, number, is_root, is_deleted } => {
                 if let Some(mailbox) = shared.routes.remove(id, number, is_root) {
-                    mailbox.post(JobInput::Close);
+                    mailbox.post(JobInput::Close { is_deleted });
                 }
             }
             Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),

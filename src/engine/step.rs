@@ -208,3 +208,26 @@ fn shortened(word: &str) -> String {
 fn kept(raw: &[u8]) -> Arc<str> {
     String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::definition::Millis;
+
+    #[test]
+    fn pauses_grow_to_their_longest_and_jitter_is_full_and_repeatable() {
+        let retry = Retry { attempts: 9, backoff: Millis(100), factor_milli: 3_000, max_backoff: Millis(1_000) };
+        let longest = |used| pause_ns(&retry, used, u64::MAX) / 1_000_000;
+        assert_eq!([1, 2, 3, 4, 1_000].map(longest), [99, 299, 899, 999, 999]);
+        assert_eq!(pause_ns(&retry, 3, 0), 0);
+        assert_eq!(pause_ns(&retry, 3, 1 << 63) / 1_000_000, 450);
+        let job = |n: u128| JobId(uuid::Uuid::from_u128(n));
+        let chances: Vec<u64> = (0..1_000).map(|n| retry_chance(job(n), "a", 1) >> 62).collect();
+        for quarter in 0..4 {
+            let share = chances.iter().filter(|chance| **chance == quarter).count();
+            assert!((150..350).contains(&share), "{share} of 1000 in quarter {quarter}");
+        }
+        assert_eq!(retry_chance(job(1), "a", 1), retry_chance(job(1), "a", 1));
+        assert_ne!(retry_chance(job(1), "a", 1), retry_chance(job(1), "a", 2));
+    }
+}
