@@ -420,7 +420,8 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
     Live::create(2, &definition).commit(&mut store);
     drop(store);
     place.change(
-        "DROP TABLE status_w; DROP INDEX jobs_retained; PRAGMA user_version = 1;
+        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; DROP INDEX jobs_retained;
+         PRAGMA user_version = 1;
          CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;",
     );
     let mut store = place.open(&[&definition]);
