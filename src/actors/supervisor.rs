@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
 /// How often a job is rebuilt after a panic before it fails.
@@ -94,7 +94,7 @@ impl Supervisor {
             }
         }
         for (vhost, maker) in makers {
-            let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter);
+            let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter, None);
             self.shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
         }
         self.shared.wiring().journal.post(JournalInput::Relate(definitions.values().cloned().collect()));
@@ -168,7 +168,24 @@ pub enum Threads {
     Current,
 }
 
+/// Keeps a bus from delivering before all recovered jobs can be found: dropped, it is open.
+type Gate = std::sync::mpsc::Sender<()>;
+
+/// The bus's side of its gate.
+type Wait = Arc<Mutex<std::sync::mpsc::Receiver<()>>>;
+
 impl Threads {
+    /// A gate for the next thread; none is needed where everything is on one, which has all jobs before it runs anything.
+    fn gate(&self) -> Option<(Gate, Wait)> {
+        match self {
+            Threads::Own(_) => {
+                let (gate, wait) = std::sync::mpsc::channel();
+                Some((gate, Arc::new(Mutex::new(wait))))
+            }
+            Threads::Current => None,
+        }
+    }
+
     fn next(&mut self) -> ArbiterHandle {
         match self {
             Threads::Own(arbiters) => {
@@ -215,10 +232,12 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = Reader::new(&settings.journal.file);
     let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
-    let arbiters = wire(&shared, store, &recovered, threads, transport)?;
+    let (arbiters, gates) = wire(&shared, store, &recovered, threads, transport)?;
     for recovered in recovered {
         respawn(&shared, recovered);
     }
+    // A reply to a job that cannot be found would be taken for one to an unknown job.
+    drop(gates);
     Webhook::start(&shared)?;
     Ok(Manager { shared, fatal, arbiters })
 }
@@ -246,17 +265,21 @@ fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
     }
 }
 
-fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], mut threads: Threads, transport: Transport) -> Result<Vec<Arbiter>, StartError> {
+fn wire(
+    shared: &Arc<Shared>,
+    store: Store,
+    recovered: &[Recovered],
+    mut threads: Threads,
+    transport: Transport,
+) -> Result<(Vec<Arbiter>, Vec<Gate>), StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let definitions = shared.definitions();
     let used = definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
-    let mut buses = BTreeMap::new();
+    let mut makers = Vec::new();
     for (vhost, queues) in queues_by_vhost(&definitions, used) {
-        let maker = transport(&shared.settings, &vhost, queues)?;
-        let mailbox = start_bus(shared, &vhost, maker, &threads.next());
-        buses.insert(vhost, mailbox);
+        makers.push((vhost.clone(), transport(&shared.settings, &vhost, queues)?));
     }
     let owned = shared.clone();
     let journal = JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
@@ -274,19 +297,31 @@ fn wire(shared: &Arc<Shared>, store: Store, recovered: &[Recovered], mut threads
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
         supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
         announcer: Mailbox::new(announcer, ANNOUNCED_MAX, Kind::new(&shared.metrics, Announcer::KIND)),
-        buses: RwLock::new(buses),
+        buses: RwLock::default(),
         arbiters: job_arbiters,
     });
+    // Last: what a bus reports goes to the others.
+    let mut gates = Vec::new();
+    for (vhost, maker) in makers {
+        let gate = threads.gate();
+        let mailbox = start_bus(shared, &vhost, maker, &threads.next(), gate.as_ref().map(|(_, wait)| wait.clone()));
+        gates.extend(gate.map(|(gate, _)| gate));
+        shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
+    }
     Ok(match threads {
-        Threads::Own(arbiters) => arbiters,
-        Threads::Current => Vec::new(),
+        Threads::Own(arbiters) => (arbiters, gates),
+        Threads::Current => (Vec::new(), gates),
     })
 }
 
-fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &ArbiterHandle) -> Mailbox<BusActor> {
+fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &ArbiterHandle, wait: Option<Wait>) -> Mailbox<BusActor> {
     shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
     let (owned, name) = (shared.clone(), vhost.to_owned());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
+        if let Some(wait) = wait {
+            // An error means that the gate is open.
+            let _ = wait.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        }
         let sink = event_sink(&owned, &name);
         BusActor::new(maker(sink), name, owned)
     });
