@@ -5,6 +5,7 @@ use super::events::{CONTENT_TYPE, Event};
 use super::shared::Shared;
 use super::{Mail, Owner};
 use crate::bus::amqp::{Announcement, Topic, TopicConnector, TopicEvent};
+use crate::times;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -67,7 +68,7 @@ fn announcement(event: &Event) -> Announcement {
         id: event.id.clone(),
         kind: event.kind(),
         content_type: CONTENT_TYPE,
-        timestamp_s: u64::try_from(event.at.0 / 1_000_000_000).unwrap_or_default(),
+        timestamp_s: times::seconds(event.at),
         body: event.body.clone(),
     }
 }

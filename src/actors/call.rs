@@ -6,11 +6,12 @@
 
 use super::clock;
 use super::job::{self, JobInput, Spawn, Start};
-use super::outbox::{Answer, Known, Outgoing};
+use super::outbox::{Answer, Known, Outgoing, promised};
 use super::router::{Errand, Router};
 use super::shared::Shared;
 use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Delivery, Receipt};
-use crate::engine::{Caller, Definition, JobId, Message, Origin};
+use crate::engine::{Caller, Definition, Job, JobId, Message, Origin};
+use crate::times;
 use actix::{AsyncContext, Context};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl Refused {
             workflow: workflow.into(),
             job: id,
             is_error: true,
-            timestamp_s: clock::seconds(clock::now()),
+            timestamp_s: times::seconds(clock::now()),
             body: CallerAnswer::error(&refusal.reason, false),
             receipt: Receipt::Refusal(ack),
         };
@@ -76,22 +77,19 @@ impl Call {
         Refused { definition, id, caller, ack }.tell(refusal, shared);
     }
 
-    /// The caller, to be told the end of the job that has its id and is `known`; none: it asks for another job and is refused.
-    pub(super) fn join(self, known: Known<'_>, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
-        match Answer::again(self.id, known, &self.definition.full_name(), &self.message) {
-            Answer::Conflict(reason) => {
-                self.refuse(&Refusal { kind: "conflict", reason }, shared);
-                None
-            }
-            Answer::Created(_)
-            | Answer::Existing(_)
-            | Answer::Overloaded(_)
-            | Answer::Changed(_)
-            | Answer::Deleted
-            | Answer::Unknown
-            | Answer::UnknownStep(_)
-            | Answer::Failed(_) => Some((self.caller, self.ack)),
+    /// The caller, to be told the end of the job that has its id; none: it asks for another job and is refused.
+    pub(super) fn join(self, job: &Job, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
+        let call = self.unless_conflict(job, shared)?;
+        Some((call.caller, call.ack))
+    }
+
+    /// Itself, if it asks for the job that is `known` under its id; it is refused otherwise.
+    fn unless_conflict<'a>(self, known: impl Into<Known<'a>>, shared: &Shared) -> Option<Call> {
+        if let Answer::Conflict(reason) = Answer::again(self.id, known, &self.definition.full_name(), &self.message) {
+            self.refuse(&Refusal { kind: "conflict", reason }, shared);
+            return None;
         }
+        Some(self)
     }
 
     /// Reads a message of a workflow's queue.
@@ -144,7 +142,9 @@ impl Router {
     /// A message came in on the queue of a workflow.
     pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
         let Some(definition) = self.shared.definitions().get(workflow).cloned() else {
-            tracing::error!(workflow, "a call of a workflow that is not loaded");
+            // A reload has taken the workflow away. Back to its queue, where it waits for the workflow to be loaded again.
+            tracing::warn!(workflow, "a call of a workflow that is no longer loaded goes back to its queue");
+            ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
             return;
         };
         let Some(call) = Call::read(definition, delivery, &self.shared) else { return };
@@ -187,8 +187,7 @@ impl Router {
             return None;
         }
         if shared.routes.has(id) {
-            let reason = format!("the id {id} belongs to a child job that is about to start");
-            call.refuse(&Refusal { kind: "conflict", reason }, shared);
+            call.refuse(&Refusal { kind: "conflict", reason: promised(id) }, shared);
             return None;
         }
         if !shared.health.accepts() || shared.routes.roots() >= shared.settings.limits.jobs_running_max {
@@ -199,10 +198,8 @@ impl Router {
             Err(error) => return self.kept(call, &error.to_string()),
         };
         if let Some(earlier) = earlier {
-            let known = Known { is_child: earlier.is_child, workflow: &earlier.workflow, message: earlier.message.as_ref() };
-            if let Answer::Conflict(reason) = Answer::again(id, known, &call.definition.full_name(), &call.message) {
-                call.refuse(&Refusal { kind: "conflict", reason }, shared);
-            } else if call.caller.is_none() {
+            let call = call.unless_conflict(&earlier, shared)?;
+            if call.caller.is_none() {
                 call.ack.ack();
             } else {
                 self.revive(earlier.number, Errand::Call(call));

@@ -15,11 +15,6 @@ pub fn now() -> Timestamp {
     Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_add(skew_s * 1_000_000_000))
 }
 
-/// Whole seconds since 1970.
-pub fn seconds(at: Timestamp) -> u64 {
-    u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
-}
-
 /// A point on the monotonic clock, for durations.
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn instant() -> Instant {

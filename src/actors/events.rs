@@ -8,10 +8,10 @@ use super::job::JobActor;
 use super::outbox::Outgoing;
 use crate::engine::{Entry, Failure, Job, JobId, JobState, Json, Progress, StepIndex, StepState, Timestamp};
 use crate::journal::Notice;
+use crate::times::Time;
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 /// The content type of an event.
 pub const CONTENT_TYPE: &str = "application/cloudevents+json";
@@ -153,15 +153,6 @@ struct Told<'a> {
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
-}
-
-struct Time(Timestamp);
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let since = Duration::from_nanos(u64::try_from(self.0.0).unwrap_or_default());
-        serializer.collect_str(&humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + since))
-    }
 }
 
 fn shortened(text: &str) -> &str {

@@ -4,7 +4,7 @@
 use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
-use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
+use super::outbox::{Answer, Done, NewChild, Outgoing};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
@@ -16,6 +16,7 @@ use crate::engine::{
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
+use crate::times;
 use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -322,8 +323,7 @@ impl JobActor {
 
     fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
-        let known = Known { is_child: self.parent.is_some(), workflow: &job.definition().full_name(), message: Some(job.message()) };
-        let told = Answer::again(self.id, known, workflow, message);
+        let told = Answer::again(self.id, job, workflow, message);
         let is_confirmed = matches!(told, Answer::Existing(_));
         let told = Outgoing::Answer(answer, told);
         if is_confirmed {
@@ -336,8 +336,7 @@ impl JobActor {
 
     fn called(&mut self, call: Call) {
         let Some(job) = &self.job else { return };
-        let known = Known { is_child: self.parent.is_some(), workflow: &job.definition().full_name(), message: Some(job.message()) };
-        match call.join(known, &self.shared) {
+        match call.join(job, &self.shared) {
             None => {}
             Some((Some(caller), ack)) if !job.owes(&caller) => self.take(Input::Called(caller), vec![Outgoing::Ack(ack)]),
             // Behind the commit of its caller's first message, which may still be under way.
@@ -447,7 +446,7 @@ fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u3
         queue: run.queue.clone(),
         priority: run.priority,
         traceparent: traceparent(job, step, attempt),
-        timestamp_s: clock::seconds(now),
+        timestamp_s: times::seconds(now),
         body: input.to_text().into(),
     }
 }
@@ -472,7 +471,7 @@ fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, now: Timest
         workflow: job.definition().full_name().into(),
         job: job.id(),
         is_error: result.is_err(),
-        timestamp_s: clock::seconds(now),
+        timestamp_s: times::seconds(now),
         body: result.unwrap_or_else(|error| error),
         receipt: Receipt::Job { caller, end },
     })

@@ -7,9 +7,11 @@ use super::router::RouterInput;
 use super::shared::Shared;
 use super::webhook::Webhook;
 use crate::bus::{Acknowledge, BusMessage};
-use crate::engine::{ChildEnd, Input, JobId, JobState, Message, Objection, Order, Origin, Parent};
+use crate::engine::{ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent};
 use crate::faults;
 use crate::journal::JobNumber;
+use crate::journal::read::Creation;
+use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -88,14 +90,32 @@ pub struct Known<'a> {
     /// Whether it is a child job.
     pub is_child: bool,
     /// The workflow's full name.
-    pub workflow: &'a str,
+    pub workflow: Cow<'a, str>,
     /// A top-level job's message.
     pub message: Option<&'a Message>,
 }
 
+/// Why no other job can have an id that is promised to a child job.
+pub fn promised(id: JobId) -> String {
+    format!("the id {id} belongs to a child job that is about to start")
+}
+
+impl<'a> From<&'a Creation> for Known<'a> {
+    fn from(creation: &'a Creation) -> Known<'a> {
+        Known { is_child: creation.is_child, workflow: creation.workflow.as_str().into(), message: creation.message.as_ref() }
+    }
+}
+
+impl<'a> From<&'a Job> for Known<'a> {
+    fn from(job: &'a Job) -> Known<'a> {
+        Known { is_child: job.origin().parent.is_some(), workflow: job.definition().full_name().into(), message: Some(job.message()) }
+    }
+}
+
 impl Answer {
     /// What a client is told who asks for a job under an id that is in use, or was (SPEC §5.1).
-    pub fn again(id: JobId, known: Known<'_>, workflow: &str, message: &Message) -> Answer {
+    pub fn again<'a>(id: JobId, known: impl Into<Known<'a>>, workflow: &str, message: &Message) -> Answer {
+        let known = known.into();
         if known.is_child {
             Answer::Conflict(format!("the id {id} belongs to a child job"))
         } else if known.workflow != workflow {
@@ -105,6 +125,11 @@ impl Answer {
         } else {
             Answer::Existing(id)
         }
+    }
+
+    /// What a client is told while no more jobs can run.
+    pub fn of_full(limit: usize) -> Answer {
+        Answer::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
     }
 
     /// What a client is told who ends a child job that has ended.

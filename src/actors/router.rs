@@ -2,11 +2,13 @@
 
 use super::call::{Call, Refusal};
 use super::job::{self, JobActor, JobInput, Spawn, Start};
-use super::outbox::{Answer, Done, Known, NewChild, Outgoing};
+use super::outbox::{Answer, Done, NewChild, Outgoing, promised};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
-use crate::engine::{ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Reply};
+use crate::engine::{
+    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, Job, JobId, Message, Operation, Order, Origin, Reply,
+};
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
@@ -226,18 +228,13 @@ impl Router {
             {
                 return mailbox.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
             }
-            let earlier = if known {
-                Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start")))
-            } else {
-                self.earlier(id, &job)
-            };
+            let earlier = if known { Some(Answer::Conflict(promised(id))) } else { self.earlier(id, &job) };
             if let Some(answer) = earlier {
                 return tell(job.answer, answer);
             }
         }
         if self.shared.routes.roots() >= limit {
-            let reason = format!("{limit} jobs are running (setting limits.jobs_running_max)");
-            return tell(job.answer, Answer::Overloaded(reason));
+            return tell(job.answer, Answer::of_full(limit));
         }
         let id = job.id.unwrap_or_else(clock::new_id);
         let origin = Origin { id, definition: job.definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
@@ -251,10 +248,7 @@ impl Router {
     fn earlier(&self, id: JobId, job: &NewJob) -> Option<Answer> {
         match self.shared.reader.creation(id) {
             Ok(None) => None,
-            Ok(Some(earlier)) => {
-                let known = Known { is_child: earlier.is_child, workflow: &earlier.workflow, message: earlier.message.as_ref() };
-                Some(Answer::again(id, known, &job.definition.full_name(), &job.message))
-            }
+            Ok(Some(earlier)) => Some(Answer::again(id, &earlier, &job.definition.full_name(), &job.message)),
             Err(error) => Some(Answer::Failed(error.to_string())),
         }
     }
@@ -276,7 +270,7 @@ impl Router {
         if let Some(mailbox) = self.shared.routes.find(id) {
             return mailbox.post(JobInput::Take { input: Input::Order(order), ack: None });
         }
-        if matches!(order, Order::Retry { .. }) {
+        if order.what == Instruction::Retry {
             match self.shared.reader.creation(id) {
                 Ok(Some(found)) => self.revive(found.number, Errand::Order(id, order)),
                 Ok(None) => tracing::error!(job = %id, "a child job that is to be retried is not in the journal"),
@@ -320,11 +314,11 @@ impl Router {
         if shared.routes.find(id).is_none() {
             let limit = shared.settings.limits.jobs_running_max;
             let refusal = if parent.is_none() && shared.routes.roots() >= limit {
-                Some(Answer::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)")))
+                Some(Answer::of_full(limit))
             } else if shared.routes.claim(id) {
                 None
             } else {
-                Some(Answer::Conflict(format!("the id {id} belongs to a child job that is about to start")))
+                Some(Answer::Conflict(promised(id)))
             };
             match (refusal, errand) {
                 (None, errand) => {
@@ -352,9 +346,9 @@ impl Router {
 
     /// A child job whose id another job has by now fails once more.
     fn cannot_retry(&self, child: &Job, order: &Order) {
-        let (Some(parent), Order::Retry { round }) = (child.origin().parent, order) else { return };
+        let Some(parent) = child.origin().parent else { return };
         let outcome = ChildOutcome::Failed("its id belongs to another job by now".into());
-        Outgoing::ToParent(parent, ChildEnd { child: child.id(), round: *round, outcome }).release(&self.shared);
+        Outgoing::ToParent(parent, ChildEnd { child: child.id(), round: order.round, outcome }).release(&self.shared);
     }
 
     fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {

@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
 /// How often a job is rebuilt after a panic before it fails.
@@ -85,13 +85,12 @@ impl Supervisor {
     }
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
+        let mut by_vhost = queues_by_vhost(&definitions, definitions.values());
+        let buses = self.shared.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let serving: Vec<_> = buses.into_iter().map(|(vhost, bus)| (bus, by_vhost.remove(&vhost).unwrap_or_default())).collect();
         let mut makers = Vec::new();
-        let mut serving = Vec::new();
-        for (vhost, queues) in queues_by_vhost(&definitions, definitions.values()) {
-            match self.shared.bus(&vhost) {
-                Some(bus) => serving.push((bus, queues)),
-                None => makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?)),
-            }
+        for (vhost, queues) in by_vhost {
+            makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
         }
         for (vhost, maker) in makers {
             let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter, None);
@@ -172,16 +171,13 @@ pub enum Threads {
 type Gate = std::sync::mpsc::Sender<()>;
 
 /// The bus's side of its gate.
-type Wait = Arc<Mutex<std::sync::mpsc::Receiver<()>>>;
+type Wait = std::sync::mpsc::Receiver<()>;
 
 impl Threads {
     /// A gate for the next thread; none is needed where everything is on one, which has all jobs before it runs anything.
     fn gate(&self) -> Option<(Gate, Wait)> {
         match self {
-            Threads::Own(_) => {
-                let (gate, wait) = std::sync::mpsc::channel();
-                Some((gate, Arc::new(Mutex::new(wait))))
-            }
+            Threads::Own(_) => Some(std::sync::mpsc::channel()),
             Threads::Current => None,
         }
     }
@@ -303,9 +299,9 @@ fn wire(
     // Last: what a bus reports goes to the others.
     let mut gates = Vec::new();
     for (vhost, maker) in makers {
-        let gate = threads.gate();
-        let mailbox = start_bus(shared, &vhost, maker, &threads.next(), gate.as_ref().map(|(_, wait)| wait.clone()));
-        gates.extend(gate.map(|(gate, _)| gate));
+        let (gate, wait) = threads.gate().unzip();
+        let mailbox = start_bus(shared, &vhost, maker, &threads.next(), wait);
+        gates.extend(gate);
         shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
     }
     Ok(match threads {
@@ -320,7 +316,7 @@ fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &Arbit
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
         if let Some(wait) = wait {
             // An error means that the gate is open.
-            let _ = wait.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let _ = wait.recv();
         }
         let sink = event_sink(&owned, &name);
         BusActor::new(maker(sink), name, owned)

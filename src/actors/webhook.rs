@@ -13,6 +13,7 @@ use crate::engine::Timestamp;
 use crate::journal::{JournalError, Notice, NoticeNumber};
 use crate::settings::{EventSettings, WebhookSettings};
 use crate::telemetry::Metrics;
+use crate::times;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::collections::{BTreeMap, VecDeque};
@@ -251,7 +252,7 @@ impl Webhook {
     }
 
     fn call(&self, agent: &Agent, notice: &Notice) -> Outcome {
-        let timestamp = (clock::now().0 / 1_000_000_000).to_string();
+        let timestamp = times::seconds(clock::now()).to_string();
         let mut request = agent.post(self.settings.url.0.as_str()).header("Content-Type", CONTENT_TYPE).header("X-Signature-Timestamp", &timestamp);
         if !self.settings.secret.0.is_empty() {
             request = request.header("X-Signature-256", signature(&self.settings.secret.0, &timestamp, &notice.body));

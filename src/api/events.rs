@@ -1,7 +1,8 @@
 //! Streams of events (SPEC §8): server-sent events, as they happen.
 
 use super::Problem;
-use super::jobs::{Query, definition, job_id, read, unknown_job};
+use super::jobs::{definition, job_id, read, unknown_job};
+use super::query::Query;
 use crate::actors::events::{Event, Subject};
 use crate::actors::feeds::{Batch, Feed, Wanted};
 use crate::actors::job::JobInput;

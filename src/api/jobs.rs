@@ -2,6 +2,7 @@
 
 use super::operations::{answered, respond};
 use super::problem::Problem;
+use super::query::{self, Query, wrong_cursor};
 use super::view::JobView;
 use crate::actors::outbox::Answer;
 use crate::actors::router::RouterInput;
@@ -23,9 +24,6 @@ const INTERVAL_DEFAULT_MIN: u64 = 480;
 
 /// Ids read and sent at once while a list is streamed.
 pub(super) const PAGE_ROWS: u32 = 1_000;
-
-/// The most that `?limit=` can ask for.
-const LIMIT_MAX: u32 = 10_000;
 
 #[derive(Serialize)]
 struct WorkflowRow<'a> {
@@ -125,7 +123,7 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
 pub struct ListQuery {
     vhost: Option<String>,
     interval: Option<u64>,
-    limit: Option<u32>,
+    limit: Option<String>,
     cursor: Option<String>,
 }
 
@@ -138,7 +136,7 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
         minutes => Timestamp(clock::now().0.saturating_sub(i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000))),
     };
     let cursor = query.cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
-    let Some(limit) = limit(query.limit)? else {
+    let Some(limit) = query.limit.as_deref().map(query::limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
         let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
         return Ok(streamed(&shared, vec![("running", running), ("completed", ended)], false));
@@ -190,21 +188,17 @@ impl WorkflowCursor {
     }
 }
 
-pub(super) fn wrong_cursor(text: &str) -> Problem {
-    Problem::malformed(format!("cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"))
-}
-
 /// Query of [`running`].
 #[derive(Deserialize)]
 pub struct PageQuery {
-    limit: Option<u32>,
+    limit: Option<String>,
     cursor: Option<String>,
 }
 
 /// `GET /api/jobs[?limit=N][&cursor=C]`: the running jobs, child jobs included.
 pub async fn running(shared: web::Data<Shared>, query: Query<PageQuery>) -> Result<HttpResponse, Problem> {
-    let after: i64 = query.0.cursor.as_deref().map_or(Ok(0), |text| text.parse().map_err(|_| wrong_cursor(text)))?;
-    let Some(limit) = limit(query.0.limit)? else {
+    let after = query.0.cursor.as_deref().map_or(Ok(0), query::cursor)?;
+    let Some(limit) = query.0.limit.as_deref().map(query::limit).transpose()? else {
         return Ok(streamed(&shared, vec![("jobs", Listing::All { after: 0 })], true));
     };
     let page = read(&shared, move |reader| reader.all_running(after, limit)).await?;
@@ -214,13 +208,6 @@ pub async fn running(shared: web::Data<Shared>, query: Query<PageQuery>) -> Resu
         answer.insert("next".to_owned(), number.to_string().into());
     }
     Ok(HttpResponse::Ok().json(answer))
-}
-
-pub(super) fn limit(asked: Option<u32>) -> Result<Option<u32>, Problem> {
-    match asked {
-        Some(limit) if limit == 0 || limit > LIMIT_MAX => Err(Problem::malformed(format!("limit is {limit}, expected 1 to {LIMIT_MAX}"))),
-        asked => Ok(asked),
-    }
 }
 
 fn insert_ids(answer: &mut serde_json::Map<String, serde_json::Value>, key: &str, ids: impl Iterator<Item = JobId>) {
@@ -390,24 +377,5 @@ pub(super) async fn read<T: Send + 'static>(
     match web::block(move || query(&reader)).await {
         Ok(result) => Ok(result?),
         Err(_) => Err(Problem::broken("the read was cancelled".to_owned())),
-    }
-}
-
-/// Query parameters whose errors are problem details.
-pub struct Query<T>(pub(super) T);
-
-impl<T> Query<T> {
-    pub(super) fn into_inner(self) -> T {
-        self.0
-    }
-}
-
-impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
-    type Error = Problem;
-    type Future = std::future::Ready<Result<Self, Problem>>;
-
-    fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
-        let parsed = web::Query::<T>::from_query(request.query_string());
-        std::future::ready(parsed.map(|query| Query(query.into_inner())).map_err(|error| Problem::malformed(format!("the query: {error}"))))
     }
 }

@@ -6,6 +6,7 @@ pub mod jobs;
 pub mod observe;
 pub mod operations;
 mod problem;
+mod query;
 pub mod status;
 mod view;
 pub mod why;

@@ -1,20 +1,20 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
-use super::jobs::{PAGE_ROWS, Query, definition, job_id, limit, read, unknown_job};
+use super::jobs::{PAGE_ROWS, definition, job_id, read, unknown_job};
 use super::problem::Problem;
-use super::view::Time;
-use crate::actors::clock;
+use super::query::{self, Query};
 use crate::actors::outbox::Answer;
-use crate::actors::reload::{self, ReloadError};
+use crate::actors::reload;
 use crate::actors::router::RouterInput;
 use crate::actors::shared::Shared;
-use crate::engine::{JobId, JobState, Operation, Reply, Timestamp};
+use crate::engine::{JobId, JobState, Message, Operation, Reply};
 use crate::journal::JobNumber;
 use crate::journal::search::{Filter, Hit};
+use crate::times::Time;
 use actix_web::{HttpResponse, web};
+use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Deserialize;
-use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// The reason that the reader of a cancelled job sees.
@@ -78,22 +78,14 @@ pub async fn reply(
     let (id, step) = path.into_inner();
     let id = job_id(&id)?;
     let body = super::jobs::body(&shared, payload).await?;
-    let is_object = |body: &[u8]| crate::engine::Message::parse(body).map(|_| ()).map_err(|error| Problem::malformed(format!("the body: {error}")));
-    let reply = match query.0.kind.as_deref() {
-        None | Some("result") => {
-            is_object(&body)?;
-            Reply::Result(body)
-        }
-        Some("error") => {
-            is_object(&body)?;
-            Reply::Error(body)
-        }
-        Some("progress") => {
-            is_object(&body)?;
-            Reply::Progress(body)
-        }
+    let reply: fn(Bytes) -> Reply = match query.0.kind.as_deref() {
+        None | Some("result") => Reply::Result,
+        Some("error") => Reply::Error,
+        Some("progress") => Reply::Progress,
         Some(other) => return Err(Problem::malformed(format!("type is {other:?}, expected result, error or progress"))),
     };
+    Message::parse(&body).map_err(|error| Problem::malformed(format!("the body: {error}")))?;
+    let reply = reply(body);
     respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
 }
 
@@ -145,15 +137,12 @@ impl Asked {
             match (key.as_str(), key.strip_prefix("status.")) {
                 ("vhost", _) => {}
                 ("workflow", _) => asked.filter.workflow = Some(definition(shared, &value, vhost.as_deref())?.full_name()),
-                ("state", _) => asked.filter.state = Some(state(&value)?),
-                ("after", _) => asked.filter.created_from = Some(time("after", &value)?),
-                ("before", _) => asked.filter.created_before = Some(time("before", &value)?),
-                ("limit", _) => {
-                    let number = value.parse().map_err(|_| Problem::malformed(format!("limit is {value:?}, expected a whole number")))?;
-                    asked.limit = limit(Some(number))?.unwrap_or(PAGE_ROWS);
-                }
-                ("cursor", _) => asked.below = value.parse().map_err(|_| super::jobs::wrong_cursor(&value))?,
-                ("dryRun", _) => asked.dry_run = flag("dryRun", &value)?,
+                ("state", _) => asked.filter.state = Some(query::state(&value)?),
+                ("after", _) => asked.filter.created_from = Some(query::time("after", &value)?),
+                ("before", _) => asked.filter.created_before = Some(query::time("before", &value)?),
+                ("limit", _) => asked.limit = query::limit(&value)?,
+                ("cursor", _) => asked.below = query::cursor(&value)?,
+                ("dryRun", _) => asked.dry_run = query::flag("dryRun", &value)?,
                 ("step", _) => asked.step = Some(value),
                 (_, Some(step)) => asked.filter.statuses.push((step.to_owned(), value)),
                 _ => {
@@ -180,29 +169,6 @@ impl Asked {
             }
         }
     }
-}
-
-fn state(word: &str) -> Result<JobState, Problem> {
-    let words = JobState::ALL.map(JobState::word).join(", ");
-    JobState::of_word(word).ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
-}
-
-fn flag(key: &str, value: &str) -> Result<bool, Problem> {
-    match value {
-        "" | "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
-        other => Err(Problem::malformed(format!("{key} is {other:?}, expected true or false"))),
-    }
-}
-
-/// A point in time, or how long ago it was.
-fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
-    if let Ok(ago) = humantime::parse_duration(text) {
-        return Ok(Timestamp(clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX))));
-    }
-    let wrong = || Problem::malformed(format!("{key} is {text:?}, expected a time such as 2026-01-31T12:00:00Z, or how long ago, such as 2h or 7d"));
-    let since = humantime::parse_rfc3339_weak(text).map_err(|_| wrong())?.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| wrong())?;
-    Ok(Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)))
 }
 
 /// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest first, paged.
@@ -279,8 +245,6 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
 pub async fn reload(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
     match reload::reload(&shared).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
-        Err(error @ (ReloadError::Files(_) | ReloadError::NoFiles | ReloadError::Refused(_))) => {
-            Err(Problem::invalid(format!("nothing was changed: {error}")))
-        }
+        Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),
     }
 }

@@ -1,7 +1,8 @@
 //! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
 
-use super::jobs::{definition, limit, pieces, read, wrong_cursor};
+use super::jobs::{definition, pieces, read};
 use super::problem::Problem;
+use super::query::{self, Query};
 use crate::actors::shared::Shared;
 use crate::engine::id::InvalidJobId;
 use crate::engine::words::did_you_mean;
@@ -24,8 +25,13 @@ const PAGE_STATUSES: usize = 100_000;
 const STEP_PREFIX: &str = "step.";
 
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
-pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, request: HttpRequest) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(request.query_string())?;
+pub async fn of_workflow(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query<Vec<(String, String)>>,
+    request: HttpRequest,
+) -> Result<HttpResponse, Problem> {
+    let asked = Asked::parse(query.0)?;
     let definition = definition(&shared, &path, asked.vhost.as_deref())?;
     let workflow = definition.full_name();
     let columns = read(&shared, move |reader| reader.status_columns(&workflow)).await?;
@@ -77,22 +83,18 @@ struct Asked {
 }
 
 impl Asked {
-    fn parse(query: &str) -> Result<Asked, Problem> {
-        let pairs = web::Query::<Vec<(String, String)>>::from_query(query).map_err(|error| Problem::malformed(format!("the query: {error}")))?;
+    fn parse(pairs: Vec<(String, String)>) -> Result<Asked, Problem> {
         let mut asked = Asked::default();
-        for (key, value) in pairs.into_inner() {
+        for (key, value) in pairs {
             let is_new = match key.as_str() {
                 "vhost" => asked.vhost.replace(value).is_none(),
                 "job" => {
                     let id = value.parse().map_err(|error: InvalidJobId| Problem::malformed(format!("job in the query: {error}")))?;
                     asked.job.replace(id).is_none()
                 }
-                "state" => asked.state.replace(state(&value)?).is_none(),
-                "limit" => {
-                    let rows = value.parse().map_err(|_| Problem::malformed(format!("limit is {value:?}, expected a number")))?;
-                    asked.limit.replace(limit(Some(rows))?.unwrap_or(rows)).is_none()
-                }
-                "cursor" => asked.cursor.replace(value.parse().map_err(|_| wrong_cursor(&value))?).is_none(),
+                "state" => asked.state.replace(query::state(&value)?).is_none(),
+                "limit" => asked.limit.replace(query::limit(&value)?).is_none(),
+                "cursor" => asked.cursor.replace(query::cursor(&value)?).is_none(),
                 _ => {
                     let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
                     asked.steps.push((key.clone(), step, value));
@@ -118,13 +120,6 @@ impl Asked {
         };
         self.steps.iter().map(column).collect()
     }
-}
-
-fn state(word: &str) -> Result<JobState, Problem> {
-    JobState::of_word(word).ok_or_else(|| {
-        let known: Vec<&str> = JobState::ALL.into_iter().map(JobState::word).collect();
-        Problem::malformed(format!("state is {word:?}, expected one of {}", known.join(", ")))
-    })
 }
 
 /// Rows under way, page by page.

@@ -2,8 +2,8 @@
 
 use crate::engine::{Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp};
 use crate::journal::read::Found;
-use serde::{Serialize, Serializer};
-use std::time::{Duration, SystemTime};
+use crate::times::Time;
+use serde::Serialize;
 
 /// A job as the API shows it.
 #[derive(Serialize)]
@@ -95,15 +95,6 @@ struct ChildrenView {
     ended: u32,
     failed: u32,
     without_item: u32,
-}
-
-pub(super) struct Time(pub(super) Timestamp);
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let since = Duration::from_nanos(u64::try_from(self.0.0).unwrap_or_default());
-        serializer.collect_str(&humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + since))
-    }
 }
 
 impl<'a> JobView<'a> {

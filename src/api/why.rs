@@ -7,6 +7,7 @@ use crate::actors::clock;
 use crate::actors::shared::Shared;
 use crate::bus::{BusState, QueueLook};
 use crate::engine::{Job, JobId, JobState, StepIndex, StepState, Timestamp};
+use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
@@ -107,11 +108,11 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
         let left = left(at);
         return told(
             Cause::BackOff,
-            format!("backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}", shown(at), run.attempt),
+            format!("backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}", rfc3339(at), run.attempt),
         );
     }
     if step.external {
-        let until = run.deadline.map_or_else(String::new, |at| format!(", until {}", shown(at)));
+        let until = run.deadline.map_or_else(String::new, |at| format!(", until {}", rfc3339(at)));
         let id = job.id();
         return told(
             Cause::Person,
@@ -136,7 +137,7 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
     let queue = &step.queue;
     let timeout = run.deadline.map_or_else(
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
-        |at| format!("its timeout is {}", shown(at)),
+        |at| format!("its timeout is {}", rfc3339(at)),
     );
     match look(shared, vhost, queue).await {
         QueueLook::There { messages, consumers: 0 } => {
@@ -212,11 +213,6 @@ async fn look(shared: &Shared, vhost: &str, queue: &Arc<str>) -> QueueLook {
         Ok(Err(_)) => QueueLook::Unknown("the bus is closing".to_owned()),
         Err(_) => QueueLook::Unknown(format!("no answer within {LOOK_MAX:?}")),
     }
-}
-
-fn shown(at: Timestamp) -> String {
-    let since = Duration::from_millis(u64::try_from(at.0 / 1_000_000).unwrap_or_default());
-    humantime::format_rfc3339_millis(std::time::SystemTime::UNIX_EPOCH + since).to_string()
 }
 
 fn left(at: Timestamp) -> String {

@@ -71,27 +71,25 @@ impl Client {
     }
 
     fn request(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
-        let request = self.agent.get(format!("{}{path}", self.server)).query_pairs(query.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        self.authorised(self.agent.get(self.url(path)).query_pairs(pairs(query)))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.server)
+    }
+
+    fn authorised<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         if self.token.is_empty() { request } else { request.header("Authorization", format!("Bearer {}", self.token)) }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
-        let mut request = self.agent.delete(format!("{}{path}", self.server));
-        if !self.token.is_empty() {
-            request = request.header("Authorization", format!("Bearer {}", self.token));
-        }
-        self.answer(request.call())
+        self.answer(self.authorised(self.agent.delete(self.url(path))).call())
     }
 
     /// An answer that goes on for as long as it likes.
     pub(super) fn stream(&self, path: &str) -> Result<impl BufRead + use<>, ClientError> {
-        let mut request =
-            self.agent.get(format!("{}{path}", self.server)).config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
-        if !self.token.is_empty() {
-            request = request.header("Authorization", format!("Bearer {}", self.token));
-        }
-        let answer = request.call();
-        match answer {
+        let request = self.request(path, &[]).config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
+        match request.call() {
             Ok(response) if response.status().is_success() => Ok(BufReader::new(response.into_body().into_reader())),
             answer @ (Ok(_) | Err(_)) => Err(self.answer(answer).err().unwrap_or_else(|| self.unreachable("no answer".to_owned()))),
         }
@@ -101,12 +99,9 @@ impl Client {
         ClientError::Unreachable { server: self.server.clone(), error }
     }
 
-    pub(super) fn post(&self, path: &str, body: &str) -> Result<String, ClientError> {
-        let mut request = self.agent.post(format!("{}{path}", self.server)).header("Content-Type", "application/json");
-        if !self.token.is_empty() {
-            request = request.header("Authorization", format!("Bearer {}", self.token));
-        }
-        self.answer(request.send(body))
+    pub(super) fn post(&self, path: &str, query: &[(String, String)], body: &str) -> Result<String, ClientError> {
+        let request = self.agent.post(self.url(path)).query_pairs(pairs(query)).header("Content-Type", "application/json");
+        self.answer(self.authorised(request).send(body))
     }
 
     fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
@@ -119,4 +114,8 @@ impl Client {
         let detail = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         Err(ClientError::Refused(format!("{}: {}", response.status(), detail.unwrap_or(text))))
     }
+}
+
+fn pairs(query: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    query.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }

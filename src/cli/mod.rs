@@ -212,7 +212,7 @@ pub struct FilterArguments {
     pub state: Option<String>,
     /// Only with this status of a step; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
-    pub status: Vec<String>,
+    pub status: Vec<Filter>,
     /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long ago
     #[arg(long, value_name = "TIME")]
     pub after: Option<String>,

@@ -52,7 +52,7 @@ struct Refusal {
 
 /// `search`
 pub(super) fn search(filter: &FilterArguments, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    let body = Client::new(arguments).get(&format!("/api/jobs/search?{}", query(filter)?))?;
+    let body = Client::new(arguments).query("/api/jobs/search", &query(filter))?;
     if arguments.json {
         writeln!(out, "{body}")?;
         return Ok(ExitCode::SUCCESS);
@@ -68,10 +68,9 @@ pub(super) fn search(filter: &FilterArguments, arguments: &ClientArguments, out:
 /// `cancel`, `pause`, `resume`, `retry`, `rerun`, `delete`: exit code 1 if any job refuses.
 pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client);
-    let step = step.map_or_else(String::new, |step| format!("step={}", encoded(step)));
+    let step = step.map(|step| ("step".to_owned(), step.to_owned()));
     let Some(id) = arguments.id else {
-        let query = query(&arguments.filter)?;
-        return all(word, &format!("{query}&dryRun={}&{step}", arguments.dry_run), arguments, &client, out);
+        return all(word, step, arguments, &client, out);
     };
     let body = match word {
         "delete" => {
@@ -81,7 +80,7 @@ pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArgumen
             }
             client.delete(&format!("/api/job/{id}"))?
         }
-        _ => client.post(&format!("/api/job/{id}/{word}?{step}"), "")?,
+        _ => client.post(&format!("/api/job/{id}/{word}"), step.as_slice(), "")?,
     };
     if arguments.client.json {
         writeln!(out, "{body}")?;
@@ -92,8 +91,17 @@ pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArgumen
     Ok(ExitCode::SUCCESS)
 }
 
-fn all(word: &str, query: &str, arguments: &OperateArguments, client: &Client, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    let body = client.post(&format!("/api/jobs/{word}?{query}"), "")?;
+fn all(
+    word: &str,
+    step: Option<(String, String)>,
+    arguments: &OperateArguments,
+    client: &Client,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let mut query = query(&arguments.filter);
+    query.push(("dryRun".to_owned(), arguments.dry_run.to_string()));
+    query.extend(step);
+    let body = client.post(&format!("/api/jobs/{word}"), &query, "")?;
     let bulk: Bulk = parse(&body)?;
     let code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if arguments.client.json {
@@ -122,9 +130,9 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
     let body = match &arguments.error {
         Some(reason) => {
             let body = serde_json::json!({ "error": reason, "retryable": !arguments.no_retry });
-            client.post(&format!("{path}?type=error"), &body.to_string())?
+            client.post(&path, &[("type".to_owned(), "error".to_owned())], &body.to_string())?
         }
-        None => client.post(&path, &message(&arguments.message)?)?,
+        None => client.post(&path, &[], &message(&arguments.message)?)?,
     };
     if arguments.client.json {
         writeln!(out, "{body}")?;
@@ -157,7 +165,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         unchanged: Vec<String>,
         warnings: Vec<String>,
     }
-    let body = Client::new(arguments).post("/api/reload", "")?;
+    let body = Client::new(arguments).post("/api/reload", &[], "")?;
     if arguments.json {
         writeln!(out, "{body}")?;
         return Ok(ExitCode::SUCCESS);
@@ -174,20 +182,16 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-fn query(filter: &FilterArguments) -> Result<String, ClientError> {
-    let mut pairs = vec![format!("limit={}", filter.limit)];
+fn query(filter: &FilterArguments) -> Vec<(String, String)> {
+    let mut pairs = vec![("limit".to_owned(), filter.limit.to_string())];
     let named = [("workflow", &filter.workflow), ("state", &filter.state), ("after", &filter.after), ("before", &filter.before)];
-    pairs.extend(named.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_ref()?)))));
-    for status in &filter.status {
-        let (step, word) =
-            status.split_once('=').ok_or_else(|| ClientError::Usage(format!("--status {status:?}: expected STEP=STATUS, such as check=FAILED")))?;
-        pairs.push(format!("status.{}={}", encoded(step), encoded(word)));
-    }
-    Ok(pairs.join("&"))
+    pairs.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
+    pairs.extend(filter.status.iter().map(|filter| (format!("status.{}", filter.step), filter.status.clone())));
+    pairs
 }
 
-/// As it stands in a URL.
-pub(super) fn encoded(text: &str) -> String {
+/// As a part of a path.
+fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

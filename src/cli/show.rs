@@ -83,8 +83,8 @@ const LISTED_MAX: u32 = 1_000;
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client);
     let message = message(&arguments.message)?;
-    let query = arguments.id.as_ref().map_or_else(String::new, |id| format!("?id={id}"));
-    let created = client.post(&format!("/api/workflow/{}{query}", arguments.workflow), &message)?;
+    let query: Vec<(String, String)> = arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
+    let created = client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
     let id = parse::<serde_json::Value>(&created)?.get("id").and_then(|id| id.as_str().map(str::to_owned)).unwrap_or_default();
     if arguments.detach {
         writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;

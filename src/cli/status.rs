@@ -26,11 +26,11 @@ struct RowAnswer {
 /// Steps with their statuses, in the order of the answer.
 struct Steps(Vec<(String, String)>);
 
-/// What a row must be: `--filter STEP=STATUS`.
+/// What a job must be: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    step: String,
-    status: String,
+    pub(super) step: String,
+    pub(super) status: String,
 }
 
 impl std::str::FromStr for Filter {

@@ -2,6 +2,7 @@
 
 use super::ClientArguments;
 use super::client::{Client, ClientError};
+use super::show::parse;
 use crate::engine::JobId;
 use serde::Deserialize;
 use std::io::{BufRead, Write};
@@ -84,9 +85,4 @@ fn line_of(name: &str, event: EventAnswer) -> String {
         line.push_str(&format!("  {}", notes.join(", ")));
     }
     line
-}
-
-fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
-    serde_json::from_str(text)
-        .map_err(|error| ClientError::Refused(format!("the manager's event is not what this client knows ({error}): are both of the same version?")))
 }

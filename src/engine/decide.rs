@@ -5,7 +5,7 @@ use super::entry::{Effect, Entry, Failure, JobState, Timestamp};
 use super::expression::{Expression, Scope, SeenStep};
 use super::fanout::List;
 use super::id::StepIndex;
-use super::input::{ChildEnd, ChildOutcome, Context, Input, Order, Rejected, Reply};
+use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply};
 use super::job::Job;
 use super::json::Message;
 use super::step::{Failed, StepState, parse_progress, parse_reply};
@@ -159,30 +159,35 @@ impl Job {
 
     fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
         let is_ended = self.state.is_ended();
-        match order {
-            Order::Halt(reason) if !is_ended => Ok(self.fail(reason, ctx)),
-            Order::Cancel(reason) if !is_ended => Ok(self.cancel(reason, false, ctx)),
-            Order::Expire(reason) if !is_ended => Ok(self.expire(reason, ctx)),
-            Order::Pause if self.state == JobState::Running => Ok(self.pause(ctx)),
-            Order::Resume if self.state == JobState::Paused => Ok(self.resume(ctx)),
-            Order::Retry { round } if round > self.round && self.state != JobState::Completed => Ok(self.retry(round, ctx)),
+        let Order { round, what } = order;
+        if round < self.round {
+            return Err(Rejected::Late);
+        }
+        match what {
+            Instruction::Halt(reason) if !is_ended => Ok(self.fail(reason, ctx)),
+            Instruction::Cancel(reason) if !is_ended => Ok(self.cancel(reason, false, ctx)),
+            Instruction::Expire(reason) if !is_ended => Ok(self.expire(reason, ctx)),
+            Instruction::Pause if self.state == JobState::Running => Ok(self.pause(ctx)),
+            Instruction::Resume if self.state == JobState::Paused => Ok(self.resume(ctx)),
+            Instruction::Retry if round > self.round && self.state != JobState::Completed => Ok(self.retry(round, ctx)),
             // It was done before its parent failed, and the parent did not hear of it.
-            Order::Retry { .. } if self.state == JobState::Completed => {
+            Instruction::Retry if self.state == JobState::Completed => {
                 Ok(Consequence { entries: Vec::new(), effects: self.word_to_parent().into_iter().collect() })
             }
-            Order::Halt(_) | Order::Cancel(_) | Order::Expire(_) => Err(Rejected::Ended),
-            Order::Pause | Order::Resume | Order::Retry { .. } => Err(Rejected::Void),
+            Instruction::Halt(_) | Instruction::Cancel(_) | Instruction::Expire(_) => Err(Rejected::Ended),
+            Instruction::Pause | Instruction::Resume | Instruction::Retry => Err(Rejected::Void),
         }
     }
 
     /// What all child jobs that have not told their end are told.
-    fn tell_children(&self, order: &Order) -> Vec<Effect> {
-        self.fanning_out.iter().flat_map(|step| self.tell_children_of(*step, order)).collect()
+    fn tell_children(&self, what: &Instruction) -> Vec<Effect> {
+        self.fanning_out.iter().flat_map(|step| self.tell_children_of(*step, what)).collect()
     }
 
-    fn tell_children_of(&self, step: StepIndex, order: &Order) -> Vec<Effect> {
-        let ids = self.children_under_way(step).filter_map(|index| self.child_id(step, index));
-        ids.map(|id| Effect::TellChild(id, order.clone())).collect()
+    pub(super) fn tell_children_of(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
+        let Some(fan_out) = &self.steps[step.at()].fan_out else { return Vec::new() };
+        let order = |index| Order { round: fan_out.round(index), what: what.clone() };
+        fan_out.under_way().filter_map(|index| Some(Effect::TellChild(self.child_id(step, index)?, order(index)))).collect()
     }
 
     // ---- failures and ends
@@ -195,7 +200,7 @@ impl Job {
         let Some(retry_at) = run.next_attempt(self.origin.id, self.graph().step(step), ctx.now).filter(|_| retryable) else {
             return self.fail_step(step, failure, ctx);
         };
-        let effects = self.tell_children_of(step, &Order::Halt("its step begins again after a pause".into()));
+        let effects = self.tell_children_of(step, &Instruction::Halt("its step begins again after a pause".into()));
         Consequence { entries: vec![Entry::AttemptFailed { step, attempt: run.attempt, at: ctx.now, failure, retry_at }], effects }
     }
 
@@ -208,7 +213,7 @@ impl Job {
             _ if self.state.is_ended() => failed,
             OnFailure::Fail => failed.and(self.fail(reason, ctx)),
             OnFailure::Continue => {
-                let effects = self.tell_children_of(step, &Order::Halt("its step failed".into()));
+                let effects = self.tell_children_of(step, &Instruction::Halt("its step failed".into()));
                 failed.and(Consequence { entries: Vec::new(), effects })
             }
         }
@@ -216,19 +221,19 @@ impl Job {
 
     /// The job fails: its children are halted, its parent is told (SPEC §6).
     pub(super) fn fail(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
-        let mut effects = self.tell_children(&Order::Halt("the job it belongs to failed".into()));
+        let mut effects = self.tell_children(&Instruction::Halt("the job it belongs to failed".into()));
         effects.extend(self.tell_parent(ChildOutcome::Failed(reason.clone())));
         Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: false }], effects }
     }
 
     /// The deadline has passed: the job fails for good, and so do its child jobs. The parent has heard of it already.
     fn expire(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
-        let effects = self.tell_children(&Order::Expire(reason.clone()));
+        let effects = self.tell_children(&Instruction::Expire(reason.clone()));
         Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: true }], effects }
     }
 
     pub(super) fn cancel(&self, reason: Arc<str>, tell_parent: bool, ctx: &Context<'_>) -> Consequence {
-        let mut effects = self.tell_children(&Order::Cancel("the job it belongs to was cancelled".into()));
+        let mut effects = self.tell_children(&Instruction::Cancel("the job it belongs to was cancelled".into()));
         if tell_parent {
             effects.extend(self.tell_parent(ChildOutcome::Failed(format!("cancelled: {reason}").into())));
         }
@@ -240,11 +245,11 @@ impl Job {
     }
 
     pub(super) fn pause(&self, ctx: &Context<'_>) -> Consequence {
-        Consequence { entries: vec![Entry::JobPaused { at: ctx.now }], effects: self.tell_children(&Order::Pause) }
+        Consequence { entries: vec![Entry::JobPaused { at: ctx.now }], effects: self.tell_children(&Instruction::Pause) }
     }
 
     pub(super) fn resume(&self, ctx: &Context<'_>) -> Consequence {
-        Consequence { entries: vec![Entry::JobResumed { at: ctx.now }], effects: self.tell_children(&Order::Resume) }
+        Consequence { entries: vec![Entry::JobResumed { at: ctx.now }], effects: self.tell_children(&Instruction::Resume) }
     }
 
     pub(super) fn retry(&self, round: u32, ctx: &Context<'_>) -> Consequence {
@@ -310,7 +315,7 @@ impl Job {
             let condition = self.graph().step(*step).cancel_when.as_ref();
             condition.is_some_and(|condition| self.evaluate(condition, *step).unwrap_or_default())
         })?;
-        let effects = self.tell_children_of(step, &Order::Cancel("its step was cancelled".into()));
+        let effects = self.tell_children_of(step, &Instruction::Cancel("its step was cancelled".into()));
         Some(Consequence { entries: vec![Entry::StepCancelled { step, at: ctx.now }], effects })
     }
 

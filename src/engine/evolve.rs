@@ -242,30 +242,6 @@ impl Job {
     }
 }
 
-impl StepRun {
-    /// Back to waiting; its attempts are counted on, and those allowed are counted anew.
-    fn reset(&mut self) {
-        *self = StepRun {
-            state: StepState::Waiting,
-            attempt: self.attempt,
-            attempts_before: self.attempt,
-            reruns: self.reruns,
-            confirmed: false,
-            started: None,
-            ended: None,
-            output: None,
-            failure: None,
-            deadline: None,
-            retry_at: None,
-            progress: None,
-            status: None,
-            warning: self.warning.take(),
-            fan_out: self.fan_out.take(),
-            waits_for: 0,
-        };
-    }
-}
-
 impl Entry {
     /// The state that it gives the job.
     pub fn job_state(&self) -> Option<JobState> {

@@ -112,9 +112,18 @@ pub enum Objection {
     Conflict(String),
 }
 
-/// What a parent tells a child job.
+/// What a parent tells a child job. One that was kept up on its way and comes in a later round is no longer meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub struct Order {
+    /// How often the parent has had the child retried by then.
+    pub round: u32,
+    /// What it is to do.
+    pub what: Instruction,
+}
+
+/// What a child job is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instruction {
     /// The parent's step failed: dispatch nothing new (SPEC §6).
     Halt(Arc<str>),
     /// The parent, or its step, was cancelled.
@@ -125,11 +134,8 @@ pub enum Order {
     Pause,
     /// Go on.
     Resume,
-    /// Go on from what failed.
-    Retry {
-        /// How often the child has been retried with this one.
-        round: u32,
-    },
+    /// Go on from what failed, in the round of the order.
+    Retry,
 }
 
 /// What users ask of a job (SPEC §6).

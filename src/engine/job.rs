@@ -6,7 +6,7 @@ use super::decide::Consequence;
 use super::definition::{Definition, Dependency, Graph, OnFailure, Step};
 use super::entry::{Decision, Effect, Entry, JobState, Origin, Timestamp};
 use super::id::{JobId, StepIndex};
-use super::input::{ChildEnd, ChildOutcome, Context, Input, Order, Rejected};
+use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected};
 use super::json::Message;
 use super::step::{StepRun, StepState};
 use crate::faults;
@@ -126,32 +126,32 @@ impl Job {
         let Some((run, place)) = child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place))) else { return Vec::new() };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
         let reason = || self.reason.clone().unwrap_or_else(|| "no reason".into());
-        let last_word = if self.child_id(place.step, place.index) != Some(child.id()) {
-            Order::Halt("its step was begun anew".into())
-        } else {
-            match (self.state, run.state) {
-                (JobState::Cancelled, _) => Order::Cancel(reason()),
-                (JobState::Failed, _) if self.expired => Order::Expire(reason()),
-                (JobState::Completed | JobState::Failed, _) => Order::Halt(reason()),
-                (JobState::Running | JobState::Paused, StepState::Cancelled) => Order::Cancel("its step was cancelled".into()),
-                (JobState::Running | JobState::Paused, _) if !run.is_under_way() => Order::Halt("its step failed".into()),
-                (JobState::Running | JobState::Paused, _) if faults::planted("orders to child jobs lost at a restart") => return Vec::new(),
-                (JobState::Running | JobState::Paused, _) => return self.words_to_child_under_way(child, round),
-            }
-        };
-        if child.state.is_ended() { Vec::new() } else { vec![last_word] }
+        // A step that was begun anew does not know the rounds of its earlier child jobs.
+        let last_word = |what| if child.state.is_ended() { Vec::new() } else { vec![Order { round: round.max(child.round), what }] };
+        if self.child_id(place.step, place.index) != Some(child.id()) {
+            return last_word(Instruction::Halt("its step was begun anew".into()));
+        }
+        match (self.state, run.state) {
+            (JobState::Cancelled, _) => last_word(Instruction::Cancel(reason())),
+            (JobState::Failed, _) if self.expired => last_word(Instruction::Expire(reason())),
+            (JobState::Completed | JobState::Failed, _) => last_word(Instruction::Halt(reason())),
+            (JobState::Running | JobState::Paused, StepState::Cancelled) => last_word(Instruction::Cancel("its step was cancelled".into())),
+            (JobState::Running | JobState::Paused, _) if !run.is_under_way() => last_word(Instruction::Halt("its step failed".into())),
+            (JobState::Running | JobState::Paused, _) if faults::planted("orders to child jobs lost at a restart") => Vec::new(),
+            (JobState::Running | JobState::Paused, _) => self.words_to_child_under_way(child, round),
+        }
     }
 
     fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
         let is_retried = child.round < round && child.state != JobState::Completed;
-        let retry = is_retried.then_some(Order::Retry { round });
+        let retry = is_retried.then_some(Instruction::Retry);
         let is_running = is_retried || child.state == JobState::Running;
         let pace = match self.state {
-            JobState::Paused if is_running => Some(Order::Pause),
-            JobState::Running if child.state == JobState::Paused && !is_retried => Some(Order::Resume),
+            JobState::Paused if is_running => Some(Instruction::Pause),
+            JobState::Running if child.state == JobState::Paused && !is_retried => Some(Instruction::Resume),
             JobState::Running | JobState::Paused | JobState::Completed | JobState::Failed | JobState::Cancelled => None,
         };
-        retry.into_iter().chain(pace).collect()
+        retry.into_iter().chain(pace).map(|what| Order { round, what }).collect()
     }
 
     /// The job's id.
@@ -418,11 +418,7 @@ impl Job {
     }
 
     fn retry_children(&self, step: StepIndex) -> Vec<Effect> {
-        let Some(fan_out) = self.steps[step.at()].fan_out.as_ref().filter(|_| !faults::planted("child jobs not retried")) else {
-            return Vec::new();
-        };
-        let retry = |index| Some(Effect::TellChild(self.child_id(step, index)?, Order::Retry { round: fan_out.round(index) }));
-        fan_out.under_way().filter_map(retry).collect()
+        if faults::planted("child jobs not retried") { Vec::new() } else { self.tell_children_of(step, &Instruction::Retry) }
     }
 
     /// What follows from the state alone, entry by entry.

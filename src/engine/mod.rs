@@ -31,7 +31,7 @@ pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Prog
 pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
-pub use input::{ChildEnd, ChildOutcome, Claims, Context, Input, Limits, Objection, Operation, Order, Rejected, Reply};
+pub use input::{ChildEnd, ChildOutcome, Claims, Context, Input, Instruction, Limits, Objection, Operation, Order, Rejected, Reply};
 pub use job::Job;
 pub use json::{Json, Message};
 pub use step::{StepRun, StepState};

@@ -10,10 +10,11 @@ use serde::Serialize;
 use std::sync::Arc;
 
 /// The states of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepState {
     /// A step that it depends on is not done.
+    #[default]
     Waiting,
     /// Its message, or its child jobs, are out; or it waits for its next attempt, or for a call of the API.
     Running,
@@ -42,7 +43,7 @@ impl StepState {
 }
 
 /// One step of a job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepRun {
     /// Its state.
     pub state: StepState,
@@ -80,28 +81,21 @@ pub struct StepRun {
 
 impl StepRun {
     pub(super) fn waiting(step: &Step) -> StepRun {
-        StepRun {
-            state: StepState::Waiting,
-            attempt: 0,
-            attempts_before: 0,
-            reruns: 0,
-            confirmed: false,
-            started: None,
-            ended: None,
-            output: None,
-            failure: None,
-            deadline: None,
-            retry_at: None,
-            progress: None,
-            status: None,
-            warning: None,
-            fan_out: None,
-            waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX),
-        }
+        StepRun { waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX), ..StepRun::default() }
     }
-}
 
-impl StepRun {
+    /// Back to waiting; its attempts are counted on, and those allowed are counted anew.
+    pub(super) fn reset(&mut self) {
+        *self = StepRun {
+            attempt: self.attempt,
+            attempts_before: self.attempt,
+            reruns: self.reruns,
+            warning: self.warning.take(),
+            fan_out: self.fan_out.take(),
+            ..StepRun::default()
+        };
+    }
+
     /// Whether an attempt is under way, rather than waited for.
     pub fn is_under_way(&self) -> bool {
         self.state == StepState::Running && self.retry_at.is_none()

@@ -1,10 +1,11 @@
 //! Searching top-level jobs by workflow, state, status and time.
 
 use super::read::{Reader, id_of};
+use super::status::{Relation, quoted};
 use super::{JobNumber, JournalError};
 use crate::engine::{JobId, JobState, Timestamp};
+use rusqlite::params_from_iter;
 use rusqlite::types::Value;
-use rusqlite::{OptionalExtension, params_from_iter};
 
 /// Which jobs are looked for: those that meet all that is set.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,10 @@ impl Filter {
         workflow.is_none() && state.is_none() && statuses.is_empty() && created_from.is_none() && created_before.is_none()
     }
 
+    fn relation(&self) -> Relation {
+        Relation::named(self.workflow.as_deref().unwrap_or_default())
+    }
+
     fn sql(&self, below: JobNumber, limit: u32) -> (String, Vec<Value>) {
         let mut conditions = vec!["parent IS NULL".to_owned(), "number < ?".to_owned()];
         let mut values = vec![Value::from(below)];
@@ -39,9 +44,9 @@ impl Filter {
         self.state.iter().for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
         self.created_from.iter().for_each(|time| add("created >= ?".to_owned(), time.0.into()));
         self.created_before.iter().for_each(|time| add("created < ?".to_owned(), time.0.into()));
-        let relation = quoted(&format!("status_{}", self.workflow.as_deref().unwrap_or_default()));
+        let relation = self.relation().quoted();
         for (step, word) in &self.statuses {
-            add(format!("number IN (SELECT rowid FROM {relation} WHERE {} = ?)", quoted(step)), word.clone().into());
+            add(format!("number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)", quoted(step)), word.clone().into());
         }
         values.push(limit.into());
         let order = "ORDER BY number DESC LIMIT ?";
@@ -71,12 +76,8 @@ impl Reader {
     pub fn search(&self, filter: &Filter, below: JobNumber, limit: u32) -> Result<Vec<Hit>, JournalError> {
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<Hit>> {
-                if !filter.statuses.is_empty() {
-                    let relation = format!("status_{}", filter.workflow.as_deref().unwrap_or_default());
-                    let there = connection.query_row("SELECT 1 FROM sqlite_schema WHERE name = ?1", [&relation], |_| Ok(())).optional()?;
-                    if there.is_none() {
-                        return Ok(Vec::new());
-                    }
+                if !filter.statuses.is_empty() && filter.relation().columns(connection)?.is_none() {
+                    return Ok(Vec::new());
                 }
                 let (sql, values) = filter.sql(below, limit);
                 let mut statement = connection.prepare_cached(&sql)?;
@@ -95,8 +96,4 @@ impl Reader {
             read().map_err(|error| self.failed(error))
         })
     }
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -9,11 +9,11 @@ use super::schema::damaged_or_failed;
 use super::{JobNumber, JournalError, Record, Store};
 use crate::engine::{self, Definition, JobId, JobState, StepIndex, Timestamp};
 use crate::faults;
+use crate::times::rfc3339;
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 /// The first so many step columns of a relation have an index; a filter on a later one reads every row.
 pub const INDEXED_COLUMNS_MAX: usize = 64;
@@ -522,10 +522,4 @@ pub(super) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()
 /// A name as an identifier of SQL.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// RFC 3339 in UTC, with milliseconds: sorted as text it is sorted by time.
-fn rfc3339(at: Timestamp) -> String {
-    let since = Duration::from_nanos(u64::try_from(at.0).unwrap_or_default());
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
 }

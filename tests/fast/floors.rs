@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 fn floor(module: &str) -> u32 {
     match module {
         "engine" | "faults" => 0,
-        "load" | "settings" | "telemetry" | "journal" | "bus" => 1,
+        "load" | "settings" | "times" | "telemetry" | "journal" | "bus" => 1,
         "actors" | "rehearsal" => 2,
         "api" => 3,
         "cli" => 4,
@@ -15,9 +15,9 @@ fn floor(module: &str) -> u32 {
     }
 }
 
-/// What a module may use of its own floor: settings are plain data that the others read.
+/// What a module may use of its own floor: settings and times are plain data that the others read.
 fn may_use(from: &str, to: &str) -> bool {
-    from == to || floor(to) < floor(from) || (floor(from) == 1 && to == "settings") || to == "faults"
+    from == to || floor(to) < floor(from) || (floor(from) == 1 && matches!(to, "settings" | "times")) || to == "faults"
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp};
-use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Order};
+use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Instruction, Order};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
@@ -279,7 +279,7 @@ fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash() {
     store.append(levels.iter().map(|(_, _, record)| record)).expect("appended");
     // The middle one fails; what it tells its parent and its child is lost with the process.
     let (number, middle, _) = &mut levels[1];
-    let failed = middle.take(Input::Order(Order::Halt("a test".into())), &context(10)).expect("it fails");
+    let failed = middle.take(Input::Order(Order { round: 0, what: Instruction::Halt("a test".into()) }), &context(10)).expect("it fails");
     assert!(failed.closed);
     store.append([&record(*number, failed, None)]).expect("appended");
     drop(store);
@@ -288,5 +288,5 @@ fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash() {
     let numbers: Vec<i64> = recovered.iter().map(|recovered| recovered.number).collect();
     assert_eq!(numbers, [1, 3], "the middle one is closed");
     assert!(matches!(recovered[0].effects[..], [Effect::TellParent(..)]), "{:?}", recovered[0].effects);
-    assert!(matches!(recovered[1].orders[..], [Order::Halt(_)]), "{:?}", recovered[1].orders);
+    assert!(matches!(recovered[1].orders[..], [Order { what: Instruction::Halt(_), .. }]), "{:?}", recovered[1].orders);
 }

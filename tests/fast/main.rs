@@ -7,6 +7,7 @@ mod floors;
 mod fuzzed;
 mod journal;
 mod load;
+mod orders;
 mod properties;
 mod rehearsal;
 #[cfg(feature = "failpoints")]

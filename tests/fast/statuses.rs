@@ -8,6 +8,7 @@ use workflow_manager::engine::{
     StepIndex, Timestamp,
 };
 use workflow_manager::journal::retention::Open;
+use workflow_manager::journal::search::Filter;
 use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
 
@@ -300,6 +301,9 @@ fn a_definition_that_was_not_related_is_when_its_job_is_created() {
     third.reply("a", "{}").reply("rowid", "{}").commit(&mut store);
     assert_eq!(place.rows("SELECT job, state, a, \"rowid\", oid, b FROM status_w WHERE _rowid_ = 3"), [third.row()]);
     assert_eq!(place.rows("SELECT _rowid_ FROM status_w ORDER BY 1"), [["1"], ["2"], ["3"]]);
+    let filter = Filter { workflow: Some("w".to_owned()), statuses: vec![("rowid".to_owned(), "COMPLETED".to_owned())], ..Filter::default() };
+    let found = place.reader().search(&filter, NEWEST, 9).expect("reads");
+    assert_eq!(found.iter().map(|hit| hit.number).collect::<Vec<_>>(), [3, 1]);
 }
 
 #[test]

@@ -295,3 +295,21 @@ fn a_workflows_queue_that_is_deleted_is_declared_again_and_its_steps_dispatched_
     assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
     await_closed(&daemon);
 }
+
+#[test]
+fn messages_wait_in_the_queue_of_a_workflow_that_a_reload_has_taken_away() {
+    let vhost = Vhost::new();
+    let (daemon, client) = chain(&vhost);
+    let _worker = Worker::echo(&vhost.url, &["first", "second", "third"]);
+    ask(&client, "chain", r#"{"n":1}"#, asks("before", ""));
+    take_answer(&client, "before");
+    daemon.write_workflows("workflows: [ { name: other, steps: [ { name: first } ] } ]");
+    daemon.api.post("/api/reload", "").expect(200);
+    let state = || client.count("workflow.chain");
+    eventually("its queue is left", || state().filter(|(_, consumers)| *consumers == 0).ok_or("not yet"));
+    client.publish("workflow.chain", r#"{"n":2}"#, asks("meanwhile", ""));
+    eventually("it waits there", || state().filter(|(messages, _)| *messages == 1).ok_or("not yet"));
+    daemon.write_workflows(CHAIN);
+    daemon.api.post("/api/reload", "").expect(200);
+    assert_eq!(take_answer(&client, "meanwhile").text(), r#"{"n":2}"#);
+}

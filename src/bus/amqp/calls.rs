@@ -6,6 +6,7 @@ use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, workflow_queue};
+use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
@@ -21,7 +22,7 @@ const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 /// The consuming of all workflows' queues on one connection; dropped it breaks off.
 pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
 
-/// Begins to consume the queues of the workflows, and goes on with those that a reload brings.
+/// Begins to consume the queues of the workflows; a reload brings others, and ends those of workflows that it takes away.
 pub(super) fn consume(common: &Rc<Common>, connection: &Rc<Connection>, phases: &watch::Receiver<Phase>) -> Calls {
     Calls(actix_rt::spawn(consume_all(common.clone(), connection.clone(), phases.clone())))
 }
@@ -29,36 +30,48 @@ pub(super) fn consume(common: &Rc<Common>, connection: &Rc<Connection>, phases: 
 async fn consume_all(common: Rc<Common>, connection: Rc<Connection>, mut phases: watch::Receiver<Phase>) {
     let queues = Queues::new(connection.clone());
     let mut served = common.served.subscribe();
-    // One of a workflow that is no longer loaded goes on: whoever calls it is told.
-    let mut begun = Begun::default();
+    let mut begun: BTreeMap<Arc<str>, Begun> = BTreeMap::new();
     loop {
         let workflows = served.borrow_and_update().workflows.clone();
+        // What is sent to a workflow that is no longer loaded waits in its queue.
+        let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) = begun.into_iter().partition(|(workflow, _)| workflows.contains(workflow));
+        begun = kept;
+        join_all(ended.into_values().map(Begun::end)).await;
         for workflow in workflows {
             let start = || {
                 let call =
                     Call { common: common.clone(), connection: connection.clone(), queues: queues.clone(), queue: workflow_queue(&workflow).into() };
-                actix_rt::spawn(call.run(workflow.clone(), phases.clone()))
+                let (phase, phases) = watch::channel(Phase::Open);
+                Begun { call: actix_rt::spawn(call.run(workflow.clone(), phases)), phase }
             };
-            begun.0.entry(workflow.clone()).or_insert_with(start);
+            begun.entry(workflow.clone()).or_insert_with(start);
         }
         tokio::select! {
             () = reached(&mut phases, Phase::EndConsuming) => break,
             changed = served.changed() => if changed.is_err() { break },
         }
     }
-    for call in begun.0.values_mut() {
+    join_all(begun.into_values().map(Begun::end)).await;
+}
+
+/// The consumer of a workflow's queue; dropped it breaks off.
+struct Begun {
+    call: actix_rt::task::JoinHandle<()>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Begun {
+    /// Waits for the end of what is under way.
+    async fn end(mut self) {
+        self.phase.send_replace(Phase::EndConsuming);
         // An error means that it panicked: it has ended in any case.
-        let _ = call.await;
+        let _ = (&mut self.call).await;
     }
 }
 
-/// The consumers of the workflows' queues; dropped they break off.
-#[derive(Default)]
-struct Begun(BTreeMap<Arc<str>, actix_rt::task::JoinHandle<()>>);
-
 impl Drop for Begun {
     fn drop(&mut self) {
-        self.0.values().for_each(|call| call.abort());
+        self.call.abort();
     }
 }
 

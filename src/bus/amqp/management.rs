@@ -5,6 +5,7 @@ use super::connection::Pauses;
 use super::{AmqpError, Common};
 use base64::Engine;
 use lapin::uri::AMQPUri;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -182,11 +183,7 @@ fn patterns(queues: &[Arc<str>]) -> Vec<String> {
 
 /// A part of a path.
 fn encoded(text: &str) -> String {
-    let byte = |byte: u8| {
-        let is_plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-        if is_plain { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-    };
-    text.bytes().map(byte).collect()
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 #[cfg(test)]

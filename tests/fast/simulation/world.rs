@@ -56,8 +56,8 @@ pub(crate) struct Asked {
     pub(crate) was_rerun: bool,
 }
 
-/// More than any job needs: each step that a retry helps needs one.
-const RETRIES_MAX: u32 = 40;
+/// More than any job needs: each step that a retry helps needs one, in each of its nested child jobs.
+const RETRIES_MAX: u32 = 1_000;
 
 /// What a run has seen.
 #[derive(Clone, Copy, Debug, Default)]
