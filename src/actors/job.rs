@@ -453,13 +453,12 @@ fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u3
 
 /// How the job ended, for its caller.
 fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, now: Timestamp) -> Option<CallerAnswer> {
-    let reason = || job.reason().map_or("no reason", |reason| &**reason);
     let result = match job.state() {
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(job.result().to_text()),
         // Whoever asked may have it tried again, as a job of its own.
-        JobState::Failed => Err(CallerAnswer::error(reason(), true)),
-        JobState::Cancelled => Err(CallerAnswer::error(&format!("cancelled: {}", reason()), false)),
+        JobState::Failed => Err(CallerAnswer::error(&job.reason_text(), true)),
+        JobState::Cancelled => Err(CallerAnswer::error(&format!("cancelled: {}", job.reason_text()), false)),
     };
     let result = result.and_then(|text| {
         let bytes = text.len();

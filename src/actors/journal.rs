@@ -28,10 +28,8 @@ pub struct JournalActor {
 pub enum JournalInput {
     /// Commit a record, then let its effects leave.
     Append(Append),
-    /// Rebuild a job for the supervisor, behind all that was appended before.
-    Reload(JobNumber),
-    /// Rebuild an ended job that is to go on, for the router.
-    Revive(JobNumber, Errand),
+    /// Rebuild a job, behind all that was appended before.
+    Rebuild(JobNumber, RebuiltFor),
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
     /// Delete notices that are delivered.
@@ -40,6 +38,14 @@ pub enum JournalInput {
     Relate(Vec<Arc<Definition>>),
     /// Answer when all that was appended before is committed.
     Barrier(oneshot::Sender<()>),
+}
+
+/// Who asks for a job that is rebuilt.
+pub enum RebuiltFor {
+    /// Its actor panicked.
+    Supervisor,
+    /// It has ended and is to go on.
+    Router(Errand),
 }
 
 /// A record and what follows its commit.
@@ -88,27 +94,21 @@ impl JournalActor {
                 self.waiting.push(Waiting { append, since: clock::instant() });
                 self.schedule(urgent, ctx);
             }
-            JournalInput::Reload(number) => {
+            JournalInput::Rebuild(number, asker) => {
                 if !self.commit(ctx) {
                     // No room: asked again when there may be.
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(JournalInput::Reload(number), ctx));
+                    let again = JournalInput::Rebuild(number, asker);
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(again, ctx));
                     return;
                 }
-                match self.store.recover_one(number) {
-                    Ok(recovered) => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered.map(Box::new))),
-                    Err(error) => self.broken(&error),
-                }
-            }
-            JournalInput::Revive(number, errand) => {
-                if !self.commit(ctx) {
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| {
-                        actor.receive(JournalInput::Revive(number, errand), ctx);
-                    });
-                    return;
-                }
-                match self.store.recover_one(number) {
-                    Ok(recovered) => self.shared.wiring().router.post(RouterInput::Revived(recovered.map(Box::new), errand)),
-                    Err(error) => self.broken(&error),
+                match (self.store.recover_one(number), asker) {
+                    (Ok(recovered), RebuiltFor::Supervisor) => {
+                        self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered.map(Box::new)));
+                    }
+                    (Ok(recovered), RebuiltFor::Router(errand)) => {
+                        self.shared.wiring().router.post(RouterInput::Revived(recovered.map(Box::new), errand));
+                    }
+                    (Err(error), _) => self.broken(&error),
                 }
             }
             JournalInput::Delete(number, answer) => {

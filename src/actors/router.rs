@@ -2,6 +2,7 @@
 
 use super::call::{Call, Refusal};
 use super::job::{self, JobActor, JobInput, Spawn, Start};
+use super::journal::{JournalInput, RebuiltFor};
 use super::outbox::{Answer, Done, NewChild, Outgoing, promised};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
@@ -295,7 +296,7 @@ impl Router {
 
     /// An ended job goes on: its actor is made from the journal, behind all that was committed.
     pub(super) fn revive(&self, number: JobNumber, errand: Errand) {
-        self.shared.wiring().journal.post(super::journal::JournalInput::Revive(number, errand));
+        self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Router(errand)));
     }
 
     fn revived(&mut self, recovered: Option<Recovered>, errand: Errand, ctx: &mut Context<Self>) {
@@ -358,7 +359,7 @@ impl Router {
         match self.shared.reader.creation(id) {
             Ok(None) => tell(answer, Answer::Unknown),
             Ok(Some(found)) if found.is_child => tell(answer, Answer::of_ended_child(id)),
-            Ok(Some(found)) => self.shared.wiring().journal.post(super::journal::JournalInput::Delete(found.number, answer)),
+            Ok(Some(found)) => self.shared.wiring().journal.post(JournalInput::Delete(found.number, answer)),
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
         }
     }

@@ -6,7 +6,7 @@
 use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::bus::{BusActor, BusInput, event_sink};
 use super::job::{self, JobInput, Spawn, Start};
-use super::journal::{JournalActor, JournalInput};
+use super::journal::{JournalActor, JournalInput, RebuiltFor};
 use super::outbox::Answer;
 use super::router::{NewJob, Router, RouterInput};
 use super::shared::{Definitions, Shared, Wiring};
@@ -61,7 +61,7 @@ impl Supervisor {
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
                 self.shared.metrics.restarts.with_label_values(&["job"]).inc();
                 if !faults::planted("panicked actors not rebuilt") {
-                    self.shared.wiring().journal.post(JournalInput::Reload(number));
+                    self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Supervisor));
                 }
             }
             SupervisorInput::Reloaded(number, recovered) => {

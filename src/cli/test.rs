@@ -1,6 +1,6 @@
 //! `test`: rehearsals of workflows, and what came of them.
 
-use crate::rehearsal::{Outcome, RehearsalError, rehearse};
+use crate::rehearsal::{Outcome, rehearse};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,9 +23,7 @@ pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -
         let file = path.display().to_string();
         match rehearse(path) {
             Ok(tests) => FileOutcome { file, error: None, tests },
-            Err(error @ (RehearsalError::Files(_) | RehearsalError::Test { .. })) => {
-                FileOutcome { file, error: Some(error.to_string()), tests: Vec::new() }
-            }
+            Err(error) => FileOutcome { file, error: Some(error.to_string()), tests: Vec::new() },
         }
     });
     let outcomes: Vec<FileOutcome> = outcomes.collect();

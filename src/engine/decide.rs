@@ -126,8 +126,12 @@ impl Job {
             return Err(Rejected::Void);
         }
         let entries = lost.iter().map(|step| Entry::StepUnconfirmed { step: *step }).collect();
-        let dispatch = |step: &StepIndex| Effect::Dispatch { step: *step, attempt: self.steps[step.at()].attempt, input: self.input_of(*step) };
-        Ok(Consequence { entries, effects: lost.iter().map(dispatch).collect() })
+        Ok(Consequence { entries, effects: lost.iter().map(|step| self.dispatch_again(*step)).collect() })
+    }
+
+    /// The message of the attempt that runs, once more.
+    pub(super) fn dispatch_again(&self, step: StepIndex) -> Effect {
+        Effect::Dispatch { step, attempt: self.steps[step.at()].attempt, input: self.input_of(step) }
     }
 
     // ---- child jobs

@@ -106,10 +106,9 @@ impl Job {
         // Of a failed job too: its retry counts on the replies.
         if self.takes_replies() {
             for step in self.graph().indices() {
-                let run = &self.steps[step.at()];
-                let is_open = !run.confirmed && !faults::planted("unconfirmed steps not dispatched after a restart");
+                let is_open = !self.steps[step.at()].confirmed && !faults::planted("unconfirmed steps not dispatched after a restart");
                 if is_open && self.is_awaited(step) {
-                    effects.push(Effect::Dispatch { step, attempt: run.attempt, input: self.input_of(step) });
+                    effects.push(self.dispatch_again(step));
                 }
             }
         }
@@ -125,16 +124,15 @@ impl Job {
     pub fn words_to(&self, child: &Job) -> Vec<Order> {
         let Some((run, place)) = child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place))) else { return Vec::new() };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
-        let reason = || self.reason.clone().unwrap_or_else(|| "no reason".into());
         // A step that was begun anew does not know the rounds of its earlier child jobs.
         let last_word = |what| if child.state.is_ended() { Vec::new() } else { vec![Order { round: round.max(child.round), what }] };
         if self.child_id(place.step, place.index) != Some(child.id()) {
             return last_word(Instruction::Halt("its step was begun anew".into()));
         }
         match (self.state, run.state) {
-            (JobState::Cancelled, _) => last_word(Instruction::Cancel(reason())),
-            (JobState::Failed, _) if self.expired => last_word(Instruction::Expire(reason())),
-            (JobState::Completed | JobState::Failed, _) => last_word(Instruction::Halt(reason())),
+            (JobState::Cancelled, _) => last_word(Instruction::Cancel(self.reason_text())),
+            (JobState::Failed, _) if self.expired => last_word(Instruction::Expire(self.reason_text())),
+            (JobState::Completed | JobState::Failed, _) => last_word(Instruction::Halt(self.reason_text())),
             (JobState::Running | JobState::Paused, StepState::Cancelled) => last_word(Instruction::Cancel("its step was cancelled".into())),
             (JobState::Running | JobState::Paused, _) if !run.is_under_way() => last_word(Instruction::Halt("its step failed".into())),
             (JobState::Running | JobState::Paused, _) if faults::planted("orders to child jobs lost at a restart") => Vec::new(),
@@ -182,6 +180,11 @@ impl Job {
     /// Why it failed or was cancelled.
     pub fn reason(&self) -> Option<&Arc<str>> {
         self.reason.as_ref()
+    }
+
+    /// The same for those who are told in any case.
+    pub fn reason_text(&self) -> Arc<str> {
+        self.reason.clone().unwrap_or_else(|| "no reason".into())
     }
 
     /// The definition it started with.
@@ -456,12 +459,11 @@ impl Job {
     /// What an ended child job tells its parent.
     pub(super) fn word_to_parent(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
-        let reason = || self.reason.clone().unwrap_or_else(|| "no reason".into());
         let outcome = match self.state {
             JobState::Running | JobState::Paused => return None,
             JobState::Completed => ChildOutcome::Completed(self.result()),
-            JobState::Failed => ChildOutcome::Failed(reason()),
-            JobState::Cancelled => ChildOutcome::Failed(format!("cancelled: {}", reason()).into()),
+            JobState::Failed => ChildOutcome::Failed(self.reason_text()),
+            JobState::Cancelled => ChildOutcome::Failed(format!("cancelled: {}", self.reason_text()).into()),
         };
         Some(Effect::TellParent(parent, self.child_end(outcome)))
     }

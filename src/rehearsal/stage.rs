@@ -1,6 +1,7 @@
 //! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing to happen.
 
 use super::script::{Act, Acts, Test, Told, UserAct};
+use super::value;
 use crate::engine::{
     Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Objection, Operation, Origin, Reply, StepIndex,
     Timestamp,
@@ -208,8 +209,7 @@ impl<'t> Stage<'t> {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, external) = (job.graph().step(step).name.clone(), job.graph().step(step).external);
         self.inputs.entry(name.clone()).or_default().push(input.clone());
-        let seen: Value = serde_json::from_str(&input.to_text()).unwrap_or(Value::Null);
-        let act = match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &seen)) {
+        let act = match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input))) {
             Some(Some(act)) => act.clone(),
             // No act fits, or nobody is there for an external step.
             Some(None) => Act { silent: true, ..Act::default() },
