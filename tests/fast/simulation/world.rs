@@ -1,10 +1,12 @@
 //! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the broker, the clients'
 //! memory.
 
+mod committed;
 pub(crate) mod invariants;
 
 use super::broker::{Asks, Broker, CALLERS, Link, NOWHERE, Reply};
 use super::oracle;
+use committed::Committed;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use workflow_manager::bus::{BusEvent, BusState, StepMessage};
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
-use workflow_manager::journal::{JobNumber, Reader};
+use workflow_manager::journal::JobNumber;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -93,7 +95,7 @@ pub(crate) struct World {
     pub(crate) link: Option<Link>,
     pub(crate) asked: BTreeMap<JobId, Asked>,
     pub(crate) database: PathBuf,
-    reader: Reader,
+    journal: Committed,
     broker: Broker,
     with_faults: bool,
     /// Turns until the faults stop; then all must come to its end.
@@ -175,7 +177,7 @@ impl World {
             crashed: false,
             link: None,
             asked,
-            reader: Reader::new(&database),
+            journal: Committed::new(&database),
             database,
             broker: Broker::default(),
             with_faults,
@@ -219,7 +221,7 @@ impl World {
             self.empty_disk();
         }
         self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
-        self.reader = Reader::new(&self.database);
+        self.journal = Committed::new(&self.database);
         self.note(|| "the manager starts".to_owned());
     }
 
@@ -398,7 +400,7 @@ impl World {
             return self.wait(500);
         }
         let is_idle = self.broker.is_idle() && self.link.as_ref().is_some_and(Link::is_idle);
-        let all_ended = self.asked.keys().all(|id| self.durable(*id).is_none_or(|job| job.state().is_ended()));
+        let all_ended = self.asked.keys().all(|id| self.durable(*id).is_none_or(|found| found.job.state().is_ended()));
         if is_idle && all_ended && !self.asked.keys().any(|id| self.is_to_be_retried(*id)) {
             return Turn::Done;
         }
@@ -407,21 +409,23 @@ impl World {
             return self.wait(500 << (self.idle_turns / 8));
         }
         let running: Vec<String> =
-            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|job| !job.state().is_ended())).map(JobId::to_string).collect();
+            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|found| !found.job.state().is_ended())).map(JobId::to_string).collect();
         self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
         Turn::Done
     }
 
     fn is_to_be_retried(&self, id: JobId) -> bool {
         let asked = &self.asked[&id];
-        asked.retries_left > 0 && !asked.ended_by_client && self.durable(id).is_some_and(|job| job.state() == JobState::Failed && helps(&job))
+        asked.retries_left > 0
+            && !asked.ended_by_client
+            && self.durable(id).is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
     }
 
     /// A person completes an external step, resumes what is paused, or has a failed job retried.
     fn someone_acts(&mut self) -> Option<Turn> {
         for id in self.asked.keys().copied().collect::<Vec<_>>() {
-            let Some(job) = self.durable(id) else { continue };
-            if job.state() == JobState::Paused {
+            let Some(found) = self.durable(id) else { continue };
+            if found.job.state() == JobState::Paused {
                 self.note(|| format!("{id} is resumed"));
                 return Some(Turn::Operate(id, Operation::Resume));
             }
@@ -445,7 +449,7 @@ impl World {
     fn rerun(&mut self) -> Option<Turn> {
         let is_steady = |definition: &Definition| !definition.graphs.iter().flat_map(|graph| &graph.steps).any(|step| *step.queue == *"flaky");
         let candidates = self.asked.iter().filter(|(_, asked)| !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition));
-        let id = candidates.map(|(id, _)| *id).find(|id| self.durable(*id).is_some_and(|job| job.state() == JobState::Completed))?;
+        let id = candidates.map(|(id, _)| *id).find(|id| self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed))?;
         let asked = self.asked.get_mut(&id)?;
         asked.was_rerun = true;
         let steps = &asked.definition.graph().steps;
@@ -459,10 +463,10 @@ impl World {
 
     /// An external step that runs.
     fn external_step(&self) -> Option<(JobId, String)> {
-        let running = self.reader.all_running(0, 1_000).ok()?;
+        let running = self.journal.reader.all_running(0, 1_000).ok()?;
         running.into_iter().find_map(|(_, id)| {
-            let job = self.durable(id)?;
-            let (step, _) = job.steps().find(|(step, run)| step.external && *step.name != *oracle::NEVER && run.state == StepState::Running)?;
+            let found = self.durable(id)?;
+            let (step, _) = found.job.steps().find(|(step, run)| step.external && *step.name != *oracle::NEVER && run.state == StepState::Running)?;
             Some((id, step.name.to_string()))
         })
     }

@@ -30,8 +30,8 @@ impl World {
     fn answer(&mut self, answer: CallerAnswer) {
         self.note(|| format!("answers {:?}", answer.caller.correlation_id));
         if matches!(answer.receipt, Receipt::Job { .. }) {
-            let is_right = self.durable(answer.job).map(|job| match job.state() {
-                JobState::Completed => !answer.is_error && answer.body == job.result().to_text(),
+            let is_right = self.durable(answer.job).map(|found| match found.job.state() {
+                JobState::Completed => !answer.is_error && answer.body == found.job.result().to_text(),
                 JobState::Failed | JobState::Cancelled => answer.is_error,
                 JobState::Running | JobState::Paused => false,
             });
@@ -48,10 +48,11 @@ impl World {
         self.note(|| format!("published {}", message.message_id()));
         self.counts.messages += 1;
         let name = message.message_id();
-        let Some(Found { number, job, .. }) = self.found(message.job) else {
+        let Some(found) = self.durable(message.job) else {
             return self.violate(format!("{name} was dispatched before its job was committed"));
         };
         // Not by the id: it may come back once its job has ended.
+        let (number, job) = (found.number, &found.job);
         let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
         let is_repeated = *times > 1;
@@ -101,7 +102,8 @@ impl World {
         let Some((job, step)) = reply.correlation_id.as_deref().and_then(|text| text.split_once(':')) else { return };
         let Ok(id) = job.parse().map(JobId) else { return };
         self.note(|| format!("acknowledged {job}:{step}"));
-        let Some(job) = self.durable(id) else { return };
+        let Some(found) = self.durable(id) else { return };
+        let job = &found.job;
         let Some(index) = job.graph().index_of(step) else { return };
         let takes = job.step_state(index) == StepState::Running && reply.kind.as_deref() != Some("progress");
         let run = job.step(index);
@@ -203,7 +205,7 @@ impl World {
             }
         }
         for (number, live) in latest {
-            match self.reader.job(live.id()) {
+            match self.journal.reader.job(live.id()) {
                 Ok(Some(found)) if found.number != number => {}
                 Ok(Some(found)) if found.job == live => self.compare_statuses(&live),
                 Ok(Some(_)) => self.violate(format!("{}, rebuilt from the journal, differs from the live one", live.id())),
@@ -222,9 +224,9 @@ impl World {
         }
         let workflow = live.definition().full_name();
         let read = || {
-            let columns = self.reader.status_columns(&workflow)?.unwrap_or_default();
+            let columns = self.journal.reader.status_columns(&workflow)?.unwrap_or_default();
             let filter = StatusFilter { job: Some(live.id()), ..StatusFilter::default() };
-            let row = self.reader.statuses(&workflow, &columns, &filter, NEWEST, 1)?.pop();
+            let row = self.journal.reader.statuses(&workflow, &columns, &filter, NEWEST, 1)?.pop();
             Ok::<_, JournalError>(row.map(|row| (row.state, columns.into_iter().zip(row.statuses).collect::<Vec<_>>())))
         };
         let statuses = live.graph().indices().map(|step| (live.graph().step(step).name.to_string(), live.status(step).to_owned()));
@@ -236,18 +238,14 @@ impl World {
         }
     }
 
-    pub(super) fn found(&self, id: JobId) -> Option<Found> {
-        self.reader.job(id).ok().flatten()
-    }
-
-    pub(super) fn durable(&self, id: JobId) -> Option<Job> {
-        self.found(id).map(|found| found.job)
+    pub(super) fn durable(&self, id: JobId) -> Option<Arc<Found>> {
+        self.journal.job(id)
     }
 
     /// Every job that was answered is there and ended as the oracle says.
     pub(crate) fn judge(&mut self) {
         for (id, asked) in std::mem::take(&mut self.asked) {
-            let Some(job) = self.durable(id) else {
+            let Some(found) = self.durable(id) else {
                 if asked.answered && !asked.ended_by_client {
                     self.violate(format!("{id} was answered and is lost"));
                 }
@@ -256,6 +254,7 @@ impl World {
                 }
                 continue;
             };
+            let job = &found.job;
             self.judge_callers(id, &asked);
             if asked.ended_by_client && job.state() == JobState::Cancelled {
                 continue;
