@@ -96,9 +96,12 @@ impl Job {
             let progress = parse_progress(definition, body)?;
             return Ok(Consequence::of(Entry::StepProgressed { step, at: ctx.now, progress, deadline: ctx.after(definition.timeout) }));
         }
+        if attempt.is_some_and(|attempt| attempt <= run.attempts_undone) {
+            return Err(Rejected::Late);
+        }
         match parse_reply(definition, reply, ctx) {
             Ok(output) => Ok(Consequence::of(Entry::StepCompleted { step, at: ctx.now, output })),
-            // The first result wins, whatever attempt it is of; a failure settles its own attempt alone (SPEC §4).
+            // The first result wins, whatever attempt it is of since the last rerun; a failure settles its own attempt alone (SPEC §4).
             Err(_) if is_late && !faults::planted("late failures count") => Err(Rejected::Late),
             Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
         }
@@ -151,7 +154,8 @@ impl Job {
             ChildOutcome::Failed(reason) => reason,
         };
         let recorded = Consequence::of(Entry::ChildFailed { step, index });
-        if !run.is_under_way() || !fan_out.exceeds(fan_out.failed() + 1) {
+        // In a failed job they were halted: that is no failure of the step, which goes on when the job is retried.
+        if self.state.is_ended() || !run.is_under_way() || !fan_out.exceeds(fan_out.failed() + 1) {
             return Ok(recorded);
         }
         let child = ended.child;

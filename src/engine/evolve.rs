@@ -193,6 +193,7 @@ impl Job {
             let run = &mut self.steps[step.at()];
             if anew.contains(&step) {
                 run.reset();
+                run.attempts_undone = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
             } else if begins_again {
                 run.reset();

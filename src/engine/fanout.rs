@@ -181,7 +181,8 @@ impl FanOut {
         }
         let mut own_ids = Vec::new();
         for index in self.next..self.next + count {
-            let brought = self.elements.as_ref().and_then(|elements| uuid_of(&elements.get(index)));
+            // Of a rerun all ids are new: what the child jobs before it tell late must not be taken for theirs.
+            let brought = self.elements.as_ref().filter(|_| self.first_salt == 0).and_then(|elements| uuid_of(&elements.get(index)));
             let id = match brought {
                 Some(id) if !self.used.contains(&id) && ctx.claims.claim(id) => id,
                 Some(_) | None => self.claim_derived(job, name, index, ctx),

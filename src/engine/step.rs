@@ -51,7 +51,9 @@ pub struct StepRun {
     pub attempt: u32,
     /// Those of them before the last retry or rerun, which do not count among the attempts allowed.
     pub(super) attempts_before: u32,
-    /// How often the step was begun anew by a rerun.
+    /// Those that a rerun has undone: their results count no more.
+    pub(super) attempts_undone: u32,
+    /// How often the step's child jobs were begun anew by a rerun.
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
@@ -89,6 +91,7 @@ impl StepRun {
         *self = StepRun {
             attempt: self.attempt,
             attempts_before: self.attempt,
+            attempts_undone: self.attempts_undone,
             reruns: self.reruns,
             warning: self.warning.take(),
             fan_out: self.fan_out.take(),
