@@ -10,7 +10,7 @@ use super::outbox::{Answer, Known, Outgoing, promised};
 use super::router::{Errand, Router};
 use super::shared::Shared;
 use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Delivery, Receipt};
-use crate::engine::{Caller, Definition, Job, JobId, Message, Origin};
+use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, Origin};
 use crate::times;
 use actix::{AsyncContext, Context};
 use bytes::Bytes;
@@ -153,7 +153,7 @@ impl Router {
 
     /// Takes a call, in its turn.
     pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let kept = if self.waiting.is_empty() { self.start_call(call) } else { Some(call) };
+        let kept = if self.waiting.is_empty() || self.is_of_step(&call) { self.start_call(call) } else { Some(call) };
         self.waiting.extend(kept);
         self.try_again_later(ctx);
     }
@@ -190,7 +190,8 @@ impl Router {
             call.refuse(&Refusal { kind: "conflict", reason: promised(id) }, shared);
             return None;
         }
-        if !shared.health.accepts() || shared.routes.roots() >= shared.settings.limits.jobs_running_max {
+        let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
+        if !shared.health.accepts() || (is_full && !self.is_of_step(&call)) {
             return self.kept(call, "the manager takes no jobs now");
         }
         let earlier = match shared.reader.creation(id) {
@@ -212,6 +213,13 @@ impl Router {
         let start = Start::New { origin: Arc::new(origin), message, caller, release: vec![Outgoing::Ack(ack)] };
         job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
         None
+    }
+
+    /// Whether a step of a running job asks. It does not wait for others to end: its own job may be what they wait for.
+    fn is_of_step(&self, call: &Call) -> bool {
+        let correlation_id = call.caller.as_ref().and_then(|caller| caller.correlation_id.as_deref());
+        let place = correlation_id.and_then(|text| text.parse::<CorrelationId>().ok());
+        place.is_some_and(|place| self.shared.routes.find(place.job).is_some())
     }
 
     fn kept(&self, call: Call, reason: &str) -> Option<Call> {

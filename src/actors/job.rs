@@ -4,7 +4,8 @@
 use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
-use super::outbox::{Answer, Done, NewChild, Outgoing};
+use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
+use super::router::Live;
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
@@ -17,7 +18,7 @@ use crate::engine::{
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
 use crate::times;
-use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
+use actix::{Actor, ActorContext, Addr, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,12 @@ pub struct JobActor {
     pub(super) counted: Option<JobState>,
     /// What is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
+    /// Whether it is to be closed, once what it decided is committed.
+    is_closing: bool,
+    /// How often it was brought back from that.
+    reopened: u32,
+    /// The way to itself.
+    address: Option<Addr<JobActor>>,
 }
 
 /// What a job can be told.
@@ -112,6 +119,9 @@ pub enum Start {
     },
 }
 
+/// The end of a child job that was never created counts in whatever round its parent is.
+pub(super) const ANY_ROUND: u32 = u32::MAX;
+
 /// The longest wait for a timer; what is due later is looked at again then.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -146,10 +156,13 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
         set_aside: Vec::new(),
         counted: None,
         timer: None,
+        is_closing: false,
+        reopened: 0,
+        address: None,
     });
     // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
     let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
-    shared.routes.insert(id, number, parent.is_none(), mailbox);
+    shared.routes.insert(id, Live { number, parent, reopened: 0, mailbox });
 }
 
 impl JobActor {
@@ -176,10 +189,10 @@ impl JobActor {
     /// A panic before the job was journaled: a client gets no answer, a parent or caller is told.
     fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
-        self.shared.routes.remove(self.id, self.number, origin.parent.is_none());
+        self.shared.routes.remove(self.id, self.number, None);
         if let Some(parent) = origin.parent {
             let outcome = ChildOutcome::Failed("the creation of the child job panicked".into());
-            Outgoing::ToParent(parent, ChildEnd { child: self.id, round: 0, outcome }).release(&self.shared);
+            Outgoing::ToParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome }).release(&self.shared);
         }
         for outgoing in release {
             if let Outgoing::Ack(ack) = outgoing {
@@ -243,11 +256,20 @@ impl JobActor {
     fn close(&mut self, is_deleted: bool, ctx: &mut actix::Context<Self>) {
         let goes_on = !is_deleted && self.job.as_ref().is_some_and(|job| !job.is_closed());
         // It was brought back by what came between its closing and this.
-        if goes_on && self.shared.routes.claim(self.id) {
-            let mailbox = Mailbox::new(ctx.address(), usize::MAX, self.shared.job_kind.clone());
-            return self.shared.routes.insert(self.id, self.number, self.parent.is_none(), mailbox);
+        if !goes_on || !self.shared.routes.is_live(self.id, self.number) {
+            ctx.stop();
         }
-        ctx.stop();
+    }
+
+    /// A job that was to be closed goes on: it can be found, again or still, before anything that follows leaves.
+    fn reopen(&mut self) {
+        self.is_closing = false;
+        self.reopened += 1;
+        let Some(address) = &self.address else { return };
+        if !self.shared.routes.reopen(self.id, self.number, self.reopened) && self.shared.routes.claim(self.id) {
+            let mailbox = Mailbox::new(address.clone(), usize::MAX, self.shared.job_kind.clone());
+            self.shared.routes.insert(self.id, Live { number: self.number, parent: self.parent, reopened: self.reopened, mailbox });
+        }
     }
 
     fn rebuilt(&mut self, recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
@@ -305,7 +327,7 @@ impl JobActor {
         }
     }
 
-    fn reject(&self, rejected: Rejected, release: Vec<Outgoing>) {
+    fn reject(&mut self, rejected: Rejected, release: Vec<Outgoing>) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.shared.metrics.rejected.with_label_values(&[rejected.label()]).inc();
             if self.shared.throttle.may_log(rejected.label()) {
@@ -354,7 +376,8 @@ impl JobActor {
             return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
         }
         // It has failed and was kept for late replies.
-        self.release_after_commit(vec![self.closed(true), Outgoing::Delete(self.number, answer)]);
+        let closed = Outgoing::Closed { id: self.id, number: self.number, reopened: None };
+        self.release_after_commit(vec![closed, Outgoing::Delete(self.number, answer)]);
     }
 
     fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
@@ -367,14 +390,16 @@ impl JobActor {
         self.decide(Input::Operate(operation), Vec::new(), Some(answer));
     }
 
-    fn closed(&self, is_deleted: bool) -> Outgoing {
-        Outgoing::Closed { id: self.id, number: self.number, is_root: self.parent.is_none(), is_deleted }
+    fn closed(&mut self) -> Outgoing {
+        self.is_closing = true;
+        Outgoing::Closed { id: self.id, number: self.number, reopened: Some(self.reopened) }
     }
 
     /// A job that was brought back in vain goes again.
-    fn close_if_over(&self) {
+    fn close_if_over(&mut self) {
         if self.job.as_ref().is_some_and(Job::is_closed) {
-            self.release_after_commit(vec![self.closed(false)]);
+            let closed = self.closed();
+            self.release_after_commit(vec![closed]);
         }
     }
 
@@ -403,7 +428,9 @@ impl JobActor {
             release.extend(effects);
         }
         if decision.closed {
-            release.push(self.closed(false));
+            release.push(self.closed());
+        } else if self.is_closing && self.job.as_ref().is_some_and(|job| !job.is_closed()) {
+            self.reopen();
         }
         let News { announced, notice } = self.news(&decision.entries);
         release.extend(announced);
@@ -424,7 +451,7 @@ impl JobActor {
             Effect::StartChild { origin, message } => {
                 Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))
             }
-            Effect::TellChild(id, order) => Outgoing::ToChild(id, order),
+            Effect::TellChild { child, place, order } => Outgoing::ToChild(ToChild { id: child, place, parent: self.number, order }),
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let answer = caller_answer(job, caller, end, self.shared.limits.step_message_bytes_max, now)?;
@@ -494,6 +521,7 @@ impl Actor for JobActor {
     type Context = actix::Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        self.address = Some(ctx.address());
         if let Some(start) = self.start.take() {
             self.begin(start, ctx);
             self.set_timer(ctx);

@@ -11,6 +11,7 @@ use crate::faults;
 use crate::journal::retention::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
 use actix::{Actor, AsyncContext, Context, Handler};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -22,6 +23,10 @@ pub struct JournalActor {
     shared: Arc<Shared>,
     waiting: Vec<Waiting>,
     flush: Flush,
+    /// A commit is going to be tried again.
+    is_retried: bool,
+    /// Jobs to be rebuilt.
+    rebuilds: VecDeque<(JobNumber, RebuiltFor)>,
 }
 
 /// What the journal can be told.
@@ -75,6 +80,9 @@ enum Flush {
     WaitingForRoom,
 }
 
+/// Jobs rebuilt before other mail has its turn.
+const REBUILT_AT_ONCE: usize = 1_000;
+
 /// Top-level jobs deleted in one transaction by retention.
 const RETENTION_BATCH: u32 = 200;
 
@@ -84,7 +92,7 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     /// The actor around an opened store.
     pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
-        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue }
+        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue, is_retried: false, rebuilds: VecDeque::new() }
     }
 
     fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
@@ -95,20 +103,10 @@ impl JournalActor {
                 self.schedule(urgent, ctx);
             }
             JournalInput::Rebuild(number, asker) => {
-                if !self.commit(ctx) {
-                    // No room: asked again when there may be.
-                    let again = JournalInput::Rebuild(number, asker);
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(again, ctx));
-                    return;
-                }
-                match (self.store.recover_one(number), asker) {
-                    (Ok(recovered), RebuiltFor::Supervisor) => {
-                        self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered.map(Box::new)));
-                    }
-                    (Ok(recovered), RebuiltFor::Router(errand)) => {
-                        self.shared.wiring().router.post(RouterInput::Revived(recovered.map(Box::new), errand));
-                    }
-                    (Err(error), _) => self.broken(&error),
+                self.rebuilds.push_back((number, asker));
+                if self.rebuilds.len() == 1 {
+                    // Handled behind the mail that waits already: many child jobs of one job are rebuilt together.
+                    ctx.notify(Rebuild);
                 }
             }
             JournalInput::Delete(number, answer) => {
@@ -118,7 +116,10 @@ impl JournalActor {
                         self.close(&deleted);
                         Answer::Deleted
                     }
-                    Err(error) => Answer::Failed(error.to_string()),
+                    Err(error) => match error.remedy() {
+                        Remedy::WaitForRoom => Answer::Overloaded(error.to_string()),
+                        Remedy::Exit => return self.broken(&error),
+                    },
                 };
                 Outgoing::Answer(answer, outcome).release(&self.shared);
             }
@@ -147,6 +148,40 @@ impl JournalActor {
                     let _ = answer.send(());
                 }
             }
+        }
+    }
+
+    fn rebuild(&mut self, ctx: &mut Context<Self>) {
+        if !self.commit(ctx) {
+            // No room: tried again when there may be.
+            ctx.run_later(self.shared.settings.journal.full_retry.0, Self::rebuild);
+            return;
+        }
+        let mut askers = BTreeMap::new();
+        while askers.len() < REBUILT_AT_ONCE
+            && let Some((number, asker)) = self.rebuilds.pop_front()
+        {
+            if askers.contains_key(&number) {
+                // It is live in the next turn.
+                self.rebuilds.push_front((number, asker));
+                break;
+            }
+            askers.insert(number, asker);
+        }
+        let numbers: Vec<JobNumber> = askers.keys().copied().collect();
+        let mut recovered = match self.store.recover_some(&numbers) {
+            Ok(recovered) => recovered,
+            Err(error) => return self.broken(&error),
+        };
+        for (number, asker) in askers {
+            let recovered = recovered.remove(&number).map(Box::new);
+            match asker {
+                RebuiltFor::Supervisor => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered)),
+                RebuiltFor::Router(errand) => self.shared.wiring().router.post(RouterInput::Revived(recovered, errand)),
+            }
+        }
+        if !self.rebuilds.is_empty() {
+            ctx.notify(Rebuild);
         }
     }
 
@@ -211,8 +246,9 @@ impl JournalActor {
         if !self.shared.health.journal_full.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
         }
-        if !faults::planted("no retry after a full disk") {
+        if !faults::planted("no retry after a full disk") && !std::mem::replace(&mut self.is_retried, true) {
             ctx.run_later(self.shared.settings.journal.full_retry.0, |actor, ctx| {
+                actor.is_retried = false;
                 actor.commit(ctx);
             });
         }
@@ -243,14 +279,19 @@ impl JournalActor {
 
     /// The actors of failed jobs that waited for late replies end with their rows.
     fn close(&self, deleted: &Deleted) {
-        for Open { id, number, is_root } in deleted.open.iter().copied() {
-            Outgoing::Closed { id, number, is_root, is_deleted: true }.release(&self.shared);
+        for Open { id, number } in deleted.open.iter().copied() {
+            Outgoing::Closed { id, number, reopened: None }.release(&self.shared);
         }
     }
 }
 
 struct Now;
 impl actix::Message for Now {
+    type Result = ();
+}
+
+struct Rebuild;
+impl actix::Message for Rebuild {
     type Result = ();
 }
 
@@ -288,6 +329,14 @@ impl Handler<Now> for JournalActor {
         if self.flush == Flush::Due {
             self.commit(ctx);
         }
+    }
+}
+
+impl Handler<Rebuild> for JournalActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Rebuild, ctx: &mut Self::Context) {
+        self.rebuild(ctx);
     }
 }
 

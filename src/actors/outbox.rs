@@ -24,7 +24,7 @@ pub enum Outgoing {
     /// Start a child job.
     StartChild(Box<NewChild>),
     /// Tell a child job.
-    ToChild(JobId, Order),
+    ToChild(ToChild),
     /// Tell the parent.
     ToParent(Parent, ChildEnd),
     /// Tell a client.
@@ -35,10 +35,9 @@ pub enum Outgoing {
         id: JobId,
         /// Its number.
         number: JobNumber,
-        /// Whether it is a top-level job.
-        is_root: bool,
-        /// Whether it is gone from the journal, whatever it waited for.
-        is_deleted: bool,
+        /// How often it had been brought back by then: if it has been once more, it goes on. None: it is gone from the journal,
+        /// whatever it waited for.
+        reopened: Option<u32>,
     },
     /// Delete the job's rows.
     Delete(JobNumber, oneshot::Sender<Answer>),
@@ -48,6 +47,18 @@ pub enum Outgoing {
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
+}
+
+/// What a child job is told.
+pub struct ToChild {
+    /// The child job.
+    pub id: JobId,
+    /// Its place: another job may have its id by now.
+    pub place: Parent,
+    /// The parent's number.
+    pub parent: JobNumber,
+    /// What it is told.
+    pub order: Order,
 }
 
 /// A child job to be started.
@@ -184,7 +195,7 @@ impl Outgoing {
             }
             Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),
             // Through the router, behind the child's start.
-            Outgoing::ToChild(id, order) => shared.wiring().router.post(RouterInput::ToChild(id, order)),
+            Outgoing::ToChild(told) => shared.wiring().router.post(RouterInput::ToChild(told)),
             Outgoing::ToParent(parent, ended) => {
                 if let Some(mailbox) = shared.routes.find(parent.job) {
                     mailbox.post(JobInput::Take { input: Input::ChildEnded { step: parent.step, index: parent.index, ended }, ack: None });
@@ -196,9 +207,9 @@ impl Outgoing {
                 // The client may have gone; the answer holds all the same.
                 let _ = to.send(answer);
             }
-            Outgoing::Closed { id, number, is_root, is_deleted } => {
-                if let Some(mailbox) = shared.routes.remove(id, number, is_root) {
-                    mailbox.post(JobInput::Close { is_deleted });
+            Outgoing::Closed { id, number, reopened } => {
+                if let Some(mailbox) = shared.routes.remove(id, number, reopened) {
+                    mailbox.post(JobInput::Close { is_deleted: reopened.is_none() });
                 }
             }
             Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),

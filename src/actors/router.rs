@@ -1,21 +1,21 @@
 //! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
 
 use super::call::{Call, Refusal};
-use super::job::{self, JobActor, JobInput, Spawn, Start};
+use super::job::{self, ANY_ROUND, JobActor, JobInput, Spawn, Start};
 use super::journal::{JournalInput, RebuiltFor};
-use super::outbox::{Answer, Done, NewChild, Outgoing, promised};
+use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild, promised};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
 use crate::engine::{
-    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, Job, JobId, Message, Operation, Order, Origin, Reply,
+    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, Message, Operation, Order, Origin, Parent, Reply,
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -30,7 +30,20 @@ pub struct Routes {
 enum Route {
     /// A child job under this id is about to start.
     Claimed,
-    Live(JobNumber, Mailbox<JobActor>),
+    Live(Live),
+}
+
+/// A job that takes input.
+#[derive(Clone)]
+pub struct Live {
+    /// Its number.
+    pub number: JobNumber,
+    /// Its parent's number; none: it is a top-level job.
+    pub parent: Option<JobNumber>,
+    /// How often it was brought back when it was about to be closed.
+    pub reopened: u32,
+    /// The way to it.
+    pub mailbox: Mailbox<JobActor>,
 }
 
 impl Claims for Routes {
@@ -48,31 +61,53 @@ impl Claims for Routes {
 impl Routes {
     /// The mailbox of a job that takes input.
     pub fn find(&self, id: JobId) -> Option<Mailbox<JobActor>> {
+        self.live(id).map(|live| live.mailbox)
+    }
+
+    fn live(&self, id: JobId) -> Option<Live> {
         self.table.get(&id).and_then(|route| match route.value() {
             Route::Claimed => None,
-            Route::Live(_, mailbox) => Some(mailbox.clone()),
+            Route::Live(live) => Some(live.clone()),
         })
     }
 
+    /// Whether the job with this number takes input under this id.
+    pub fn is_live(&self, id: JobId, number: JobNumber) -> bool {
+        self.live(id).is_some_and(|live| live.number == number)
+    }
+
     /// Makes a job reachable, in the place of an actor that panicked or of a claim.
-    pub fn insert(&self, id: JobId, number: JobNumber, is_root: bool, mailbox: Mailbox<JobActor>) {
-        let before = self.table.insert(id, Route::Live(number, mailbox));
+    pub fn insert(&self, id: JobId, live: Live) {
+        let is_root = live.parent.is_none();
+        let before = self.table.insert(id, Route::Live(live));
         if is_root && !matches!(before, Some(Route::Live(..))) {
             self.roots.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Frees the id of the job with this number.
-    pub fn remove(&self, id: JobId, number: JobNumber, is_root: bool) -> Option<Mailbox<JobActor>> {
-        let (_, route) = self.table.remove_if(&id, |_, route| matches!(route, Route::Live(live, _) if *live == number))?;
+    /// Frees the id of the job with this number, unless it was `reopened` more often than is said.
+    pub fn remove(&self, id: JobId, number: JobNumber, reopened: Option<u32>) -> Option<Mailbox<JobActor>> {
+        let is_meant = |live: &Live| live.number == number && reopened.is_none_or(|reopened| reopened == live.reopened);
+        let (_, route) = self.table.remove_if(&id, |_, route| matches!(route, Route::Live(live) if is_meant(live)))?;
         match route {
             Route::Claimed => None,
-            Route::Live(_, mailbox) => {
-                if is_root {
+            Route::Live(live) => {
+                if live.parent.is_none() {
                     self.roots.fetch_sub(1, Ordering::Relaxed);
                 }
-                Some(mailbox)
+                Some(live.mailbox)
             }
+        }
+    }
+
+    /// Keeps the job with this number from being removed by what was decided before; false if it is removed already.
+    pub fn reopen(&self, id: JobId, number: JobNumber, reopened: u32) -> bool {
+        match self.table.get_mut(&id).as_deref_mut() {
+            Some(Route::Live(live)) if live.number == number => {
+                live.reopened = reopened;
+                true
+            }
+            Some(Route::Live(_) | Route::Claimed) | None => false,
         }
     }
 
@@ -86,16 +121,19 @@ impl Routes {
     }
 
     /// All jobs that take input, in the order of their creation.
-    fn live(&self) -> Vec<Mailbox<JobActor>> {
+    fn all_live(&self) -> Vec<Mailbox<JobActor>> {
         let live = self.table.iter().filter_map(|route| match route.value() {
             Route::Claimed => None,
-            Route::Live(number, mailbox) => Some((*number, mailbox.clone())),
+            Route::Live(live) => Some((live.number, live.mailbox.clone())),
         });
         let mut live: Vec<_> = live.collect();
         live.sort_unstable_by_key(|(number, _)| *number);
         live.into_iter().map(|(_, mailbox)| mailbox).collect()
     }
 }
+
+/// Why a child job cannot run.
+const TAKEN: &str = "its id belongs to another job by now";
 
 /// The one router of a process.
 pub struct Router {
@@ -104,6 +142,8 @@ pub struct Router {
     pub(super) waiting: VecDeque<Call>,
     /// They are tried again after a pause that has begun.
     pub(super) is_waiting: bool,
+    /// Child jobs that the journal rebuilds, by parent and id, and what they were told since.
+    reviving: HashMap<(JobNumber, JobId), Vec<Order>>,
 }
 
 /// What the router can be told.
@@ -124,7 +164,7 @@ pub enum RouterInput {
     /// Something for a job, if it takes input.
     ToJob(JobId, Input),
     /// What a parent tells its child job. One that has ended is brought back to be retried.
-    ToChild(JobId, Order),
+    ToChild(ToChild),
     /// A client asks something of a job.
     Operate(JobId, Operation, oneshot::Sender<Answer>),
     /// The journal has rebuilt an ended job that is to go on, if it is still there.
@@ -145,7 +185,7 @@ pub enum RouterInput {
 /// Why an ended job is brought back.
 pub enum Errand {
     /// Its parent has it retried.
-    Order(JobId, Order),
+    Order(ToChild),
     /// A client asks something of it.
     Operate(Operation, oneshot::Sender<Answer>),
     /// A message on its workflow's queue asks for it: it is told how it ended.
@@ -167,7 +207,7 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, waiting: VecDeque::new(), is_waiting: false }
+        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new() }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
@@ -181,14 +221,14 @@ impl Router {
                     mailbox.post(JobInput::Take { input, ack: None });
                 }
             }
-            RouterInput::ToChild(id, order) => self.tell_child(id, order),
+            RouterInput::ToChild(told) => self.tell_child(told),
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
             RouterInput::Revived(recovered, errand) => self.revived(recovered.map(|recovered| *recovered), errand, ctx),
             RouterInput::End(id, answer) => self.end(id, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
                 tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
-                for mailbox in self.shared.routes.live() {
+                for mailbox in self.shared.routes.all_live() {
                     mailbox.post(JobInput::QueueMissing { vhost: vhost.clone(), queue: queue.clone(), done: done.clone() });
                 }
             }
@@ -257,8 +297,13 @@ impl Router {
     fn start_child(&self, child: NewChild) {
         let mut origin = child.origin;
         let id = origin.id;
-        // Recovery may ask for a child that lives already.
-        if self.shared.routes.find(id).is_some() {
+        if let Some(live) = self.shared.routes.live(id) {
+            // Recovery may ask for a child that lives already.
+            if live.parent != Some(child.parent)
+                && let Some(place) = origin.parent
+            {
+                self.cannot_start(place, id, ANY_ROUND, TAKEN);
+            }
             return;
         }
         origin.created = clock::now();
@@ -267,15 +312,31 @@ impl Router {
         job::spawn(&self.shared, Spawn { id, number, root: child.root, parent: Some(child.parent), start });
     }
 
-    fn tell_child(&self, id: JobId, order: Order) {
-        if let Some(mailbox) = self.shared.routes.find(id) {
-            return mailbox.post(JobInput::Take { input: Input::Order(order), ack: None });
+    /// What a parent tells its child job: to the actor, behind the journal if that brings it back, or to nobody if it has ended.
+    fn tell_child(&mut self, told: ToChild) {
+        let ToChild { id, place, parent, .. } = told;
+        if let Some(live) = self.shared.routes.live(id).filter(|live| live.parent == Some(parent)) {
+            return live.mailbox.post(JobInput::Take { input: Input::Order(told.order), ack: None });
         }
-        if order.what == Instruction::Retry {
-            match self.shared.reader.creation(id) {
-                Ok(Some(found)) => self.revive(found.number, Errand::Order(id, order)),
-                Ok(None) => tracing::error!(job = %id, "a child job that is to be retried is not in the journal"),
-                Err(error) => tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read"),
+        if let Some(orders) = self.reviving.get_mut(&(parent, id)) {
+            return orders.push(told.order);
+        }
+        if told.order.what != Instruction::Retry {
+            return;
+        }
+        match self.shared.reader.child(parent, id) {
+            Ok(Some(number)) => {
+                self.reviving.insert((parent, id), Vec::new());
+                self.revive(number, Errand::Order(told));
+            }
+            Ok(None) => {
+                if let Some(mailbox) = self.shared.routes.find(place.job) {
+                    mailbox.post(JobInput::Take { input: Input::ChildMissing { step: place.step, index: place.index }, ack: None });
+                }
+            }
+            Err(error) => {
+                tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read");
+                self.cannot_start(place, id, told.order.round, "it cannot be read from the journal");
             }
         }
     }
@@ -288,6 +349,13 @@ impl Router {
             Ok(None) => tell(answer, Answer::Unknown),
             Ok(Some(found)) => match found.job.objection(&operation) {
                 Some(objection) => tell(answer, objection.into()),
+                None if self.shared.bus(&found.job.definition().vhost).is_none() => {
+                    let vhost = &found.job.definition().vhost;
+                    let reason = format!(
+                        "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
+                    );
+                    tell(answer, Answer::Conflict(reason));
+                }
                 None => self.revive(found.number, Errand::Operate(operation, answer)),
             },
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
@@ -302,17 +370,21 @@ impl Router {
     fn revived(&mut self, recovered: Option<Recovered>, errand: Errand, ctx: &mut Context<Self>) {
         let shared = self.shared.clone();
         let shared = &shared;
+        let told_since = match &errand {
+            Errand::Order(told) => self.reviving.remove(&(told.parent, told.id)).unwrap_or_default(),
+            Errand::Operate(..) | Errand::Call(_) => Vec::new(),
+        };
         let Some(Recovered { number, root, parent, job, .. }) = recovered else {
             return match errand {
                 // Deleted with its top-level job.
-                Errand::Order(..) => {}
+                Errand::Order(_) => {}
                 Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
                 Errand::Call(call) => self.take_call(call, ctx),
             };
         };
         let id = job.id();
         // Somebody else may have brought it back meanwhile.
-        if shared.routes.find(id).is_none() {
+        if !shared.routes.is_live(id, number) {
             let limit = shared.settings.limits.jobs_running_max;
             let refusal = if parent.is_none() && shared.routes.roots() >= limit {
                 Some(Answer::of_full(limit))
@@ -324,32 +396,33 @@ impl Router {
             match (refusal, errand) {
                 (None, errand) => {
                     job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
-                    self.run_errand(id, errand);
+                    self.run_errand(id, errand, told_since);
                 }
                 (Some(refusal), Errand::Operate(_, answer)) => tell(answer, refusal),
-                (Some(_), Errand::Order(_, order)) => self.cannot_retry(&job, &order),
+                (Some(_), Errand::Order(told)) => self.cannot_start(told.place, id, told.order.round, TAKEN),
                 (Some(Answer::Conflict(reason)), Errand::Call(call)) => call.refuse(&Refusal { kind: "conflict", reason }, shared),
                 (Some(_), Errand::Call(call)) => self.take_call(call, ctx),
             }
             return;
         }
-        self.run_errand(id, errand);
+        self.run_errand(id, errand, told_since);
     }
 
-    fn run_errand(&self, id: JobId, errand: Errand) {
+    fn run_errand(&self, id: JobId, errand: Errand, told_since: Vec<Order>) {
         let Some(mailbox) = self.shared.routes.find(id) else { return };
+        let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
         mailbox.post(match errand {
-            Errand::Order(_, order) => JobInput::Take { input: Input::Order(order), ack: None },
+            Errand::Order(told) => order(told.order),
             Errand::Operate(operation, answer) => JobInput::Operate(operation, answer),
             Errand::Call(call) => JobInput::Called(call),
         });
+        told_since.into_iter().for_each(|told| mailbox.post(order(told)));
     }
 
-    /// A child job whose id another job has by now fails once more.
-    fn cannot_retry(&self, child: &Job, order: &Order) {
-        let Some(parent) = child.origin().parent else { return };
-        let outcome = ChildOutcome::Failed("its id belongs to another job by now".into());
-        Outgoing::ToParent(parent, ChildEnd { child: child.id(), round: order.round, outcome }).release(&self.shared);
+    /// A child job that cannot run fails, once more if it had before.
+    fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
+        let outcome = ChildOutcome::Failed(reason.into());
+        Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.shared);
     }
 
     fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {

@@ -7,7 +7,7 @@ use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::bus::{BusActor, BusInput, event_sink};
 use super::job::{self, JobInput, Spawn, Start};
 use super::journal::{JournalActor, JournalInput, RebuiltFor};
-use super::outbox::Answer;
+use super::outbox::{Answer, ToChild};
 use super::router::{NewJob, Router, RouterInput};
 use super::shared::{Definitions, Shared, Wiring};
 use super::webhook::Webhook;
@@ -247,7 +247,7 @@ pub(super) fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
 fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
     let Recovered { number, root, parent, job, effects, orders } = recovered;
     let (told, effects): (Vec<Effect>, Vec<Effect>) = effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
-    let id = job.id();
+    let (id, place) = (job.id(), job.origin().parent);
     job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
     let router = &shared.wiring().router;
     for effect in told {
@@ -256,8 +256,8 @@ fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
             router.post(RouterInput::ToJob(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended }));
         }
     }
-    for order in orders {
-        router.post(RouterInput::ToChild(id, order));
+    for (order, (place, parent)) in orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?))) {
+        router.post(RouterInput::ToChild(ToChild { id, place, parent, order }));
     }
 }
 

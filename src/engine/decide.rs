@@ -1,7 +1,7 @@
 //! What follows from an input, and from the state alone: [`super::Job`] looks, and changes nothing.
 
 use super::definition::OnFailure;
-use super::entry::{Effect, Entry, Failure, JobState, Timestamp};
+use super::entry::{Effect, Entry, Failure, JobState, Parent, Timestamp};
 use super::expression::{Expression, Scope, SeenStep};
 use super::fanout::List;
 use super::id::StepIndex;
@@ -56,6 +56,7 @@ impl Job {
             Input::ChildEnded { step, index, ended } => self.decide_child_ended(step, index, ended, ctx),
             // `take` goes through all that is due.
             Input::Timer { .. } => Err(Rejected::Void),
+            Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(operation) => self.decide_operation(operation, ctx),
             Input::Called(caller) => self.decide_called(caller),
@@ -161,7 +162,7 @@ impl Job {
         let child = ended.child;
         let failure = final_failure(format!("child job {child} (item {index}) failed: {reason}"));
         let mut failed = self.fail_attempt(step, Failed { failure, retryable: true }, ctx);
-        failed.effects.retain(|effect| !matches!(effect, Effect::TellChild(id, _) if *id == child));
+        failed.effects.retain(|effect| !matches!(effect, Effect::TellChild { child: other, .. } if *other == child));
         Ok(recorded.and(failed))
     }
 
@@ -193,9 +194,20 @@ impl Job {
     }
 
     pub(super) fn tell_children_of(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
-        let Some(fan_out) = &self.steps[step.at()].fan_out else { return Vec::new() };
-        let order = |index| Order { round: fan_out.round(index), what: what.clone() };
-        fan_out.under_way().filter_map(|index| Some(Effect::TellChild(self.child_id(step, index)?, order(index)))).collect()
+        self.children_under_way(step).filter_map(|index| self.tell_child(step, index, what.clone())).collect()
+    }
+
+    pub(super) fn tell_child(&self, step: StepIndex, index: u32, what: Instruction) -> Option<Effect> {
+        let round = self.steps[step.at()].fan_out.as_ref()?.round(index);
+        let place = Parent { job: self.origin.id, step, index };
+        Some(Effect::TellChild { child: self.child_id(step, index)?, place, order: Order { round, what } })
+    }
+
+    /// A child job that is to be retried was never created: its start was lost, or panicked.
+    fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Consequence, Rejected> {
+        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let is_wanted = !self.state.is_ended() && run.is_under_way() && run.fan_out.as_ref().is_some_and(|fan_out| fan_out.is_under_way(index));
+        if is_wanted { Ok(Consequence { entries: Vec::new(), effects: self.start_child_again(step, index) }) } else { Err(Rejected::Void) }
     }
 
     // ---- failures and ends

@@ -326,7 +326,14 @@ pub enum Effect {
         message: Message,
     },
     /// Tell a child job.
-    TellChild(JobId, Order),
+    TellChild {
+        /// The child job.
+        child: JobId,
+        /// Its place in this job: another job may have its id by now.
+        place: Parent,
+        /// What it is told.
+        order: Order,
+    },
     /// Tell the parent how this job ended.
     TellParent(Parent, ChildEnd),
     /// Tell a caller how this job ended.

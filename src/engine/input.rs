@@ -81,6 +81,13 @@ pub enum Input {
         /// Which child, and how it ended.
         ended: ChildEnd,
     },
+    /// A child job that was to be retried was never created.
+    ChildMissing {
+        /// The fan-out step.
+        step: StepIndex,
+        /// The item's index.
+        index: u32,
+    },
     /// The time that [`super::Job::next_timer`] gave has come, by a clock that nobody sets.
     Timer {
         /// That time.

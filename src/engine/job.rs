@@ -113,7 +113,7 @@ impl Job {
             }
         }
         if !faults::planted("children not started after a restart") {
-            effects.extend(self.open_children().map(|(step, index)| self.start_child(step, index)));
+            effects.extend(self.open_children().flat_map(|(step, index)| self.start_child_again(step, index)));
         }
         effects.extend(self.word_to_parent());
         effects.extend(self.open_answers());
@@ -449,6 +449,15 @@ impl Job {
             created: Timestamp::default(),
         };
         Effect::StartChild { origin: Box::new(origin), message: self.child_message(step, index).unwrap_or_default() }
+    }
+
+    /// The same once more, with what it has been told since.
+    pub(super) fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
+        let is_retried = self.steps[step.at()].fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
+        let retry = is_retried.then_some(Instruction::Retry);
+        let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
+        let orders = retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
+        std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
     pub(super) fn task_keys(&self, step: StepIndex) -> Option<&super::definition::FanOutKeys> {

@@ -96,6 +96,13 @@ impl Reader {
         })
     }
 
+    /// The number of a job's child job with this id.
+    pub fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        let found =
+            self.ids("SELECT number, id FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC LIMIT 1", params![id.0.as_bytes(), parent])?;
+        Ok(found.first().map(|(number, _)| *number))
+    }
+
     /// Running top-level jobs of a workflow, oldest first, beyond `after`.
     pub fn running(&self, workflow: &str, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
         let sql = "SELECT number, id FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";

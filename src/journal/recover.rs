@@ -46,19 +46,21 @@ impl Store {
         rebuild.finish()
     }
 
-    /// One job, with what is to be done for it, as at a start.
-    pub fn recover_one(&self, number: JobNumber) -> Result<Option<Recovered>, JournalError> {
+    /// Those of these jobs that there are, with what is to be done for them, as at a start.
+    pub fn recover_some(&self, numbers: &[JobNumber]) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
         let mut rebuild = Rebuild::new(&self.connection, &self.file);
-        if rebuild.load(number)?.is_none() {
-            return Ok(None);
+        for number in numbers.iter().copied() {
+            if rebuild.load(number)?.is_none() {
+                continue;
+            }
+            rebuild.wanted.push(number);
+            // A child that has failed and is kept for late replies has ended: its parent may not have heard of it.
+            let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND ended IS NULL";
+            for row in rebuild.rows(&format!("{JOB_ROWS} {live}"), [number])? {
+                rebuild.live_children.insert(place(&row));
+            }
         }
-        rebuild.wanted.push(number);
-        // A child that has failed and is kept for late replies has ended: its parent may not have heard of it.
-        let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND ended IS NULL";
-        for row in rebuild.rows(&format!("{JOB_ROWS} {live}"), [number])? {
-            rebuild.live_children.insert(place(&row));
-        }
-        Ok(rebuild.finish()?.pop())
+        Ok(rebuild.finish()?.into_iter().map(|recovered| (recovered.number, recovered)).collect())
     }
 }
 
@@ -250,22 +252,29 @@ impl<'a> Rebuild<'a> {
         let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
         let (root, all) = (row.root, job.open_effects());
         let mut effects = Vec::with_capacity(all.len());
+        let mut is_started = false;
         for effect in all {
             let place = match &effect {
                 Effect::StartChild { origin, .. } => origin.parent.map(|parent| (number, parent.step.0, parent.index, origin.id)),
-                Effect::Dispatch { .. } | Effect::TellChild(..) | Effect::TellParent(..) | Effect::AnswerCaller { .. } => None,
+                // To the child job of the start before it.
+                Effect::TellChild { .. } if !is_started => continue,
+                Effect::Dispatch { .. } | Effect::TellChild { .. } | Effect::TellParent(..) | Effect::AnswerCaller { .. } => None,
             };
             let Some(place) = place else {
                 effects.push(effect);
                 continue;
             };
+            is_started = false;
             if self.live_children.contains(&place) {
                 continue;
             }
             match self.ended_child(root, place)? {
                 Some(_) if faults::planted("ended children unheard") => {}
                 Some(told) => effects.extend(told),
-                None => effects.push(effect),
+                None => {
+                    is_started = true;
+                    effects.push(effect);
+                }
             }
         }
         Ok(effects)
@@ -275,7 +284,10 @@ impl<'a> Rebuild<'a> {
     fn ended_child(&mut self, root: JobNumber, (parent, step, item, id): Place) -> Result<Option<Vec<Effect>>, JournalError> {
         let number: Option<JobNumber> = self
             .connection
-            .prepare_cached("SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5")
+            .prepare_cached(
+                "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5
+                     ORDER BY number DESC LIMIT 1",
+            )
             .and_then(|mut statement| statement.query_row(params![root, parent, step, item, id.0.as_bytes()], |row| row.get(0)).optional())
             .map_err(|error| self.failed(error))?;
         let Some(number) = number else { return Ok(None) };
@@ -289,7 +301,8 @@ impl<'a> Rebuild<'a> {
             return Ok(Some(Vec::new()));
         }
         if !orders.is_empty() {
-            return Ok(Some(orders.into_iter().map(|order| Effect::TellChild(id, order)).collect()));
+            let Some(place) = child.origin().parent else { return Ok(Some(Vec::new())) };
+            return Ok(Some(orders.into_iter().map(|order| Effect::TellChild { child: id, place, order }).collect()));
         }
         Ok(Some(child.open_effects().into_iter().filter(|effect| matches!(effect, Effect::TellParent(..))).collect()))
     }

@@ -21,8 +21,6 @@ pub struct Open {
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
-    /// Whether it is a top-level job.
-    pub is_root: bool,
 }
 
 impl Store {
@@ -80,9 +78,8 @@ impl Store {
                 self.relations.delete(&transaction, &workflow, *root)?;
                 deleted.roots += 1;
             }
-            let mut open = transaction.prepare_cached("SELECT id, number, parent IS NULL FROM jobs WHERE root = ?1 AND open = 1")?;
-            let open =
-                open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)?, is_root: row.get(2)? }))?;
+            let mut open = transaction.prepare_cached("SELECT id, number FROM jobs WHERE root = ?1 AND open = 1")?;
+            let open = open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? }))?;
             deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
             transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;
             transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;

@@ -194,7 +194,7 @@ impl<'t> Stage<'t> {
             match effect {
                 Effect::Dispatch { step, attempt, input } => self.dispatch(id, step, attempt, input),
                 Effect::StartChild { origin, message } => self.start(*origin, message),
-                Effect::TellChild(child, order) => self.take(child, Input::Order(order)),
+                Effect::TellChild { child, order, .. } => self.take(child, Input::Order(order)),
                 // Nobody has asked for the job by a message.
                 Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {

@@ -560,7 +560,7 @@ fn a_failed_job_that_waits_for_late_replies_goes_with_its_retention() {
     assert_eq!((live.job.state(), live.job.is_closed()), (JobState::Failed, false));
     assert_eq!(place.rows("SELECT state, a, b FROM status_w"), [["failed", "FAILED", "PENDING"]]);
     let deleted = store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes");
-    assert_eq!(deleted.open, [Open { id: live.job.id(), number: 1, is_root: true }]);
+    assert_eq!(deleted.open, [Open { id: live.job.id(), number: 1 }]);
     live.reply("b", "{}").commit(&mut store);
     assert!(place.rows("SELECT * FROM status_w").is_empty(), "what comes later is void");
 }

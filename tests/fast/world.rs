@@ -109,7 +109,7 @@ impl World {
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 // A child that has ended already takes no more.
-                Effect::TellChild(child, order) => {
+                Effect::TellChild { child, order, .. } => {
                     let _ = self.take(child, Input::Order(order));
                 }
                 Effect::AnswerCaller { .. } => {}

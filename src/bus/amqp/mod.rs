@@ -173,7 +173,12 @@ impl Bus for AmqpBus {
 
     fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
         if let Some(common) = &self.common {
-            common.served.send_replace(Served { queues, workflows });
+            // Running jobs, and those that are retried, still use the queues of earlier definitions.
+            common.served.send_modify(|served| {
+                let more = queues.into_iter().filter(|queue| !served.queues.contains(queue)).collect::<Vec<_>>();
+                served.queues.extend(more);
+                served.workflows = workflows;
+            });
         }
     }
 
