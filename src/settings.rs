@@ -43,6 +43,7 @@ pub struct AmqpSection {
     pub reconnect_min: Span,
     pub reconnect_max: Span,
     pub heartbeat: Span,
+    pub replies_first: Span,
 }
 
 /// The types that the reply queue may have.

@@ -21,6 +21,11 @@ pub fn instant() -> Instant {
     Instant::now()
 }
 
+/// A point on the clock by which timers wait.
+pub fn ticks() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
 /// A new id by chance.
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn new_id() -> JobId {

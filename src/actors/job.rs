@@ -122,6 +122,9 @@ pub enum Start {
 /// The end of a child job that was never created counts in whatever round its parent is.
 pub(super) const ANY_ROUND: u32 = u32::MAX;
 
+/// The pause before a timeout is looked at again that passed while replies could not be heard.
+const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// The longest wait for a timer; what is due later is looked at again then.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -221,15 +224,29 @@ impl JobActor {
         if faults::planted("retry timer lost") {
             return;
         }
-        let left = Duration::from_nanos(u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default());
-        let wait = ctx.run_later(left.min(WAIT_MAX), move |actor, ctx| {
+        let left = |due: Timestamp| Duration::from_nanos(u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default());
+        let mut pause = left(due).min(WAIT_MAX);
+        if pause.is_zero() && self.deaf_to().is_some() {
+            // What is due was to hear of a reply first.
+            let other = self.job.as_ref().and_then(Job::next_timer_but_timeouts).map(left);
+            pause = HEARD_AGAIN_AFTER.min(other.unwrap_or(HEARD_AGAIN_AFTER));
+        }
+        let is_enough = left(due) <= pause;
+        let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
-            if left <= WAIT_MAX {
-                actor.take(Input::Timer { due }, Vec::new());
+            if is_enough {
+                let deaf_to = actor.deaf_to();
+                actor.take(Input::Timer { due, deaf_to }, Vec::new());
             }
             actor.set_timer(ctx);
         });
         self.timer = Some((due, wait));
+    }
+
+    /// Attempts that began before this may have been answered, and the answer may still lie in the reply queue.
+    fn deaf_to(&self) -> Option<Timestamp> {
+        let vhost = &self.job.as_ref()?.definition().vhost;
+        self.shared.health.deaf_to(vhost, self.shared.settings.amqp.replies_first.0)
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {

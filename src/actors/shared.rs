@@ -17,6 +17,7 @@ use actix::ArbiterHandle;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Loaded definitions by full name.
@@ -176,13 +177,36 @@ pub struct Health {
     pub journal_full: AtomicBool,
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
-    buses: Mutex<BTreeMap<String, BusState>>,
+    buses: RwLock<BTreeMap<String, Link>>,
+}
+
+/// The bus of a virtual host.
+struct Link {
+    state: BusState,
+    /// Since when it is connected, by the wall clock and by one that nobody sets.
+    connected: Option<(Timestamp, tokio::time::Instant)>,
 }
 
 impl Health {
     /// Keeps the state of a virtual host's bus.
     pub fn set_bus(&self, vhost: &str, state: BusState) {
-        self.buses.lock().unwrap_or_else(PoisonError::into_inner).insert(vhost.to_owned(), state);
+        let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
+        let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
+        let connected = match buses.get(vhost) {
+            _ if !is_connected(&state) => None,
+            Some(Link { connected: Some(since), .. }) => Some(*since),
+            Some(Link { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
+        };
+        buses.insert(vhost.to_owned(), Link { state, connected });
+    }
+
+    /// Replies to what was sent before this may lie unheard in the reply queue of a virtual host: while its bus is not
+    /// connected, and for the span `replies_first` after it has been again. None: all are heard.
+    pub fn deaf_to(&self, vhost: &str, replies_first: Duration) -> Option<Timestamp> {
+        match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost)?.connected {
+            None => Some(Timestamp(i64::MAX)),
+            Some((at, since)) => (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at),
+        }
     }
 
     /// Each check by name: whether it is good, and a sentence.
@@ -193,7 +217,7 @@ impl Health {
             ("journal".to_owned(), !full, if full { "no room on the disk: nothing is accepted until there is" } else { "ok" }.to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        for (vhost, state) in self.buses.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (vhost, Link { state, .. }) in self.buses.read().unwrap_or_else(PoisonError::into_inner).iter() {
             let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
             checks.push((name, *state == BusState::Connected, state.to_string()));
         }
@@ -202,7 +226,7 @@ impl Health {
 
     /// The state of a virtual host's bus.
     pub fn bus(&self, vhost: &str) -> Option<BusState> {
-        self.buses.lock().unwrap_or_else(PoisonError::into_inner).get(vhost).cloned()
+        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost).map(|link| link.state.clone())
     }
 
     /// Whether jobs can be accepted.

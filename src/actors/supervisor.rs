@@ -90,6 +90,7 @@ impl Supervisor {
         let serving: Vec<_> = buses.into_iter().map(|(vhost, bus)| (bus, by_vhost.remove(&vhost).unwrap_or_default())).collect();
         let mut makers = Vec::new();
         for (vhost, queues) in by_vhost {
+            let queues = Queues { joins: true, ..queues };
             makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
         }
         for (vhost, maker) in makers {
@@ -154,6 +155,8 @@ pub struct Queues {
     pub steps: Vec<Arc<str>>,
     /// The names of its loaded workflows, each of which has a queue as well.
     pub workflows: Vec<Arc<str>>,
+    /// Whether a reload has brought the virtual host.
+    pub joins: bool,
 }
 
 /// Chooses the transport of a virtual host.
@@ -336,7 +339,7 @@ fn queues_by_vhost<'a>(loaded: &Definitions, used: impl Iterator<Item = &'a Arc<
     }
     let of_vhost = |(vhost, steps): (String, BTreeSet<Arc<str>>)| {
         let workflows = loaded.values().filter(|definition| definition.vhost == vhost).map(|definition| definition.name.as_str().into());
-        let queues = Queues { steps: steps.into_iter().collect(), workflows: workflows.collect() };
+        let queues = Queues { steps: steps.into_iter().collect(), workflows: workflows.collect(), joins: false };
         (vhost, queues)
     };
     steps.into_iter().map(of_vhost).collect()
@@ -375,6 +378,7 @@ fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettin
         heartbeat: section.heartbeat.0,
         queues: queues.steps,
         workflows: queues.workflows,
+        joins: queues.joins,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What follows from an input, and from the state alone: [`super::Job`] looks, and changes nothing.
 
-use super::definition::OnFailure;
+use super::definition::{Millis, OnFailure};
 use super::entry::{Effect, Entry, Failure, JobState, Parent, Timestamp};
 use super::expression::{Expression, Scope, SeenStep};
 use super::fanout::List;
@@ -278,8 +278,8 @@ impl Job {
 
     // ---- time
 
-    /// What the time `due` brings.
-    pub(super) fn due(&self, due: Timestamp) -> Vec<Due> {
+    /// What the time `due` brings; of attempts that began before `deaf_to` nothing.
+    pub(super) fn due(&self, due: Timestamp, deaf_to: Option<Timestamp>) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
@@ -288,13 +288,20 @@ impl Job {
             let run = &self.steps[step.at()];
             if is_due(run.retry_at) && self.state == JobState::Running {
                 Some(Due::Attempt(step))
-            } else if run.is_under_way() && is_due(run.deadline) && self.takes_replies() {
+            } else if run.is_under_way() && is_due(run.deadline) && self.takes_replies() && !self.is_deaf_to(step, deaf_to) {
                 Some(Due::Timeout(step))
             } else {
                 None
             }
         };
         self.graph().indices().filter_map(of_step).collect()
+    }
+
+    /// Whether the worker's last word may not have been heard. Child jobs and people are heard in any case.
+    fn is_deaf_to(&self, step: StepIndex, deaf_to: Option<Timestamp>) -> bool {
+        let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
+        let span = definition.timeout.unwrap_or(Millis(0));
+        definition.has_queue() && deaf_to.zip(run.deadline).is_some_and(|(deaf_to, deadline)| deadline.before(span) < deaf_to)
     }
 
     /// What follows from it, if what came before has left it.

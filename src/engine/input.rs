@@ -92,6 +92,8 @@ pub enum Input {
     Timer {
         /// That time.
         due: Timestamp,
+        /// Attempts that began before this cannot have timed out now: their replies may not have been heard. None: all can.
+        deaf_to: Option<Timestamp>,
     },
     /// The parent tells its child.
     Order(Order),

@@ -80,9 +80,9 @@ impl Job {
     pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
         let before = self.state;
         let mut decision = Decision::default();
-        if let Input::Timer { due } = input {
+        if let Input::Timer { due, deaf_to } = input {
             // Once for each step: the clock may have been set back, and what begins now would be due already by that time.
-            for what in self.due(due) {
+            for what in self.due(due, deaf_to) {
                 if let Some(consequence) = self.decide_due(what, ctx) {
                     self.apply(consequence, &mut decision);
                 }
@@ -240,13 +240,15 @@ impl Job {
     /// The earliest time at which something follows by itself: [`Input::Timer`] is due then.
     pub fn next_timer(&self) -> Option<Timestamp> {
         let takes_replies = self.takes_replies();
-        let steps = self.steps.iter().filter(|run| takes_replies && run.state == StepState::Running);
+        let timeouts = self.steps.iter().filter(|run| takes_replies && run.is_under_way()).filter_map(|run| run.deadline);
+        timeouts.chain(self.next_timer_but_timeouts()).min()
+    }
+
+    /// The same, of what does not hang on replies.
+    pub fn next_timer_but_timeouts(&self) -> Option<Timestamp> {
         let retries_run = self.state == JobState::Running;
-        let of_step = steps.filter_map(|run| match run.retry_at {
-            Some(at) => Some(at).filter(|_| retries_run),
-            None => run.deadline,
-        });
-        of_step.chain(self.deadline()).min()
+        let retries = self.steps.iter().filter(|run| retries_run && run.state == StepState::Running).filter_map(|run| run.retry_at);
+        retries.chain(self.deadline()).min()
     }
 
     /// How many entries it has come from: the number of its last one, the same after any restart.

@@ -131,7 +131,7 @@ impl<'t> Stage<'t> {
             }
             Coming::Timer(job, due) => {
                 if self.jobs.get(&job).and_then(Job::next_timer) == Some(due) {
-                    self.take(job, Input::Timer { due });
+                    self.take(job, Input::Timer { due, deaf_to: None });
                 }
             }
             Coming::User(act) => {

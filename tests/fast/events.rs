@@ -87,7 +87,7 @@ fn a_job_with_a_retry_is_told_step_by_step() {
     told.reply("first", Reply::Progress(r#"{"status":"HALF","progress":0.50,"message":"half"}"#.into()));
     told.reply("first", Reply::Error(r#"{"error":"too early"}"#.into()));
     let due = told.job.next_timer().expect("the next attempt");
-    told.take(Input::Timer { due });
+    told.take(Input::Timer { due, deaf_to: None });
     told.reply("first", result(r#"{"items":[]}"#));
     let expected = [
         "job.running",

@@ -179,7 +179,7 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("the next attempt", |live| {
             live.now += 600_000_000_000;
             let due = Timestamp(live.now);
-            live.take(Input::Timer { due })
+            live.take(Input::Timer { due, deaf_to: None })
         }),
         ("failed", |live| live.fail("b")),
         ("retried", |live| live.take(Input::Operate(Operation::Retry))),

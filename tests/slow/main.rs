@@ -26,6 +26,7 @@ mod overload;
 mod policies;
 mod power_loss;
 mod refusals;
+mod retries;
 mod soak;
 mod statuses;
 mod webhook;

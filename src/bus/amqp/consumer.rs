@@ -111,7 +111,7 @@ impl Consumer {
                         "another process consumes the reply queue \"{queue}\" of {} ({how}); stop it, or give this process a reply queue of its own with the setting amqp.reply_queue",
                         self.common.address
                     );
-                    if self.lane.is_old() {
+                    if self.lane.is_old() || self.common.settings.joins {
                         return Err(End::Lost(reason));
                     }
                     if Instant::now() >= taken_until {

@@ -58,6 +58,8 @@ pub struct AmqpSettings {
     pub queues: Vec<Arc<str>>,
     /// The workflows that take messages on queues of their own, without the virtual host.
     pub workflows: Vec<Arc<str>>,
+    /// Whether the process ran without this bus before: then a reply queue that somebody else consumes is no reason to end.
+    pub joins: bool,
 }
 
 impl fmt::Debug for AmqpSettings {
@@ -75,6 +77,7 @@ impl fmt::Debug for AmqpSettings {
             .field("heartbeat", &self.heartbeat)
             .field("queues", &self.queues)
             .field("workflows", &self.workflows)
+            .field("joins", &self.joins)
             .finish()
     }
 }
@@ -337,6 +340,7 @@ mod tests {
             heartbeat: Duration::from_secs(30),
             queues: Vec::new(),
             workflows: Vec::new(),
+            joins: false,
         }
     }
 

@@ -46,6 +46,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         heartbeat: Duration::from_secs(5),
         queues: Vec::new(),
         workflows: Vec::new(),
+        joins: false,
     }
 }
 
