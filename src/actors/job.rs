@@ -123,7 +123,7 @@ pub enum Start {
 pub(super) const ANY_ROUND: u32 = u32::MAX;
 
 /// The pause before a timeout is looked at again that passed while replies could not be heard.
-const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 
 /// The longest wait for a timer; what is due later is looked at again then.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
