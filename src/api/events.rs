@@ -13,30 +13,21 @@ use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use serde::Deserialize;
 use std::fmt::Write;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Query of [`all`].
-#[derive(Deserialize)]
-pub struct EventQuery {
-    workflow: Option<String>,
-    vhost: Option<String>,
-    kind: Option<String>,
-}
-
 /// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
-pub async fn all(shared: web::Data<Shared>, query: Query<EventQuery>) -> Result<HttpResponse, Problem> {
-    let query = query.into_inner();
-    let subject = match query.kind.as_deref() {
+pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+    let [workflow, vhost, kind] = query.of(["workflow", "vhost", "kind"])?;
+    let subject = match kind.as_deref() {
         None => None,
         Some("job") => Some(Subject::Job),
         Some("step") => Some(Subject::Step),
         Some(other) => return Err(Problem::malformed(format!("kind is {other:?}, expected job or step"))),
     };
-    let workflow = match &query.workflow {
-        Some(name) => Some(definition(&shared, name, query.vhost.as_deref())?.full_name()),
+    let workflow = match &workflow {
+        Some(name) => Some(definition(&shared, name, vhost.as_deref())?.full_name()),
         None => None,
     };
     let feed = open(&shared, Wanted::All { workflow, subject })?;
@@ -45,7 +36,8 @@ pub async fn all(shared: web::Data<Shared>, query: Query<EventQuery>) -> Result<
 
 /// `GET /api/job/{id}/events`: what happens to a job and its child jobs, until it has ended. Of one that has ended already its
 /// end, at once.
-pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, request: HttpRequest) -> Result<HttpResponse, Problem> {
+pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, query: Query, request: HttpRequest) -> Result<HttpResponse, Problem> {
+    query.none()?;
     let id = job_id(&path)?;
     let feed = open(&shared, Wanted::Job(id))?;
     settled(&shared, id).await;

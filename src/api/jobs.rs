@@ -16,7 +16,7 @@ use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::sync::Arc;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
@@ -33,7 +33,8 @@ struct WorkflowRow<'a> {
 }
 
 /// `GET /api/workflows`
-pub async fn workflows(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
+pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
     let counts = read(&shared, Reader::running_counts).await?;
     let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
     let definitions = shared.definitions();
@@ -44,23 +45,12 @@ pub async fn workflows(shared: web::Data<Shared>) -> Result<HttpResponse, Proble
     Ok(HttpResponse::Ok().json(rows))
 }
 
-/// Query of [`create`].
-#[derive(Deserialize)]
-pub struct CreateQuery {
-    id: Option<String>,
-    vhost: Option<String>,
-}
-
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
-pub async fn create(
-    shared: web::Data<Shared>,
-    path: web::Path<String>,
-    query: Query<CreateQuery>,
-    payload: web::Payload,
-) -> Result<HttpResponse, Problem> {
-    let definition = definition(&shared, &path, query.0.vhost.as_deref())?;
+pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query, payload: web::Payload) -> Result<HttpResponse, Problem> {
+    let [id, vhost] = query.of(["id", "vhost"])?;
+    let definition = definition(&shared, &path, vhost.as_deref())?;
     let body = body(&shared, payload).await?;
-    let (id, message) = asked_for(query.0.id.as_deref(), &body)?;
+    let (id, message) = asked_for(id.as_deref(), &body)?;
     match supervisor::create(&shared, &definition.full_name(), id, message).await {
         Answer::Created(id) | Answer::Existing(id) => {
             Ok(HttpResponse::Created().insert_header((header::LOCATION, format!("/api/job/{id}"))).json(serde_json::json!({ "id": id })))
@@ -118,25 +108,16 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
     }
 }
 
-/// Query of [`of_workflow`].
-#[derive(Deserialize)]
-pub struct ListQuery {
-    vhost: Option<String>,
-    interval: Option<u64>,
-    limit: Option<String>,
-    cursor: Option<String>,
-}
-
 /// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C]`
-pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query<ListQuery>) -> Result<HttpResponse, Problem> {
-    let query = query.0;
-    let workflow = definition(&shared, &path, query.vhost.as_deref())?.full_name();
-    let since = match query.interval.unwrap_or(INTERVAL_DEFAULT_MIN) {
+pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+    let [vhost, interval, limit, cursor] = query.of(["vhost", "interval", "limit", "cursor"])?;
+    let workflow = definition(&shared, &path, vhost.as_deref())?.full_name();
+    let since = match interval.map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))? {
         0 => Timestamp(i64::MIN),
         minutes => Timestamp(clock::now().0.saturating_sub(i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000))),
     };
-    let cursor = query.cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
-    let Some(limit) = query.limit.as_deref().map(query::limit).transpose()? else {
+    let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
+    let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
         let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
         return Ok(streamed(&shared, vec![("running", running), ("completed", ended)], false));
@@ -188,17 +169,11 @@ impl WorkflowCursor {
     }
 }
 
-/// Query of [`running`].
-#[derive(Deserialize)]
-pub struct PageQuery {
-    limit: Option<String>,
-    cursor: Option<String>,
-}
-
 /// `GET /api/jobs[?limit=N][&cursor=C]`: the running jobs, child jobs included.
-pub async fn running(shared: web::Data<Shared>, query: Query<PageQuery>) -> Result<HttpResponse, Problem> {
-    let after = query.0.cursor.as_deref().map_or(Ok(0), query::cursor)?;
-    let Some(limit) = query.0.limit.as_deref().map(query::limit).transpose()? else {
+pub async fn running(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+    let [limit, cursor] = query.of(["limit", "cursor"])?;
+    let after = cursor.as_deref().map_or(Ok(0), query::cursor)?;
+    let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
         return Ok(streamed(&shared, vec![("jobs", Listing::All { after: 0 })], true));
     };
     let page = read(&shared, move |reader| reader.all_running(after, limit)).await?;
@@ -333,7 +308,8 @@ impl Streaming {
 }
 
 /// `GET /api/job/{id}`: also of child jobs, and of ended ones until their retention is over.
-pub async fn job(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
+pub async fn job(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
     let id = job_id(&path)?;
     let body = read(&shared, move |reader| Ok(reader.job(id)?.map(|found| serde_json::to_string(&JobView::of(&found))))).await?;
     match body {
@@ -344,7 +320,8 @@ pub async fn job(shared: web::Data<Shared>, path: web::Path<String>) -> Result<H
 }
 
 /// `DELETE /api/job/{id}`: cancels a running job, deletes an ended one.
-pub async fn end(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
+pub async fn end(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
     let id = job_id(&path)?;
     respond(id, answered(&shared, id, |answer| RouterInput::End(id, answer)).await?)
 }

@@ -14,7 +14,6 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use serde::Deserialize;
 use tokio::sync::oneshot;
 
 /// The reason that the reader of a cancelled job sees.
@@ -26,16 +25,11 @@ const BULK_AT_ONCE: usize = 200;
 /// Refusals that the answer to a bulk operation lists.
 const REFUSALS_SHOWN_MAX: usize = 100;
 
-/// Query of [`operate`].
-#[derive(Deserialize)]
-pub struct OperateQuery {
-    step: Option<String>,
-}
-
 /// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}`; `rerun` takes `?step=NAME`.
-pub async fn operate(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query<OperateQuery>) -> Result<HttpResponse, Problem> {
+pub async fn operate(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
-    let operation = operation(&word, query.0.step)?.ok_or_else(|| Problem::not_found("use DELETE /api/job/{id} to delete a job".to_owned()))?;
+    let [step] = query.of(["step"])?;
+    let operation = operation(&word, step)?.ok_or_else(|| Problem::not_found("use DELETE /api/job/{id} to delete a job".to_owned()))?;
     let id = job_id(&id)?;
     respond(id, ask(&shared, id, operation).await?)
 }
@@ -61,24 +55,18 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
     }))
 }
 
-/// Query of [`reply`].
-#[derive(Deserialize)]
-pub struct ReplyQuery {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-}
-
 /// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by a person or another system.
 pub async fn reply(
     shared: web::Data<Shared>,
     path: web::Path<(String, String)>,
-    query: Query<ReplyQuery>,
+    query: Query,
     payload: web::Payload,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
+    let [kind] = query.of(["type"])?;
     let id = job_id(&id)?;
     let body = super::jobs::body(&shared, payload).await?;
-    let reply: fn(Bytes) -> Reply = match query.0.kind.as_deref() {
+    let reply: fn(Bytes) -> Reply = match kind.as_deref() {
         None | Some("result") => Reply::Result,
         Some("error") => Reply::Error,
         Some("progress") => Reply::Progress,
@@ -120,39 +108,55 @@ pub(super) fn respond(id: JobId, answer: Answer) -> Result<HttpResponse, Problem
     }
 }
 
+/// The parameters of a search; a bulk operation has two more.
+const SEARCH_PARAMETERS: [&str; 8] = ["workflow", "vhost", "state", "after", "before", "status.<step>", "limit", "cursor"];
+const BULK_PARAMETERS: [&str; 2] = ["dryRun", "step"];
+
 /// What the query of a search, or of a bulk operation, asks for.
+#[derive(Default)]
 struct Asked {
     filter: Filter,
-    limit: u32,
-    below: JobNumber,
-    dry_run: bool,
+    limit: Option<u32>,
+    below: Option<JobNumber>,
+    dry_run: Option<bool>,
     step: Option<String>,
 }
 
 impl Asked {
-    fn parse(shared: &Shared, pairs: Vec<(String, String)>) -> Result<Asked, Problem> {
-        let mut asked = Asked { filter: Filter::default(), limit: PAGE_ROWS, below: JobNumber::MAX, dry_run: false, step: None };
-        let vhost = pairs.iter().find(|(key, _)| key == "vhost").map(|(_, vhost)| vhost.clone());
+    /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
+    fn parse(shared: &Shared, pairs: Vec<(String, String)>, more: &[&'static str]) -> Result<Asked, Problem> {
+        let mut asked = Asked::default();
+        let (mut workflow, mut vhost) = (None, None);
         for (key, value) in pairs {
-            match (key.as_str(), key.strip_prefix("status.")) {
-                ("vhost", _) => {}
-                ("workflow", _) => asked.filter.workflow = Some(definition(shared, &value, vhost.as_deref())?.full_name()),
-                ("state", _) => asked.filter.state = Some(query::state(&value)?),
-                ("after", _) => asked.filter.created_from = Some(query::time("after", &value)?),
-                ("before", _) => asked.filter.created_before = Some(query::time("before", &value)?),
-                ("limit", _) => asked.limit = query::limit(&value)?,
-                ("cursor", _) => asked.below = query::cursor(&value)?,
-                ("dryRun", _) => asked.dry_run = query::flag("dryRun", &value)?,
-                ("step", _) => asked.step = Some(value),
-                (_, Some(step)) => asked.filter.statuses.push((step.to_owned(), value)),
-                _ => {
-                    let known = "workflow, vhost, state, after, before, status.<step>, limit, cursor, dryRun and, for rerun, step";
-                    return Err(Problem::malformed(format!("unknown parameter {key:?}; known are {known}")));
-                }
+            match key.as_str() {
+                "vhost" => query::set(&mut vhost, &key, value)?,
+                "workflow" => query::set(&mut workflow, &key, value)?,
+                "state" => query::set(&mut asked.filter.state, &key, query::state(&value)?)?,
+                "after" => query::set(&mut asked.filter.created_from, &key, query::time(&key, &value)?)?,
+                "before" => query::set(&mut asked.filter.created_before, &key, query::time(&key, &value)?)?,
+                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
+                "cursor" => query::set(&mut asked.below, &key, query::cursor(&value)?)?,
+                "dryRun" if more.contains(&"dryRun") => query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?,
+                "step" if more.contains(&"step") => query::set(&mut asked.step, &key, value)?,
+                _ => match key.strip_prefix("status.") {
+                    Some(step) => asked.filter.statuses.push((step.to_owned(), value)),
+                    None => return Err(query::unknown(&key, &[&SEARCH_PARAMETERS, more].concat())),
+                },
             }
+        }
+        if let Some(name) = workflow {
+            asked.filter.workflow = Some(definition(shared, &name, vhost.as_deref())?.full_name());
         }
         asked.check_steps(shared)?;
         Ok(asked)
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit.unwrap_or(PAGE_ROWS)
+    }
+
+    fn below(&self) -> JobNumber {
+        self.below.unwrap_or(JobNumber::MAX)
     }
 
     fn check_steps(&self, shared: &Shared) -> Result<(), Problem> {
@@ -172,10 +176,10 @@ impl Asked {
 }
 
 /// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest first, paged.
-pub async fn search(shared: web::Data<Shared>, query: Query<Vec<(String, String)>>) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(&shared, query.0)?;
-    let limit = asked.limit;
-    let hits = read(&shared, move |reader| reader.search(&asked.filter, asked.below, asked.limit)).await?;
+pub async fn search(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+    let asked = Asked::parse(&shared, query.into_pairs(), &[])?;
+    let limit = asked.limit();
+    let hits = read(&shared, move |reader| reader.search(&asked.filter, asked.below(), limit)).await?;
     let rows: Vec<serde_json::Value> = hits.iter().map(shown).collect();
     let mut answer = serde_json::json!({ "jobs": rows });
     if let (true, Some(last)) = (hits.len() == limit as usize, hits.last()) {
@@ -195,22 +199,23 @@ fn shown(hit: &Hit) -> serde_json::Value {
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the filter finds, a page at a time;
 /// with `dryRun=true` only told.
-pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, query: Query<Vec<(String, String)>>) -> Result<HttpResponse, Problem> {
+pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = Asked::parse(&shared, query.0)?;
+    let asked = Asked::parse(&shared, query.into_pairs(), &BULK_PARAMETERS)?;
+    let (below, limit) = (asked.below(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;
     if asked.filter.is_empty() {
         return Err(Problem::malformed(format!("{word} for all jobs needs a filter: workflow, state, status.<step>, after or before")));
     }
     let filter = asked.filter.clone();
-    let hits = read(&shared, move |reader| reader.search(&filter, asked.below, asked.limit)).await?;
-    let next = (hits.len() == asked.limit as usize).then(|| hits.last().map(|hit| hit.number.to_string())).flatten();
+    let hits = read(&shared, move |reader| reader.search(&filter, below, limit)).await?;
+    let next = (hits.len() == limit as usize).then(|| hits.last().map(|hit| hit.number.to_string())).flatten();
     let mut answer = serde_json::json!({ "operation": word, "matched": hits.len() });
     if let Some(next) = next {
         answer["next"] = next.into();
     }
-    if asked.dry_run {
+    if asked.dry_run == Some(true) {
         answer["dryRun"] = true.into();
         answer["jobs"] = hits.iter().map(shown).collect();
         return Ok(HttpResponse::Ok().json(answer));
@@ -242,7 +247,8 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
 }
 
 /// `POST /api/reload`: the workflow files once more, all or nothing.
-pub async fn reload(shared: web::Data<Shared>) -> Result<HttpResponse, Problem> {
+pub async fn reload(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
     match reload::reload(&shared).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
         Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),

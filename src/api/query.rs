@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use crate::actors::clock;
+use crate::engine::words::{nearest, quoted};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::JobNumber;
 use actix_web::web;
@@ -10,23 +11,64 @@ use std::time::SystemTime;
 /// The most that `?limit=` can ask for.
 const LIMIT_MAX: u32 = 10_000;
 
-/// Query parameters whose errors are problem details.
-pub struct Query<T>(pub(super) T);
+/// The parameters of a call, as they came. What a call does not know it refuses: a parameter that is misspelt would else mean
+/// something wider than was asked.
+pub struct Query(Vec<(String, String)>);
 
-impl<T> Query<T> {
-    pub(super) fn into_inner(self) -> T {
+impl Query {
+    /// The values of these parameters, each given once at most; any other is refused.
+    pub(super) fn of<const N: usize>(self, names: [&'static str; N]) -> Result<[Option<String>; N], Problem> {
+        let mut values = [const { None }; N];
+        for (key, value) in self.0 {
+            let at = names.iter().position(|name| *name == key).ok_or_else(|| unknown(&key, &names))?;
+            set(&mut values[at], &key, value)?;
+        }
+        Ok(values)
+    }
+
+    /// For calls without parameters.
+    pub(super) fn none(self) -> Result<(), Problem> {
+        self.of([]).map(|[]| ())
+    }
+
+    /// For calls whose parameters are not all known beforehand.
+    pub(super) fn into_pairs(self) -> Vec<(String, String)> {
         self.0
     }
 }
 
-impl<T: serde::de::DeserializeOwned> actix_web::FromRequest for Query<T> {
+impl actix_web::FromRequest for Query {
     type Error = Problem;
     type Future = std::future::Ready<Result<Self, Problem>>;
 
     fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
-        let parsed = web::Query::<T>::from_query(request.query_string());
+        let parsed = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
         std::future::ready(parsed.map(|query| Query(query.into_inner())).map_err(|error| Problem::malformed(format!("the query: {error}"))))
     }
+}
+
+/// A parameter that a call does not have.
+pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
+    let key_shown = quoted(key);
+    Problem::malformed(match (nearest(key, known.iter().copied()), known) {
+        (_, []) => format!("unknown parameter {key_shown}: this call takes none"),
+        (_, [only]) => format!("unknown parameter {key_shown}; the only one here is {only}"),
+        (Some(meant), _) => format!("unknown parameter {key_shown}; did you mean {}? Known are {}", quoted(meant), known.join(", ")),
+        (None, _) => format!("unknown parameter {key_shown}; known are {}", known.join(", ")),
+    })
+}
+
+/// Takes down the value of a parameter, which may be given once.
+pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::malformed(format!("{key} is given twice"))),
+    }
+}
+
+/// How far back a list goes, in minutes.
+pub(super) fn minutes(key: &str, text: &str) -> Result<u64, Problem> {
+    text.parse().map_err(|_| Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number")))
 }
 
 /// How much of a list is asked for.

@@ -25,13 +25,8 @@ const PAGE_STATUSES: usize = 100_000;
 const STEP_PREFIX: &str = "step.";
 
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
-pub async fn of_workflow(
-    shared: web::Data<Shared>,
-    path: web::Path<String>,
-    query: Query<Vec<(String, String)>>,
-    request: HttpRequest,
-) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(query.0)?;
+pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query, request: HttpRequest) -> Result<HttpResponse, Problem> {
+    let asked = Asked::parse(query.into_pairs())?;
     let definition = definition(&shared, &path, asked.vhost.as_deref())?;
     let workflow = definition.full_name();
     let columns = read(&shared, move |reader| reader.status_columns(&workflow)).await?;
@@ -86,23 +81,19 @@ impl Asked {
     fn parse(pairs: Vec<(String, String)>) -> Result<Asked, Problem> {
         let mut asked = Asked::default();
         for (key, value) in pairs {
-            let is_new = match key.as_str() {
-                "vhost" => asked.vhost.replace(value).is_none(),
+            match key.as_str() {
+                "vhost" => query::set(&mut asked.vhost, &key, value)?,
                 "job" => {
                     let id = value.parse().map_err(|error: InvalidJobId| Problem::malformed(format!("job in the query: {error}")))?;
-                    asked.job.replace(id).is_none()
+                    query::set(&mut asked.job, &key, id)?;
                 }
-                "state" => asked.state.replace(query::state(&value)?).is_none(),
-                "limit" => asked.limit.replace(query::limit(&value)?).is_none(),
-                "cursor" => asked.cursor.replace(query::cursor(&value)?).is_none(),
+                "state" => query::set(&mut asked.state, &key, query::state(&value)?)?,
+                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
+                "cursor" => query::set(&mut asked.cursor, &key, query::cursor(&value)?)?,
                 _ => {
                     let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
                     asked.steps.push((key.clone(), step, value));
-                    true
                 }
-            };
-            if !is_new {
-                return Err(Problem::malformed(format!("{key} is given twice")));
             }
         }
         Ok(asked)

@@ -2,6 +2,7 @@
 
 use super::jobs::{job_id, read, unknown_job};
 use super::problem::Problem;
+use super::query::Query;
 use crate::actors::bus::BusInput;
 use crate::actors::clock;
 use crate::actors::shared::Shared;
@@ -56,7 +57,8 @@ struct Why {
 }
 
 /// `GET /api/job/{id}/why`
-pub async fn why(shared: web::Data<Shared>, path: web::Path<String>) -> Result<HttpResponse, Problem> {
+pub async fn why(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
     let id = job_id(&path)?;
     Ok(HttpResponse::Ok().json(of_job(&shared, id, 0).await?))
 }

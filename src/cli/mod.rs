@@ -228,6 +228,7 @@ pub struct FilterArguments {
 #[derive(Args, Debug)]
 pub struct OperateArguments {
     /// The job's id; without one, all that the filter finds
+    #[arg(conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"])]
     pub id: Option<JobId>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]

@@ -29,5 +29,6 @@ mod refusals;
 mod retries;
 mod soak;
 mod statuses;
+mod usage;
 mod webhook;
 mod workers;
