@@ -119,10 +119,18 @@ struct Wanted {
 #[derive(Deserialize)]
 struct Queue {
     name: String,
+    /// The name of the policy that applies.
     #[serde(default)]
-    effective_policy_definition: serde_json::Value,
+    policy: Option<String>,
     #[serde(default)]
     arguments: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Policy {
+    name: String,
+    #[serde(default)]
+    definition: serde_json::Value,
 }
 
 impl Wanted {
@@ -146,17 +154,30 @@ impl Wanted {
         Ok(())
     }
 
-    /// Step queues whose dead letters go elsewhere, or nowhere; some of them.
+    /// Step queues that another policy has, and whose dead letters go elsewhere, or nowhere; some of them.
     fn without_dead_letters(&self) -> Result<Vec<String>, String> {
-        let path = format!("/api/queues/{}?columns=name,effective_policy_definition,arguments&disable_stats=true", self.vhost);
-        let listed: Vec<Queue> = serde_json::from_str(&self.management.call("GET", &path, None)?).map_err(|error| error.to_string())?;
-        let has_letters = |queue: &Queue| {
-            let by_policy = queue.effective_policy_definition.get("dead-letter-routing-key");
-            by_policy.or_else(|| queue.arguments.get("x-dead-letter-routing-key")).is_some_and(|key| *key == *self.reply_queue)
-        };
-        let ours = |queue: &Queue| self.queues.iter().any(|name| **name == *queue.name);
-        Ok(listed.into_iter().filter(|queue| ours(queue) && !has_letters(queue)).map(|queue| queue.name).take(QUEUES_SHOWN_MAX).collect())
+        // With statistics the names of the policies would be those of some seconds ago.
+        let queues: Vec<Queue> = self.listed(&format!("/api/queues/{}?columns=name,policy,arguments&disable_stats=true", self.vhost))?;
+        let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
+        Ok(others(&self.reply_queue, &self.queues, queues, &policies))
     }
+
+    fn listed<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        serde_json::from_str(&self.management.call("GET", path, None)?).map_err(|error| error.to_string())
+    }
+}
+
+/// Those of the step queues to which a policy applies that is known and does not send dead letters to the reply queue.
+fn others(reply_queue: &str, step_queues: &[Arc<str>], listed: Vec<Queue>, policies: &[Policy]) -> Vec<String> {
+    let goes_elsewhere = |queue: &Queue| {
+        let policy = queue.policy.as_ref().and_then(|name| policies.iter().find(|policy| policy.name == *name));
+        policy.is_some_and(|policy| {
+            let key = policy.definition.get("dead-letter-routing-key").or_else(|| queue.arguments.get("x-dead-letter-routing-key"));
+            key.is_none_or(|key| *key != *reply_queue)
+        })
+    };
+    let ours = |queue: &Queue| step_queues.iter().any(|name| **name == *queue.name);
+    listed.into_iter().filter(|queue| ours(queue) && goes_elsewhere(queue)).map(|queue| queue.name).take(QUEUES_SHOWN_MAX).collect()
 }
 
 /// Patterns that match these names and no others.
@@ -196,6 +217,22 @@ mod tests {
         let many: Vec<Arc<str>> = (0..10_000).map(|at| format!("queue-{at}").into()).collect();
         let patterns = patterns(&many);
         assert!(patterns.len() > 1 && patterns.iter().all(|pattern| pattern.len() < 2 * PATTERN_BYTES_MAX && !pattern.contains("(|")));
+    }
+
+    #[test]
+    fn only_a_queue_with_a_known_policy_of_another_is_told() {
+        let listed = r#"[{"name":"mine","policy":"workflow-manager"},{"name":"theirs","policy":"other"},{"name":"none","policy":null},{"name":"unknown"},
+            {"name":"by-argument","policy":"other","arguments":{"x-dead-letter-routing-key":"workflow-manager"}},{"name":"no-step","policy":"other"}]"#;
+        let policies = r#"[{"name":"workflow-manager","definition":{"dead-letter-routing-key":"workflow-manager"}},
+            {"name":"other","definition":{"max-length":10}}]"#;
+        let steps = ["mine", "theirs", "none", "unknown", "by-argument"].map(Arc::from);
+        let told = others(
+            "workflow-manager",
+            &steps,
+            serde_json::from_str(listed).expect("queues"),
+            &serde_json::from_str::<Vec<Policy>>(policies).expect("policies"),
+        );
+        assert_eq!(told, ["theirs"]);
     }
 
     #[test]
