@@ -1,7 +1,7 @@
 //! Streams of events (SPEC §8): server-sent events, as they happen.
 
 use super::Problem;
-use super::jobs::{definition, job_id, read, unknown_job};
+use super::jobs::{job_id, read, unknown_job, with_jobs};
 use super::query::Query;
 use crate::actors::events::{Event, Subject};
 use crate::actors::feeds::{Batch, Feed, Wanted};
@@ -27,7 +27,7 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
         Some(other) => return Err(Problem::malformed(format!("kind is {other:?}, expected job or step"))),
     };
     let workflow = match &workflow {
-        Some(name) => Some(definition(&shared, name, vhost.as_deref())?.full_name()),
+        Some(name) => Some(with_jobs(&shared, name, vhost.as_deref()).await?),
         None => None,
     };
     let feed = open(&shared, Wanted::All { workflow, subject })?;

@@ -10,8 +10,9 @@ use crate::actors::shared::Shared;
 use crate::actors::{clock, supervisor};
 use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, Message, Timestamp};
-use crate::journal::JournalError;
 use crate::journal::read::{EndedCursor, Reader};
+use crate::journal::search::Filter;
+use crate::journal::{JobNumber, JournalError};
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
@@ -30,18 +31,32 @@ struct WorkflowRow<'a> {
     vhost: &'a str,
     name: &'a str,
     job_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded: Option<bool>,
 }
 
-/// `GET /api/workflows`
+/// `GET /api/workflows[?all=true]`: those that are loaded; with `all` also those that are not, while jobs of them are under way.
 pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
-    query.none()?;
+    let [all] = query.of(["all"])?;
+    let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
     let counts = read(&shared, Reader::running_counts).await?;
     let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
     let definitions = shared.definitions();
-    let rows: Vec<WorkflowRow<'_>> = definitions
+    let mut rows: Vec<WorkflowRow<'_>> = definitions
         .iter()
-        .map(|(full, definition)| WorkflowRow { vhost: &definition.vhost, name: &definition.name, job_count: count(full) })
+        .map(|(full, definition)| WorkflowRow {
+            vhost: &definition.vhost,
+            name: &definition.name,
+            job_count: count(full),
+            loaded: all.then_some(true),
+        })
         .collect();
+    if all {
+        rows.extend(counts.iter().filter(|(full, _)| !definitions.contains_key(full)).map(|(full, job_count)| {
+            let (vhost, name) = full.rsplit_once('/').unwrap_or(("", full));
+            WorkflowRow { vhost, name, job_count: *job_count, loaded: Some(false) }
+        }));
+    }
     Ok(HttpResponse::Ok().json(rows))
 }
 
@@ -111,7 +126,7 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
 /// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C]`
 pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
     let [vhost, interval, limit, cursor] = query.of(["vhost", "interval", "limit", "cursor"])?;
-    let workflow = definition(&shared, &path, vhost.as_deref())?.full_name();
+    let workflow = with_jobs(&shared, &path, vhost.as_deref()).await?;
     let since = match interval.map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))? {
         0 => Timestamp(i64::MIN),
         minutes => Timestamp(clock::now().0.saturating_sub(i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000))),
@@ -334,11 +349,27 @@ pub(super) fn unknown_job(id: JobId) -> Problem {
     Problem::not_found(format!("unknown job id {id}: there is none, or its retention is over"))
 }
 
-pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
-    let full = match vhost {
+fn full_name(name: &str, vhost: Option<&str>) -> String {
+    match vhost {
         Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
         _ => name.to_owned(),
+    }
+}
+
+/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal has jobs of.
+pub(super) async fn with_jobs(shared: &web::Data<Shared>, name: &str, vhost: Option<&str>) -> Result<String, Problem> {
+    let unknown = match definition(shared, name, vhost) {
+        Ok(definition) => return Ok(definition.full_name()),
+        Err(unknown) => unknown,
     };
+    let full = full_name(name, vhost);
+    let filter = Filter { workflow: Some(full.clone()), ..Filter::default() };
+    let found = read(shared, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
+    if found.is_empty() { Err(unknown) } else { Ok(full) }
+}
+
+pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
+    let full = full_name(name, vhost);
     let definitions = shared.definitions();
     definitions.get(&full).cloned().ok_or_else(|| {
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));

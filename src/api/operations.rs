@@ -1,6 +1,6 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
-use super::jobs::{PAGE_ROWS, definition, job_id, read, unknown_job};
+use super::jobs::{PAGE_ROWS, job_id, read, unknown_job, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
 use crate::actors::outbox::Answer;
@@ -124,7 +124,7 @@ struct Asked {
 
 impl Asked {
     /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
-    fn parse(shared: &Shared, pairs: Vec<(String, String)>, more: &[&'static str]) -> Result<Asked, Problem> {
+    async fn parse(shared: &web::Data<Shared>, pairs: Vec<(String, String)>, more: &[&'static str]) -> Result<Asked, Problem> {
         let mut asked = Asked::default();
         let (mut workflow, mut vhost) = (None, None);
         for (key, value) in pairs {
@@ -145,9 +145,9 @@ impl Asked {
             }
         }
         if let Some(name) = workflow {
-            asked.filter.workflow = Some(definition(shared, &name, vhost.as_deref())?.full_name());
+            asked.filter.workflow = Some(with_jobs(shared, &name, vhost.as_deref()).await?);
         }
-        asked.check_steps(shared)?;
+        asked.check_steps(shared).await?;
         Ok(asked)
     }
 
@@ -159,25 +159,28 @@ impl Asked {
         self.below.unwrap_or(JobNumber::MAX)
     }
 
-    fn check_steps(&self, shared: &Shared) -> Result<(), Problem> {
+    async fn check_steps(&self, shared: &web::Data<Shared>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
         let Some(workflow) = &self.filter.workflow else {
             return Err(Problem::malformed(format!("status.{first} needs workflow=NAME: steps belong to a workflow")));
         };
-        let definition = definition(shared, workflow, None)?;
-        match self.filter.statuses.iter().find(|(step, _)| definition.graph().index_of(step).is_none()) {
-            None => Ok(()),
-            Some((unknown, _)) => {
-                let known: Vec<&str> = definition.graph().steps.iter().map(|step| &*step.name).collect();
-                Err(Problem::malformed(format!("workflow {workflow} has no step {unknown:?}; its steps are {}", known.join(", "))))
+        let known: Vec<String> = match shared.definitions().get(workflow) {
+            Some(definition) => definition.graph().steps.iter().map(|step| step.name.to_string()).collect(),
+            None => {
+                let workflow = workflow.clone();
+                read(shared, move |reader| reader.status_columns(&workflow)).await?.unwrap_or_default()
             }
+        };
+        match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
+            None => Ok(()),
+            Some((unknown, _)) => Err(Problem::malformed(format!("workflow {workflow} has no step {unknown:?}; its steps are {}", known.join(", ")))),
         }
     }
 }
 
 /// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest first, paged.
 pub async fn search(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(&shared, query.into_pairs(), &[])?;
+    let asked = Asked::parse(&shared, query.into_pairs(), &[]).await?;
     let limit = asked.limit();
     let hits = read(&shared, move |reader| reader.search(&asked.filter, asked.below(), limit)).await?;
     let rows: Vec<serde_json::Value> = hits.iter().map(shown).collect();
@@ -201,7 +204,7 @@ fn shown(hit: &Hit) -> serde_json::Value {
 /// with `dryRun=true` only told.
 pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = Asked::parse(&shared, query.into_pairs(), &BULK_PARAMETERS)?;
+    let asked = Asked::parse(&shared, query.into_pairs(), &BULK_PARAMETERS).await?;
     let (below, limit) = (asked.below(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;

@@ -1,6 +1,6 @@
 //! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
 
-use super::jobs::{definition, pieces, read};
+use super::jobs::{pieces, read, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
 use crate::actors::shared::Shared;
@@ -27,34 +27,35 @@ const STEP_PREFIX: &str = "step.";
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
 pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query, request: HttpRequest) -> Result<HttpResponse, Problem> {
     let asked = Asked::parse(query.into_pairs())?;
-    let definition = definition(&shared, &path, asked.vhost.as_deref())?;
-    let workflow = definition.full_name();
-    let columns = read(&shared, move |reader| reader.status_columns(&workflow)).await?;
+    let workflow = with_jobs(&shared, &path, asked.vhost.as_deref()).await?;
+    let name = workflow.clone();
+    let columns = read(&shared, move |reader| reader.status_columns(&name)).await?;
     let Some(columns) = columns else {
-        let detail =
-            format!("the table of statuses of {} is not there: the next start makes it, or the next change of a job", definition.full_name());
+        let detail = format!("the table of statuses of {workflow} is not there: the next start makes it, or the next change of a job");
         return Err(Problem::broken(detail));
     };
-    let names: Vec<String> = columns.iter().map(|column| spelling(&definition, column)).collect();
+    let definition = shared.definitions().get(&workflow).cloned();
+    let names: Vec<String> = columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
     let filter = StatusFilter { job: asked.job, state: asked.state, steps: asked.steps(&columns, &names)? };
     let is_csv = wants_csv(&request);
     let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
-    let (reader, workflow) = (shared.reader.clone(), definition.full_name());
+    let reader = shared.reader.clone();
+    let file = format!("attachment; filename=\"status_{}.csv\"", workflow.rsplit('/').next().unwrap_or_default());
     let before = asked.cursor.unwrap_or(NEWEST);
     let sheet = Sheet { reader, workflow, columns, names, filter, before, rows_left, began: false, ended: false };
     let mut answer = HttpResponse::Ok();
     answer.insert_header((header::VARY, "Accept"));
     if is_csv {
-        let file = format!("attachment; filename=\"status_{}.csv\"", definition.name);
         answer.content_type("text/csv; charset=utf-8; header=present").insert_header((header::CONTENT_DISPOSITION, file));
         return Ok(answer.streaming(pieces(sheet, Sheet::next_csv)));
     }
     Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(sheet, Sheet::next_json)))
 }
 
-/// A step's name as the loaded definition spells it; of a step that it no longer has, as its column is called.
-fn spelling(definition: &Definition, column: &str) -> String {
-    let step = definition.graph().steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
+/// A step's name as the loaded definition spells it; of a step that no loaded one has, as its column is called.
+fn spelling(definition: Option<&Definition>, column: &str) -> String {
+    let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
+    let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 

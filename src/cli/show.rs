@@ -158,7 +158,7 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
     let names = match workflow {
         Some(name) => vec![name.to_owned()],
         None => {
-            let all: Vec<WorkflowAnswer> = parse(&client.get("/api/workflows")?)?;
+            let all: Vec<WorkflowAnswer> = parse(&client.get("/api/workflows?all=true")?)?;
             all.into_iter().map(|row| if row.vhost.is_empty() { row.name } else { format!("{}/{}", row.vhost, row.name) }).collect()
         }
     };

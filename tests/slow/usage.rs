@@ -59,7 +59,7 @@ fn parameters_that_a_call_does_not_know_are_refused() {
         ("/api/workflow/idle?interval=x", &["interval is \"x\", expected minutes, a whole number"]),
         ("/api/workflow/idle?interval=-1", &["interval is \"-1\", expected minutes"]),
         ("/api/workflow/idle?limit=1&limit=2", &["limit is given twice"]),
-        ("/api/workflows?x=1", &["unknown parameter \"x\"", "takes none"]),
+        ("/api/workflows?x=1", &["unknown parameter \"x\"", "all"]),
         ("/api/jobs?foo=1", &["unknown parameter \"foo\"", "limit, cursor"]),
         ("/api/events?wrkflow=x", &["did you mean \"workflow\"?"]),
         ("/api/jobs/search?dryRun=true", &["unknown parameter \"dryRun\""]),
@@ -76,4 +76,51 @@ fn parameters_that_a_call_does_not_know_are_refused() {
     assert_eq!(api.get("/api/workflow/idle?vhost=&interval=0&limit=10").expect(200).ids("running"), [id]);
     api.get("/readyz?verbose&probe=7").expect(200);
     assert_eq!(api.get("/api/jobs/search?workflow=idle&status.by-hand=PENDING").expect(200).json()["jobs"][0]["job"], json!(id));
+}
+
+#[test]
+fn the_jobs_of_a_workflow_that_is_no_longer_loaded_are_still_found() {
+    let mut daemon = start(IDLE);
+    let id = daemon.api.create("idle", "{}");
+    daemon.write_workflows("workflows: [ { name: other, steps: [ { name: by-hand, external: true } ] } ]");
+    daemon.api.post("/api/reload", "").expect(200);
+    let text = id.to_string();
+    for round in ["after a reload", "after a restart"] {
+        let api = &daemon.api;
+        assert_eq!(api.get("/api/workflow/idle").expect(200).ids("running"), [id], "{round}");
+        assert_eq!(api.get("/api/workflow/idle?limit=5").expect(200).ids("running"), [id], "{round}");
+        let row = &api.get("/api/status/idle").expect(200).json()["rows"][0];
+        assert_eq!((&row["job"], &row["steps"]["by-hand"]), (&json!(id), &json!("PENDING")), "{round}");
+        api.get("/api/jobs/search?workflow=idle&status.nope=X").expect_problem(400, &["no step", "by-hand"]);
+        api.post("/api/workflow/idle", "{}").expect_problem(404, &["unknown workflow idle"]);
+        api.get("/api/workflow/never").expect_problem(404, &["unknown workflow never"]);
+        assert_eq!(api.get("/api/workflows").expect(200).json(), json!([{ "vhost": "", "name": "other", "job_count": 0 }]), "{round}");
+        for arguments in [&["jobs"][..], &["jobs", "idle"], &["search", "--workflow", "idle", "--status", "by-hand=PENDING"], &["status", "idle"]] {
+            let ran = client(&daemon, arguments);
+            assert!(ran.code == Some(0) && ran.stdout.contains(&text), "{round}, {arguments:?}: {ran}");
+        }
+        if round == "after a reload" {
+            assert!(daemon.stop().success());
+            daemon.start_again();
+        }
+    }
+    let ran = client(&daemon, &["cancel", "--workflow", "idle"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("1 of 1"), "{ran}");
+    assert_eq!(daemon.api.job(id).state, "cancelled");
+}
+
+#[test]
+fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
+    let daemon = start("workflows: [ { name: w, steps: [ { name: work } ] } ]");
+    daemon.await_log(&["warn", "no broker is set", "AMQP_SERVER"]);
+    let id = daemon.api.create("w", "{}");
+    let why = daemon.api.get(&format!("/api/job/{id}/why")).expect(200).json();
+    let text = why["why"].as_str().unwrap_or_default();
+    assert!(why["cause"] == "no_consumer" && text.contains("no broker is set") && text.contains("1 message waits"), "{why}");
+    let ready = daemon.api.get("/readyz?verbose").expect(200);
+    assert!(ready.text.contains("embedded"), "{ready}");
+    // Steps that need no worker of another process are no reason to warn.
+    let alone =
+        start("workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, { name: b, steps: [ { name: x, external: true } ] } ]");
+    assert!(!alone.log().contains("no broker is set"), "{}", alone.log());
 }
