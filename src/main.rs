@@ -4,9 +4,12 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 use workflow_manager::actors::{reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::bus::workflow_queue;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
+use workflow_manager::engine::Definition;
 use workflow_manager::settings::Settings;
 use workflow_manager::{api, load, telemetry};
 
@@ -73,12 +76,23 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     if loaded.definitions.is_empty() {
         tracing::warn!("no workflow is loaded: name files with --workflows; only jobs from the journal go on");
     }
+    if settings.amqp.server.0.is_empty() && needs_other_processes(&loaded.definitions) {
+        tracing::warn!(
+            "no broker is set: the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
+        );
+    }
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
-async fn run(settings: Settings, definitions: Vec<std::sync::Arc<workflow_manager::engine::Definition>>) -> Result<ExitCode> {
+/// Whether any step goes to a queue other than those that ask for jobs of these workflows.
+fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
+    let own: Vec<String> = definitions.iter().map(|definition| workflow_queue(&definition.name)).collect();
+    definitions.iter().flat_map(|definition| definition.queues()).any(|queue| !own.contains(&queue.to_string()))
+}
+
+async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
     let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { settings.amqp.server.to_string() };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

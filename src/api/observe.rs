@@ -12,7 +12,12 @@ pub async fn live() -> HttpResponse {
 
 /// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for each check.
 pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
-    let checks = shared.health.checks();
+    let mut checks = shared.health.checks();
+    if shared.settings.amqp.server.0.is_empty() {
+        for (_, _, sentence) in checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus ")) {
+            sentence.push_str(" (embedded: no broker is set)");
+        }
+    }
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request.query_string().split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut text = String::new();

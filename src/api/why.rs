@@ -141,20 +141,35 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
         |at| format!("its timeout is {}", rfc3339(at)),
     );
+    let has_broker = !shared.settings.amqp.server.0.is_empty();
     match look(shared, vhost, queue).await {
-        QueueLook::There { messages, consumers: 0 } => {
-            told(Cause::NoConsumer, format!("no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {messages} messages wait there"))
-        }
+        QueueLook::There { messages, consumers: 0 } if has_broker => told(
+            Cause::NoConsumer,
+            format!(
+                "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
+                counted(messages, "message waits", "messages wait")
+            ),
+        ),
+        QueueLook::There { messages, consumers: 0 } => told(
+            Cause::NoConsumer,
+            format!(
+                "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
+                counted(messages, "message waits", "messages wait")
+            ),
+        ),
         QueueLook::There { messages: 0, consumers } => told(
             Cause::Working,
             format!(
-                "a worker has it: one of the {consumers} consumers of queue \"{queue}\" took the message of step \"{name}\" and has not replied; {timeout}"
+                "a worker has it: one of the {} of queue \"{queue}\" took the message of step \"{name}\" and has not replied; {timeout}",
+                counted(consumers, "consumer", "consumers")
             ),
         ),
         QueueLook::There { messages, consumers } => told(
             Cause::AllBusy,
             format!(
-                "all busy: {messages} messages wait on queue \"{queue}\" for its {consumers} consumers, that of step \"{name}\" among them or with a worker; {timeout}"
+                "all busy: {} on queue \"{queue}\" for its {}, that of step \"{name}\" among them or with a worker; {timeout}",
+                counted(messages, "message waits", "messages wait"),
+                counted(consumers, "consumer", "consumers")
             ),
         ),
         QueueLook::Missing => told(
@@ -166,6 +181,10 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
             format!("step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"),
         ),
     }
+}
+
+fn counted(count: u32, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 async fn of_fan_out(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
