@@ -34,6 +34,9 @@ impl Address {
             Some(_) => return refused("it does not begin with amqp:// or amqps://"),
             None => return refused("there is no :// in it"),
         }
+        if has_stray_at(server) {
+            return refused(STRAY_AT);
+        }
         // With :// in place lapin's own texts repeat nothing of the address.
         let mut uri = match server.parse::<AMQPUri>() {
             Ok(uri) => uri,
@@ -129,6 +132,17 @@ impl fmt::Display for Address {
     }
 }
 
+/// Why an address is refused in which the parts cannot be told apart.
+pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, the password and the virtual host write @ as %40, / as %2F, ? as %3F and # as %23";
+
+/// Whether there is an @ other than the one between the credentials and the host. Then a part of the password would be taken for
+/// the host, or for the virtual host, and be shown.
+pub(super) fn has_stray_at(server: &str) -> bool {
+    let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    authority.matches('@').count() > 1 || behind.contains('@')
+}
+
 /// The address as it may be shown: the scheme, and what follows the credentials.
 pub(super) fn masked(server: &str) -> String {
     let (scheme, rest) = server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
@@ -222,6 +236,23 @@ mod tests {
             let error = parse(server).map(|address| address.to_string()).expect_err(server);
             assert!(error.contains("amqp://user:password@host:port/vhost") && !error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_address_whose_parts_cannot_be_told_apart_is_refused() {
+        for server in [
+            "amqp://me:1234/word@host:5672/v",
+            "amqp://me:pass@word@host",
+            "amqp://me:1234?word@host",
+            "amqp://me:1#word@host",
+            "amqp://me:p@host/v@word",
+        ] {
+            let error = parse(server).map(|address| address.to_string()).expect_err(server);
+            assert!(error.contains("%40") && error.contains("%2F") && !error.contains("1234") && !error.contains("pass@"), "{error}");
+        }
+        let parsed = parse("amqp://me:p%40ss%2Fword@host:5672/a%40b").map(|address| address.uri);
+        let parts = parsed.map(|uri| (uri.authority.userinfo.password, uri.authority.host, uri.vhost));
+        assert_eq!(parts, Ok(("p@ss/word".to_owned(), "host".to_owned(), "a@b".to_owned())));
     }
 
     #[test]

@@ -39,6 +39,9 @@ impl Management {
     pub(super) fn parse(url: &str) -> Result<Management, AmqpError> {
         let refused = |why: &str| AmqpError::Management { shown: super::connection::masked(url), why: why.to_owned() };
         let rest = url.strip_prefix("http://").ok_or_else(|| refused("it does not begin with http://"))?;
+        if super::connection::has_stray_at(url) {
+            return Err(refused(super::connection::STRAY_AT));
+        }
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host).trim_end_matches('/');
         if host.is_empty() {
             return Err(refused("the host is missing"));
@@ -239,7 +242,7 @@ mod tests {
     fn the_address_is_taken_apart_and_never_shown_with_its_password() {
         let read = Management::parse("http://me:p%40ss@host:15672/").map(|read| (read.base, read.authorization));
         assert_eq!(read, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
-        for wrong in ["https://me:p-word@host", "me:p-word@host", "http://me:p-word@", "http://"] {
+        for wrong in ["https://me:p-word@host", "me:p-word@host", "http://me:p-word@", "http://me:1/p-word@host", "http://"] {
             let refused = Management::parse(wrong).map(|read| read.base).expect_err(wrong).to_string();
             assert!(!refused.contains("p-word"), "{refused}");
         }
