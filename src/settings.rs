@@ -1,6 +1,7 @@
 //! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown keys are errors;
 //! secrets are masked wherever settings are shown.
 
+use crate::engine::Millis;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::SocketAddr;
@@ -171,7 +172,10 @@ pub struct Span(pub Duration);
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(self.0))
+        match Millis::whole(self.0) {
+            Some(millis) => serializer.collect_str(&millis),
+            None => serializer.collect_str(&humantime::format_duration(self.0)),
+        }
     }
 }
 
@@ -208,7 +212,9 @@ pub struct ServerAddress(pub String);
 
 impl ServerAddress {
     fn masked(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else { return self.0.clone() };
+        let Some((scheme, rest)) = self.0.split_once("://") else {
+            return if self.0.is_empty() { String::new() } else { "***".to_owned() };
+        };
         match rest.rsplit_once('@') {
             Some((credentials, host)) => format!("{scheme}://{}:***@{host}", credentials.split(':').next().unwrap_or_default()),
             None => self.0.clone(),
@@ -371,7 +377,16 @@ mod tests {
         settings.amqp.management = ServerAddress("http://me:se@cret@host:15672".into());
         let shown = format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
         assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
+        let unreadable = ServerAddress("me:cret@host".into()).to_string();
+        assert_eq!(unreadable, "***");
         assert!(shown.contains("amqp://me:***@host:5672/v") && shown.contains("http://me:***@host:15672"));
+    }
+
+    #[test]
+    fn durations_are_shown_in_days_and_smaller_units() {
+        let shown = |span: Duration| serde_json::to_string(&Span(span)).expect("serialises");
+        assert_eq!(shown(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
+        assert_eq!(shown(Duration::from_micros(1_500)), "\"1ms 500us\"");
     }
 
     #[test]

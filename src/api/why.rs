@@ -7,7 +7,7 @@ use crate::actors::bus::BusInput;
 use crate::actors::clock;
 use crate::actors::shared::Shared;
 use crate::bus::{BusState, QueueLook};
-use crate::engine::{Job, JobId, JobState, StepIndex, StepState, Timestamp};
+use crate::engine::{Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
@@ -237,6 +237,5 @@ async fn look(shared: &Shared, vhost: &str, queue: &Arc<str>) -> QueueLook {
 }
 
 fn left(at: Timestamp) -> String {
-    let left = Duration::from_millis(u64::try_from((at.0 - clock::now().0) / 1_000_000).unwrap_or_default());
-    humantime::format_duration(left).to_string()
+    Millis(u64::try_from((at.0 - clock::now().0) / 1_000_000).unwrap_or_default()).to_string()
 }

@@ -2,7 +2,7 @@
 
 use super::check_json::print_json;
 use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
-use crate::load::{LoadErrors, Loaded, Problem, duration_text, load_files};
+use crate::load::{LoadErrors, Loaded, Problem, load_files};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
@@ -81,10 +81,10 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     let graph = definition.graph();
     writeln!(out, "  result  of {}", joined(graph.last_steps().iter().map(|at| &*graph.step(*at).name)))?;
     if let Some(deadline) = definition.deadline {
-        writeln!(out, "  fails   when not done within {}", duration_text(deadline))?;
+        writeln!(out, "  fails   when not done within {deadline}")?;
     }
     if let Some(retention) = definition.retention {
-        writeln!(out, "  kept    {} after its end", duration_text(retention))?;
+        writeln!(out, "  kept    {retention} after its end")?;
     }
     writeln!(out)
 }
@@ -156,7 +156,7 @@ impl View<'_> {
 /// The optional keys of a step, in a few words each.
 fn options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
-    options.extend(step.timeout.map(|timeout| format!("timeout {}", duration_text(timeout))));
+    options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
     options.extend(step.retry.map(|retry| counted(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")));
     options.extend(step.when.as_ref().map(|when| format!("when {}", one_line(when.text()))));
     options.extend(step.cancel_when.as_ref().map(|when| format!("cancelled when {}", one_line(when.text()))));

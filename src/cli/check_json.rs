@@ -2,7 +2,7 @@
 
 use super::check::{dependency_name, tolerate_text};
 use crate::engine::{Definition, Expression, Graph, OnFailure, Retry, Step, Tolerate};
-use crate::load::{LoadErrors, Loaded, Problem, duration_text};
+use crate::load::{LoadErrors, Loaded, Problem};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -122,8 +122,8 @@ fn workflow_view(definition: &Definition) -> WorkflowView<'_> {
         tasks: tasks.collect(),
         queues: definition.queues(),
         result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
-        deadline: definition.deadline.map(duration_text),
-        retention: definition.retention.map(duration_text),
+        deadline: definition.deadline.map(|span| span.to_string()),
+        retention: definition.retention.map(|span| span.to_string()),
     }
 }
 
@@ -134,7 +134,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         queue: step.has_queue().then_some(&*step.queue),
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
-        timeout: step.timeout.map(duration_text),
+        timeout: step.timeout.map(|span| span.to_string()),
         retry: step.retry.map(retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),
@@ -154,9 +154,9 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
 fn retry_view(retry: Retry) -> RetryView {
     RetryView {
         attempts: retry.attempts,
-        backoff: duration_text(retry.backoff),
+        backoff: retry.backoff.to_string(),
         factor: f64::from(retry.factor_milli) / 1_000.0,
-        max_backoff: duration_text(retry.max_backoff),
+        max_backoff: retry.max_backoff.to_string(),
     }
 }
 

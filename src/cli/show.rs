@@ -2,7 +2,7 @@
 
 use super::client::{Client, ClientError};
 use super::{ClientArguments, RunArguments};
-use crate::engine::JobId;
+use crate::engine::{JobId, Millis};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -212,7 +212,7 @@ pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
             .completed
             .iter()
             .find(|entry| entry.name == step.name)
-            .map_or_else(String::new, |entry| humantime::format_duration(Duration::from_micros(entry.elapsed / 1_000)).to_string());
+            .map_or_else(String::new, |entry| Millis(entry.elapsed / 1_000_000).to_string());
         let place = match (&step.children, &step.queue) {
             (Some(children), _) => {
                 format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)

@@ -1,5 +1,6 @@
 //! `test`: rehearsals of workflows, and what came of them.
 
+use crate::engine::Millis;
 use crate::rehearsal::{Outcome, rehearse};
 use serde::Serialize;
 use std::io::Write;
@@ -40,7 +41,7 @@ pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -
             writeln!(out, "{error}")?;
         }
         for test in &file.tests {
-            let took = humantime::format_duration(std::time::Duration::from_millis(test.took_ms));
+            let took = Millis(test.took_ms);
             writeln!(out, "  {:<6}  {}  ({took})", if test.passed { "ok" } else { "FAILED" }, test.name)?;
             for difference in &test.differences {
                 writeln!(out, "          {difference}")?;

@@ -63,9 +63,32 @@ pub struct FanOutKeys {
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
+impl Millis {
+    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in length.
+    pub const UNITS: [(&str, u64); 5] = [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+    /// What a duration has of whole milliseconds.
+    pub fn of(span: Duration) -> Millis {
+        Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// A duration of whole milliseconds.
+    pub fn whole(span: Duration) -> Option<Millis> {
+        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
+    }
+}
+
+/// As a workflow file writes it: `1h30m`.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(Duration::from_millis(self.0)).fmt(f)
+        let mut left = self.0;
+        for (unit, millis) in Millis::UNITS {
+            if left >= millis {
+                write!(f, "{}{unit}", left / millis)?;
+                left %= millis;
+            }
+        }
+        if self.0 == 0 { f.write_str("0s") } else { Ok(()) }
     }
 }
 

@@ -5,13 +5,10 @@ use crate::engine::Millis;
 /// The longest duration: ten years.
 pub const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
-/// The units, the largest first, in milliseconds. Months and years are missing: they differ in length.
-const UNITS: [(&str, u64); 5] = [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-
 /// A duration: one number and unit, or several, the larger unit first and each at most once.
 pub(super) fn parse(text: &str) -> Option<Millis> {
     let mut rest = text;
-    let mut units = UNITS.iter();
+    let mut units = Millis::UNITS.iter();
     let mut sum: u64 = 0;
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -23,19 +20,6 @@ pub(super) fn parse(text: &str) -> Option<Millis> {
         rest = behind;
     }
     if text.is_empty() { None } else { Some(Millis(sum)) }
-}
-
-/// As a workflow file writes it: `1h30m`.
-pub fn text(span: Millis) -> String {
-    let mut left = span.0;
-    let mut text = String::new();
-    for (unit, millis) in UNITS {
-        if left >= millis {
-            text.push_str(&format!("{}{unit}", left / millis));
-            left %= millis;
-        }
-    }
-    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -54,10 +38,10 @@ mod tests {
             ("1d2h3m4s5ms", 93_784_005),
         ] {
             assert_eq!(parse(written), Some(Millis(millis)), "{written}");
-            assert_eq!(text(Millis(millis)), written);
+            assert_eq!(Millis(millis).to_string(), written);
         }
-        assert_eq!((parse("0s"), parse("00ms"), text(Millis(0)).as_str()), (Some(Millis(0)), Some(Millis(0)), "0s"));
-        assert_eq!(text(Millis(90_000)), "1m30s");
+        assert_eq!((parse("0s"), parse("00ms"), Millis(0).to_string().as_str()), (Some(Millis(0)), Some(Millis(0)), "0s"));
+        assert_eq!(Millis(90_000).to_string(), "1m30s");
         for wrong in [
             "",
             "30",

@@ -31,7 +31,7 @@ mod values;
 mod yaml;
 
 pub use conditions::CONDITION_BYTES_MAX;
-pub use duration::{DURATION_MAX, text as duration_text};
+pub use duration::DURATION_MAX;
 pub use json_schema::json_schema;
 pub use report::Problem;
 pub use singular::singular;

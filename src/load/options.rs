@@ -6,7 +6,7 @@ use super::report::Report;
 use super::schema::Place;
 use super::values::{Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number};
 use super::yaml::{Entry, Position, Scalar, Value};
-use super::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX, duration};
+use super::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX};
 use crate::engine::words::quoted;
 use crate::engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
             Some(entry) => (entry.place(), ""),
             None => (fields.get("backoff").unwrap_or(entry).place(), ", its default"),
         };
-        let message = format!("\"maxBackoff\" is {}{from}, less than the \"backoff\" of {}", duration::text(max), duration::text(backoff));
+        let message = format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
         report.error(at, message);
     }
     Some(Retry { attempts: attempts?, backoff: backoff?, factor_milli: factor_milli?, max_backoff: max_backoff? })

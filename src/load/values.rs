@@ -159,7 +159,7 @@ pub(super) fn span(entry: &Entry, least: Millis, report: &mut Report) -> Option<
     let objection = match &entry.value.value {
         Value::Scalar(Scalar::Text, text) => match duration::parse(text) {
             Some(span) if span < least => "; it must be more than 0".to_owned(),
-            Some(span) if span > DURATION_MAX => format!("; the longest is {}", duration::text(DURATION_MAX)),
+            Some(span) if span > DURATION_MAX => format!("; the longest is {DURATION_MAX}"),
             Some(span) => return Some(span),
             None => "; write whole numbers with the units d, h, m, s or ms, the larger unit first".to_owned(),
         },

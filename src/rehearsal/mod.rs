@@ -10,7 +10,7 @@
 mod script;
 mod stage;
 
-use crate::engine::{Definition, Job, JobId, Message, StepIndex};
+use crate::engine::{Definition, Job, JobId, Message, Millis, StepIndex};
 use crate::load::{self, LoadErrors};
 use script::{Expect, File, Test};
 use serde::Serialize;
@@ -149,7 +149,7 @@ fn differences(stage: &Stage, id: JobId, expect: &Expect) -> Vec<String> {
     if let Some(took) = &expect.took {
         let came = i64::try_from(took.0.as_nanos()).unwrap_or(i64::MAX);
         if (stage.elapsed_ns() - came).abs() >= 1_000_000 {
-            compare("virtual time".to_owned(), took.to_string().into(), humantime::format_duration(stage.elapsed()).to_string().into());
+            compare("virtual time".to_owned(), took.to_string().into(), Millis::of(stage.elapsed()).to_string().into());
         }
     }
     found

@@ -1,5 +1,6 @@
 //! What a test file may say.
 
+use crate::engine::Millis;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -142,7 +143,7 @@ pub(super) struct Span(pub(super) Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(f)
+        Millis::of(self.0).fmt(f)
     }
 }
 

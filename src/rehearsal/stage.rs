@@ -3,7 +3,7 @@
 use super::script::{Act, Acts, Test, Told, UserAct};
 use super::value;
 use crate::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Objection, Operation, Origin, Reply, StepIndex,
+    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Millis, Objection, Operation, Origin, Reply, StepIndex,
     Timestamp,
 };
 use serde_json::Value;
@@ -236,7 +236,7 @@ impl<'t> Stage<'t> {
 
     fn tell(&mut self, text: String) {
         if self.story.len() < STORY_LINES_MAX {
-            let at = humantime::format_duration(Duration::from_millis(u64::try_from((self.now.0 - BEGIN_NS) / 1_000_000).unwrap_or_default()));
+            let at = Millis(u64::try_from((self.now.0 - BEGIN_NS) / 1_000_000).unwrap_or_default());
             self.story.push(format!("{at:>12}  {text}"));
         }
     }

@@ -66,6 +66,16 @@ fn each_difference_is_told() {
 }
 
 #[test]
+fn durations_are_told_as_files_write_them() {
+    let workflow = "workflows: [ { name: w, deadline: 90d, steps: [ { name: a, external: true } ] } ]";
+    let test = "{ workflows: [ order.yaml ], tests: [ { name: t, expect: { state: failed, reason: deadline of 90d, took: 89d } } ] }";
+    let (_folder, path) = written(workflow, test);
+    let outcomes = rehearse(&path).expect("it runs");
+    assert_eq!(outcomes[0].differences, [r#"virtual time: expected "89d", came to "90d""#]);
+    assert!(outcomes[0].story.iter().any(|line| line.contains("90d")), "{:?}", outcomes[0].story);
+}
+
+#[test]
 fn mistakes_of_a_test_file_are_refused_with_their_place() {
     let refused = |tests: &str| {
         let (_folder, path) = written(ONE, tests);
