@@ -48,7 +48,7 @@ pub struct AmqpSection {
 }
 
 /// The types that the reply queue may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplyQueueType {
     /// A classic queue with an exclusive consumer.
@@ -77,6 +77,7 @@ pub struct JournalSettings {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct HttpSettings {
+    #[serde(deserialize_with = "address_to_listen_on")]
     pub listen: SocketAddr,
     pub token: Secret,
     pub insecure: bool,
@@ -155,7 +156,7 @@ pub struct LogSettings {
 }
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people on a terminal, JSON otherwise.
@@ -166,16 +167,47 @@ pub enum LogFormat {
     Json,
 }
 
+/// One of some words.
+fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)], expected: &str) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    found.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is none, expected {expected}")))
+}
+
+impl<'de> Deserialize<'de> for ReplyQueueType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one_of(deserializer, &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)], "classic or quorum")
+    }
+}
+
+impl<'de> Deserialize<'de> for LogFormat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
+        one_of(deserializer, &words, "auto, human or json")
+    }
+}
+
+fn address_to_listen_on<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is none, expected an IP address and port, such as 127.0.0.1:8088")))
+}
+
 /// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Millis::whole(self.0) {
+            Some(millis) => millis.fmt(f),
+            None => humantime::format_duration(self.0).fmt(f),
+        }
+    }
+}
+
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match Millis::whole(self.0) {
-            Some(millis) => serializer.collect_str(&millis),
-            None => serializer.collect_str(&humantime::format_duration(self.0)),
-        }
+        serializer.collect_str(self)
     }
 }
 
@@ -326,6 +358,13 @@ impl Settings {
         }
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > 255 {
             return refuse("amqp.reply_queue must have 1 to 255 bytes".to_owned());
+        }
+        let AmqpSection { heartbeat, reconnect_min, reconnect_max, .. } = &self.amqp;
+        if heartbeat.0.subsec_nanos() > 0 || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs()) {
+            return refuse(format!("amqp.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s", u16::MAX));
+        }
+        if reconnect_min.0 > reconnect_max.0 {
+            return refuse(format!("amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: expected no more than that"));
         }
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse("events.exchange needs a broker: set amqp.server, or leave it empty".to_owned());
