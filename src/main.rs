@@ -31,19 +31,20 @@ fn main() -> ExitCode {
         Command::Check { files, json } => match cli::check::check(&files, json, &mut out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
-            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+            Err(error) => not_written(&error),
         },
         Command::Schema => match cli::schema(&mut out) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+            Err(error) => not_written(&error),
         },
         Command::Test { files, verbose, json } => match cli::test::test(&files, verbose, json, &mut out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
-            Err(error) => failed(&error.to_string(), ExitCode::FAILURE),
+            Err(error) => not_written(&error),
         },
         Command::Client(command) => match cli::client(command, &mut out) {
             Ok(code) => code,
+            Err(ClientError::Output(error)) => not_written(&error),
             Err(error) => {
                 let code = match error {
                     ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
@@ -54,6 +55,11 @@ fn main() -> ExitCode {
             }
         },
     }
+}
+
+/// Standard output is closed or full. A reader that has what it wanted (`| head`) is no failure.
+fn not_written(error: &std::io::Error) -> ExitCode {
+    if cli::is_closed_pipe(error) { ExitCode::SUCCESS } else { failed(&format!("cannot write: {error}"), ExitCode::FAILURE) }
 }
 
 fn failed(error: &str, code: ExitCode) -> ExitCode {

@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use crate::actors::shared::Shared;
 use crate::engine::id::InvalidJobId;
-use crate::engine::words::did_you_mean;
+use crate::engine::words::{did_you_mean, quoted};
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::status_query::{NEWEST, StatusFilter, StatusRow};
 use crate::journal::{JobNumber, JournalError, Reader};
@@ -36,7 +36,7 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
     };
     let definition = shared.definitions().get(&workflow).cloned();
     let names: Vec<String> = columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
-    let filter = StatusFilter { job: asked.job, state: asked.state, steps: asked.steps(&columns, &names)? };
+    let filter = StatusFilter { job: asked.job, state: asked.state, steps: asked.steps(&workflow, &columns, &names)? };
     let is_csv = wants_csv(&request);
     let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
     let reader = shared.reader.clone();
@@ -101,13 +101,13 @@ impl Asked {
     }
 
     /// The columns of the steps that are asked for, and the status of each.
-    fn steps(&self, columns: &[String], names: &[String]) -> Result<Vec<(String, String)>, Problem> {
+    fn steps(&self, workflow: &str, columns: &[String], names: &[String]) -> Result<Vec<(String, String)>, Problem> {
         let column = |(key, step, status): &(String, String, String)| match names.iter().position(|name| name == step) {
             Some(at) => Ok((columns[at].clone(), status.clone())),
             None => {
-                let others = ["vhost", "job", "state", "limit", "cursor"];
+                let others = ["vhost", "job", "state", "limit", "cursor"].into_iter().filter(|_| key == step);
                 let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
-                Err(Problem::malformed(format!("{key:?} in the query is no step of this workflow{hint}")))
+                Err(Problem::malformed(format!("{workflow} has no step {}{hint} (its steps: {})", quoted(step), names.join(", "))))
             }
         };
         self.steps.iter().map(column).collect()

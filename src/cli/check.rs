@@ -230,7 +230,7 @@ fn joined<'a>(words: impl Iterator<Item = &'a str>) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-fn counted(count: usize, noun: &str) -> String {
+pub(super) fn counted(count: usize, noun: &str) -> String {
     match count {
         0 => format!("no {noun}s"),
         1 => format!("1 {noun}"),

@@ -3,7 +3,7 @@
 use super::ClientArguments;
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
-use ureq::http::Response;
+use ureq::http::{Response, StatusCode, Uri};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
@@ -29,6 +29,18 @@ pub enum ClientError {
     /// Standard output is closed or full.
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
+}
+
+/// Whether output has ended because its reader has what it wanted, as `head` does.
+pub fn is_closed_pipe(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::BrokenPipe
+}
+
+/// Reads the address of a manager: the argument `--server`.
+pub(super) fn address(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/')) && text.parse::<Uri>().is_ok();
+    if is_address { Ok(text.to_owned()) } else { Err(format!("{text:?} is no address: expected http://host:port")) }
 }
 
 /// A manager's API.
@@ -112,7 +124,8 @@ impl Client {
             return Ok(text);
         }
         let detail = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
-        Err(ClientError::Refused(format!("{}: {}", response.status(), detail.unwrap_or(text))))
+        let hint = if response.status() == StatusCode::UNAUTHORIZED { "; give it with --token or WORKFLOW_MANAGER_TOKEN" } else { "" };
+        Err(ClientError::Refused(format!("{}: {}{hint}", response.status(), detail.unwrap_or(text))))
     }
 }
 

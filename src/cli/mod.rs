@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-pub use client::ClientError;
+pub use client::{ClientError, is_closed_pipe};
 pub use status::Filter;
 
 /// Coordinates jobs over independent workers through a message bus.
@@ -288,7 +288,7 @@ pub struct StatusArguments {
 #[derive(Args, Debug)]
 pub struct ClientArguments {
     /// The manager's address
-    #[arg(long, value_name = "URL", env = "WORKFLOW_MANAGER_URL", default_value = "http://127.0.0.1:8088")]
+    #[arg(long, value_name = "URL", env = "WORKFLOW_MANAGER_URL", default_value = "http://127.0.0.1:8088", value_parser = client::address)]
     pub server: String,
     /// The manager's token
     #[arg(long, env = "WORKFLOW_MANAGER_TOKEN", hide_env_values = true, default_value = "")]

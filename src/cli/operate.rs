@@ -1,5 +1,6 @@
 //! Operations on jobs: one, or all that a filter finds.
 
+use super::check::counted;
 use super::client::{Client, ClientError};
 use super::show::{message, parse, table};
 use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments};
@@ -70,6 +71,11 @@ pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArgumen
     let client = Client::new(&arguments.client);
     let step = step.map(|step| ("step".to_owned(), step.to_owned()));
     let Some(id) = arguments.id else {
+        let FilterArguments { workflow, state, status, after, before, limit: _ } = &arguments.filter;
+        if workflow.is_none() && state.is_none() && status.is_empty() && after.is_none() && before.is_none() {
+            let text = format!("{word} needs a job's id, or a filter for several: --workflow, --state, --status, --after or --before");
+            return Err(ClientError::Usage(text));
+        }
         return all(word, step, arguments, &client, out);
     };
     let body = match word {
@@ -110,9 +116,9 @@ fn all(
     }
     if arguments.dry_run {
         print(&bulk.jobs, out)?;
-        writeln!(out, "{word}: {} jobs would be asked; nothing was done", bulk.matched)?;
+        writeln!(out, "{word}: {} would be asked; nothing was done", counted(bulk.matched, "job"))?;
     } else {
-        writeln!(out, "{word}: {} of {} jobs done, {} refused", bulk.done, bulk.matched, bulk.refused)?;
+        writeln!(out, "{word}: {} of {} done, {} refused", bulk.done, counted(bulk.matched, "job"), bulk.refused)?;
         for refusal in &bulk.refusals {
             writeln!(out, "  {}", refusal.reason)?;
         }

@@ -76,6 +76,9 @@ struct ListAnswer {
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_LONGEST: Duration = Duration::from_millis(500);
 
+/// The exit code of a command that Ctrl-C has ended, as shells have it.
+const EXIT_INTERRUPTED: i32 = 130;
+
 /// Jobs listed for one workflow.
 const LISTED_MAX: u32 = 1_000;
 
@@ -90,7 +93,15 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
         writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let job = follow(&client, &id)?;
+    if !arguments.client.json {
+        tell(&format!("job {id}"));
+    }
+    tell_when_interrupted(id.clone());
+    let job = follow(&client, &id).inspect_err(|error| {
+        if matches!(error, ClientError::Unreachable { .. }) {
+            tell(&goes_on(&id));
+        }
+    })?;
     let result =
         job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
     if arguments.client.json {
@@ -103,6 +114,27 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     Err(ClientError::Refused(format!("job {id} is {}: {}", job.state, job.reason.unwrap_or_default())))
+}
+
+fn goes_on(id: &str) -> String {
+    format!("job {id} goes on: workflow-manager watch {id}")
+}
+
+/// Says something that is no result: on standard error.
+fn tell(text: &str) {
+    // With standard error closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Ctrl-C ends the following, not the job.
+fn tell_when_interrupted(id: String) {
+    std::thread::spawn(move || {
+        let interrupted = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
+        if interrupted.is_ok() {
+            tell(&format!("\n{}", goes_on(&id)));
+            std::process::exit(EXIT_INTERRUPTED);
+        }
+    });
 }
 
 pub(super) fn message(argument: &str) -> Result<String, ClientError> {

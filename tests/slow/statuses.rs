@@ -158,7 +158,7 @@ fn over_http_they_are_filtered_and_paged() {
     api.get("/api/status/job-aplication").expect_problem(404, &["did you mean \"job-application\""]);
     api.get("/api/status/job-application?vhost=other").expect_problem(404, &["other/job-application"]);
     api.get("/api/status/job-application?backgroundcheck=FAILED").expect_problem(400, &["backgroundcheck", "did you mean \"background-check\""]);
-    api.get("/api/status/job-application?step.vhost=1").expect_problem(400, &["step.vhost"]);
+    api.get("/api/status/job-application?step.vhost=1").expect_problem(400, &["no step \"vhost\""]);
     api.get("/api/status/job-application?state=done").expect_problem(400, &["done", "completed"]);
     for wrong in ["limit=0", "limit=10001", "limit=many", "cursor=x", "job=1", "state=failed&state=failed", "updated=now"] {
         api.get(&format!("/api/status/job-application?{wrong}")).expect_problem(400, &[wrong.split_once('=').unwrap().0]);

@@ -1,8 +1,9 @@
 //! What a person gets wrong, and what the daemon and the command line then say: nothing is done that was not asked for.
 
 use serde_json::json;
+use std::process::{Command, Stdio};
 
-use crate::harness::{Daemon, Ran, Setup, command, run};
+use crate::harness::{Daemon, Ran, Setup, command, eventually, free_port, run, when};
 
 const IDLE: &str = "workflows: [ { name: idle, steps: [ { name: by-hand, external: true } ] } ]";
 
@@ -123,4 +124,96 @@ fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
     let alone =
         start("workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, { name: b, steps: [ { name: x, external: true } ] } ]");
     assert!(!alone.log().contains("no broker is set"), "{}", alone.log());
+}
+
+// ---- run ---------------------------------------------------------------------------------------------------------
+
+/// `run` under way, once its job is there: the process, and the job's id.
+fn follow(daemon: &Daemon, stderr: &std::path::Path) -> (std::process::Child, String) {
+    let mut following = command();
+    following.args(["run", "idle", "--server", &daemon.url()]).stdin(Stdio::null()).stdout(Stdio::null());
+    let child = following.stderr(std::fs::File::create(stderr).unwrap()).spawn().unwrap();
+    let id = eventually("the job is there", || {
+        let ids = daemon.api.get("/api/workflow/idle").expect(200).ids("running");
+        ids.first().copied().ok_or("no job")
+    });
+    let told = format!("job {id}\n");
+    eventually("its id is told", || {
+        let text = std::fs::read_to_string(stderr).unwrap();
+        when(text.starts_with(&told), text)
+    });
+    (child, id.to_string())
+}
+
+#[test]
+fn run_tells_the_id_at_once_and_that_the_job_goes_on() {
+    let mut daemon = start(IDLE);
+    let stderr = daemon.dir().join("stderr");
+    let (mut child, id) = follow(&daemon, &stderr);
+    assert!(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let goes_on = |id: &str| format!("job {id} goes on: workflow-manager watch {id}");
+    assert!(std::fs::read_to_string(&stderr).unwrap().contains(&goes_on(&id)));
+    assert_eq!(client(&daemon, &["cancel", &id]).code, Some(0));
+
+    let (mut child, id) = follow(&daemon, &stderr);
+    daemon.kill();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    let told = std::fs::read_to_string(&stderr).unwrap();
+    assert!(told.contains(&goes_on(&id)) && told.contains("cannot reach the manager"), "{told}");
+    daemon.start_again();
+    let detached = client(&daemon, &["run", "idle", "--detach"]);
+    assert!(detached.code == Some(0) && detached.stderr.is_empty(), "{detached}");
+}
+
+// ---- the client's arguments --------------------------------------------------------------------------------------
+
+#[test]
+fn the_client_says_what_it_needs() {
+    let daemon = Setup::new("", IDLE).set("http.token", "sesame").start();
+    let with_token = |arguments: &[&str]| client(&daemon, &[arguments, &["--token", "sesame"]].concat());
+    for (ran, code, words) in [
+        (with_token(&["cancel"]), 2, &["id", "--workflow", "--state"][..]),
+        (with_token(&["rerun", "--step", "by-hand"]), 2, &["id", "--workflow"]),
+        (client(&daemon, &["jobs"]), 1, &["--token", "WORKFLOW_MANAGER_TOKEN"]),
+        (with_token(&["status", "idle", "--filter", "x=1"]), 1, &["no step \"x\"", "by-hand"]),
+        (run(command().args(["jobs", "--server", "127.0.0.1:8088"])), 2, &["127.0.0.1:8088", "is no address: expected http://host:port"]),
+        (run(command().args(["jobs"]).env("WORKFLOW_MANAGER_URL", "localhost")), 2, &["is no address: expected http://host:port"]),
+    ] {
+        assert_eq!(ran.code, Some(code), "{ran}");
+        assert!(words.iter().all(|word| ran.stderr.contains(word)), "{words:?}: {ran}");
+    }
+    let id = daemon.api.create("idle", "{}");
+    let dry = with_token(&["cancel", "--workflow", "idle", "--dry-run"]);
+    assert!(dry.stdout.contains(&id.to_string()) && dry.stdout.contains("cancel: 1 job would be asked; nothing was done"), "{dry}");
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let program = env!("CARGO_BIN_EXE_workflow-manager");
+    // Standard output is closed by its reader before anything is written.
+    let ran = run(Command::new("bash").args(["-c", &format!("(sleep 0.5; '{program}' schema; echo \"code $?\" >&2) | true")]));
+    assert_eq!(ran.stderr, "code 0\n", "{ran}");
+}
+
+// ---- settings ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn wrong_settings_are_told_with_what_is_expected() {
+    for (setting, value, words) in [
+        ("http.listen", "foo", &["foo", "an IP address and port, such as 127.0.0.1:8088"][..]),
+        ("amqp.reply_queue_type", "stream", &["reply_queue_type", "stream", "classic or quorum"]),
+        ("log.format", "xml", &["format", "xml", "auto, human or json"]),
+        ("amqp.heartbeat", "500ms", &["amqp.heartbeat is 500ms", "whole seconds"]),
+        ("amqp.heartbeat", "1500ms", &["amqp.heartbeat is 1s500ms", "whole seconds"]),
+        ("amqp.reconnect_min", "1m", &["amqp.reconnect_min is 1m", "amqp.reconnect_max is 30s"]),
+    ] {
+        let refused = run(command().args(["serve", "--print-settings"]).env(crate::harness::variable(setting), value));
+        assert_eq!(refused.code, Some(1), "{setting}: {refused}");
+        assert!(words.iter().all(|word| refused.stderr.contains(word)), "{words:?}: {refused}");
+    }
+    let flag = run(command().args(["serve", "--listen", "foo", "--print-settings"]));
+    assert!(flag.code == Some(1) && flag.stderr.contains("such as 127.0.0.1:8088"), "{flag}");
+    let port = format!("127.0.0.1:{}", free_port());
+    assert_eq!(run(command().args(["serve", "--listen", &port, "--print-settings"])).code, Some(0));
 }
