@@ -2,7 +2,7 @@
 
 use super::Problem;
 use super::jobs::{job_id, read, unknown_job, with_jobs};
-use super::query::Query;
+use super::query::{self, Query};
 use crate::actors::events::{Event, Subject};
 use crate::actors::feeds::{Batch, Feed, Wanted};
 use crate::actors::job::JobInput;
@@ -26,6 +26,7 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
         Some("step") => Some(Subject::Step),
         Some(other) => return Err(Problem::malformed(format!("kind is {other:?}, expected job or step"))),
     };
+    query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = match &workflow {
         Some(name) => Some(with_jobs(&shared, name, vhost.as_deref()).await?),
         None => None,

@@ -144,6 +144,7 @@ impl Asked {
                 },
             }
         }
+        query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
         if let Some(name) = workflow {
             asked.filter.workflow = Some(with_jobs(shared, &name, vhost.as_deref()).await?);
         }

@@ -66,6 +66,11 @@ pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), P
     }
 }
 
+/// Refuses a parameter that means nothing without another.
+pub(super) fn refuse_alone(key: &str, is_given: bool, other: &str, has_other: bool) -> Result<(), Problem> {
+    if is_given && !has_other { Err(Problem::malformed(format!("{key} needs {other}"))) } else { Ok(()) }
+}
+
 /// How far back a list goes, in minutes.
 pub(super) fn minutes(key: &str, text: &str) -> Result<u64, Problem> {
     text.parse().map_err(|_| Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number")))

@@ -63,6 +63,8 @@ fn parameters_that_a_call_does_not_know_are_refused() {
         ("/api/workflows?x=1", &["unknown parameter \"x\"", "all"]),
         ("/api/jobs?foo=1", &["unknown parameter \"foo\"", "limit, cursor"]),
         ("/api/events?wrkflow=x", &["did you mean \"workflow\"?"]),
+        ("/api/jobs/search?vhost=v", &["vhost needs workflow"]),
+        ("/api/events?vhost=v", &["vhost needs workflow"]),
         ("/api/jobs/search?dryRun=true", &["unknown parameter \"dryRun\""]),
         ("/api/jobs/search?step=by-hand", &["unknown parameter \"step\""]),
         ("/api/jobs/search?stat=running", &["did you mean \"state\"?"]),
