@@ -3,6 +3,7 @@
 use serde_json::json;
 use std::process::{Command, Stdio};
 
+use crate::amqp::Broker;
 use crate::harness::{Daemon, Ran, Setup, command, eventually, free_port, run, when};
 
 const IDLE: &str = "workflows: [ { name: idle, steps: [ { name: by-hand, external: true } ] } ]";
@@ -218,4 +219,18 @@ fn wrong_settings_are_told_with_what_is_expected() {
     assert!(flag.code == Some(1) && flag.stderr.contains("such as 127.0.0.1:8088"), "{flag}");
     let port = format!("127.0.0.1:{}", free_port());
     assert_eq!(run(command().args(["serve", "--listen", &port, "--print-settings"])).code, Some(0));
+}
+
+// ---- the log -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_broker_without_tls_is_told_apart_and_numbers_in_the_log_are_numbers() {
+    let server = Broker::shared().url("/").replace("amqp://", "amqps://");
+    let daemon = Setup::new(&server, IDLE).launch();
+    daemon.await_log(&["not with TLS", "amqp instead of amqps"]);
+    daemon.await_log(&["not publishing step messages"]);
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("not publishing step messages")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert!(line["retry_in_ms"].is_u64(), "{line}");
 }

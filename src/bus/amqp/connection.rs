@@ -89,6 +89,9 @@ impl Address {
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
                 format!("{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?", self.host())
             }
+            ErrorKind::IOError(why) if why.to_string().contains("InvalidContentType") => {
+                format!("{} answers, and not with TLS ({why}): is it amqp instead of amqps, or another port (with TLS 5671)?", self.host())
+            }
             ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
             ErrorKind::ParsingError(_) => {
                 format!("{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP port (5672, with TLS 5671)?", self.host())

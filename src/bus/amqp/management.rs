@@ -3,6 +3,7 @@
 
 use super::connection::Pauses;
 use super::{AmqpError, Common};
+use crate::engine::Millis;
 use base64::Engine;
 use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -95,7 +96,7 @@ pub(super) async fn keep_policy(common: Rc<Common>) {
 async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
     while let Err(reason) = wanted.in_background(Wanted::set).await {
         let pause = pauses.next();
-        tracing::warn!(reason, retry_in_ms = pause.as_millis(), "the dead-letter policy cannot be set");
+        tracing::warn!(reason, retry_in_ms = Millis::of(pause).0, "the dead-letter policy cannot be set");
         tokio::time::sleep(pause).await;
     }
     tracing::info!(policy = wanted.reply_queue, queues = wanted.queues.len(), "the dead-letter policy is set");

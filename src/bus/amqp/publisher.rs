@@ -8,6 +8,7 @@ use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
 use super::{Common, Phase, Side, reached};
 use crate::bus::{BusEvent, BusMessage, CallerAnswer, Notice, StepMessage};
+use crate::engine::Millis;
 use futures_util::StreamExt;
 use lapin::Event;
 use lapin::protocol::AMQPSoftError;
@@ -67,7 +68,7 @@ pub(super) async fn run(
         };
         let End::Lost(reason) = end else { break };
         let pause = pauses.next();
-        tracing::warn!(server = %common.address, reason, retry_in_ms = pause.as_millis(), "not publishing step messages");
+        tracing::warn!(server = %common.address, reason, retry_in_ms = Millis::of(pause).0, "not publishing step messages");
         common.board.down(Side::Publisher, &reason);
         tokio::select! {
             () = reached(&mut phases, Phase::EndPublishing) => break,
@@ -261,7 +262,7 @@ impl Publisher {
         } else {
             (self.common.sink)(BusEvent::Noted(Notice::Refused));
             let pause = REFUSED_PAUSE.saturating_mul(1 << held.refusals.min(16)).min(self.common.settings.reconnect_max);
-            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), retry_in_ms = pause.as_millis(), "the broker does not take it: its queue may be full");
+            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), retry_in_ms = Millis::of(pause).0, "the broker does not take it: its queue may be full");
             held.refusals += 1;
             self.backlog.delayed.insert((Instant::now() + pause, id), held);
         }
@@ -319,7 +320,7 @@ impl Publisher {
         if held.kills == KILLS_MAX {
             tracing::error!(
                 %job, step, attempt, %queue, bytes, bytes_max = link.body_bytes_max, %error,
-                retry_in_ms = pause.as_millis(),
+                retry_in_ms = Millis::of(pause).0,
                 "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
             );
         }
@@ -379,7 +380,7 @@ impl Publisher {
     }
 
     fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
-        tracing::warn!(%queue, reason, retry_in_ms = QUEUE_PAUSE.as_millis(), "the queue cannot be used");
+        tracing::warn!(%queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "the queue cannot be used");
         link.states.insert(queue.clone(), QueueState::Refused);
         self.numbers += 1;
         link.looks_again.insert((Instant::now() + QUEUE_PAUSE, self.numbers), queue);

@@ -6,6 +6,7 @@
 use super::connection::{self, Address, Pauses, channel_error};
 use super::queues::short;
 use super::{AmqpError, AmqpSettings};
+use crate::engine::Millis;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -147,7 +148,7 @@ impl Publishing {
                 Err(reason) => reason,
             };
             let pause = self.pauses.next();
-            tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = pause.as_millis(), "not publishing events");
+            tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
             tokio::select! {
                 _ = is_closing.wait_for(|closing| *closing) => break,
                 () = tokio::time::sleep(pause) => {}
