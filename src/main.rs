@@ -75,7 +75,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::set_up_logs(&settings.log)?;
-    let loaded = load::load_files(&settings.workflows)?;
+    let loaded = load::load_to_serve(&settings.workflows, &settings.amqp.reply_queue)?;
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
     }

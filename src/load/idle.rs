@@ -57,6 +57,8 @@ pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Re
     let (noun, verb) = if names.len() == 1 { ("step", "has") } else { ("steps", "have") };
     report.advise(
         draft.name.as_ref().map_or(draft.at, |name| name.at),
-        format!("the {noun} {list} {verb} no \"timeout\": a worker that takes a message and dies before it replies is noticed by nothing else"),
+        format!(
+            "the {noun} {list} {verb} no \"timeout\": a worker that acknowledges a message and dies before it replies is noticed by nothing else"
+        ),
     );
 }

@@ -6,14 +6,16 @@
 //!           `values`, `duration`: single values; `options`: the optional keys of a step; `singular`: item keys)
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions (`conditions`), keys that do
 //!           not go together (`idle`)
+//! calls     which workflow asks for jobs of which: circles
 //! here      files → definitions, one for each virtual host; what concerns several workflows or files
 //! ```
 //!
-//! `json_schema` says to editors what `schema` and `values` say here.
+//! `misfit` says what is wrong with files of other shapes. `json_schema` says to editors what `schema` and `values` say here.
 //!
 //! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are limited, so that any file is
 //! loaded or refused in bounded time and memory.
 
+mod calls;
 mod conditions;
 mod cycles;
 mod duration;
@@ -21,6 +23,7 @@ mod fields;
 mod graph;
 mod idle;
 mod json_schema;
+mod misfit;
 mod options;
 mod read;
 mod report;
@@ -39,6 +42,7 @@ pub use yaml::{NESTING_MAX, VALUES_MAX};
 
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
+use calls::Call;
 use conditions::Conditions;
 use read::WorkflowDraft;
 use report::Report;
@@ -118,7 +122,10 @@ impl fmt::Display for LoadErrors {
 ///
 /// All problems of all files; nothing is loaded if there is one.
 pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
-    let mut loading = Loading::default();
+    load(paths, Loading::default())
+}
+
+fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
     for path in paths {
         let mut report = Report::new(&path.display().to_string());
         match read_file(path) {
@@ -130,6 +137,15 @@ pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
         }
     }
     loading.finish()
+}
+
+/// As [`load_files`], for a manager whose replies wait in `reply_queue`: no step can send its messages there.
+///
+/// # Errors
+///
+/// All problems of all files; nothing is loaded if there is one.
+pub fn load_to_serve(paths: &[PathBuf], reply_queue: &str) -> Result<Loaded, LoadErrors> {
+    load(paths, Loading { reply_queue: Some(reply_queue.to_owned()), ..Loading::default() })
 }
 
 /// Loads the text of a workflow file; `file` names it in problems.
@@ -163,7 +179,7 @@ pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadE
                 line: usize::try_from(at.line()).unwrap_or_default(),
                 column: usize::try_from(at.column()).unwrap_or_default(),
             });
-            Mistake::new(at, error.to_string())
+            Mistake::new(at, misfit::explained(&error))
         })
     });
     data.map_err(|mistake| {
@@ -182,6 +198,10 @@ struct Loading {
     declared: HashMap<String, (String, Position)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
+    /// Where the manager's replies wait, if that is known.
+    reply_queue: Option<String>,
+    /// Steps that ask for jobs of other workflows.
+    calls: Vec<Call>,
 }
 
 impl Loading {
@@ -217,6 +237,9 @@ impl Loading {
                 ),
             );
         }
+        if let Some(reply_queue) = &self.reply_queue {
+            calls::refuse_queue(draft, reply_queue, report);
+        }
         let vhosts = if draft.vhosts.is_empty() { vec![String::new()] } else { draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect() };
         self.steps = self.steps.saturating_add(graphs.iter().map(|graph| graph.steps.len()).sum::<usize>().saturating_mul(vhosts.len()));
         if self.steps > STEPS_IN_ALL_MAX {
@@ -242,6 +265,7 @@ impl Loading {
                 report.error(name.at, message);
             }
             self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
+            self.calls.extend(calls::of(draft, &definition, &report.file));
             if report.errors.is_empty() {
                 self.definitions.push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
             }
@@ -249,7 +273,8 @@ impl Loading {
         report.leave();
     }
 
-    fn finish(self) -> Result<Loaded, LoadErrors> {
+    fn finish(mut self) -> Result<Loaded, LoadErrors> {
+        calls::warn_of_circles(&self.calls, &mut self.reports);
         let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
         for report in self.reports {
             errors.extend(report.errors);

@@ -234,3 +234,12 @@ fn a_broker_without_tls_is_told_apart_and_numbers_in_the_log_are_numbers() {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert!(line["retry_in_ms"].is_u64(), "{line}");
 }
+
+#[test]
+fn a_step_on_the_reply_queue_is_refused() {
+    let workflows = "workflows: [ { name: w, steps: [ { name: a, queue: replies-here } ] } ]";
+    let mut refused = Setup::new("", workflows).set("amqp.reply_queue", "replies-here").spawn();
+    assert!(!refused.await_end().success());
+    let log = refused.log();
+    assert!(log.contains("workflows.yaml:1:") && log.contains("replies-here") && log.contains("amqp.reply_queue"), "{log}");
+}

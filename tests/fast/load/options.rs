@@ -190,7 +190,7 @@ workflows:
             r#"f:4:56: workflow "w", step "a": "priority" has no effect: an external step sends no message"#,
             r#"f:5:30: workflow "w", step "b": no reply reports one of these: a "statusKey" is missing; without it only progress messages do"#,
             r#"f:5:55: workflow "w", step "b": "skippedStatus" has no effect: only a step with a "when" is skipped"#,
-            r#"f:2:11: workflow "w": the step "b" has no "timeout": a worker that takes a message and dies before it replies is noticed by nothing else"#,
+            r#"f:2:11: workflow "w": the step "b" has no "timeout": a worker that acknowledges a message and dies before it replies is noticed by nothing else"#,
         ]
     );
     assert_eq!(loaded.definitions[0].queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(), ["b", "c"]);
@@ -207,7 +207,7 @@ fn missing_timeouts_are_advised_once_for_each_graph() {
     assert_eq!(
         advice,
         [
-            r#"the steps "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9" and 2 more have no "timeout": a worker that takes a message and dies before it replies is noticed by nothing else"#
+            r#"the steps "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9" and 2 more have no "timeout": a worker that acknowledges a message and dies before it replies is noticed by nothing else"#
         ]
     );
     let (valid, shown) = checked(&text, false);
@@ -269,4 +269,29 @@ warning: f.yaml:6:102: workflow \"w\", step \"a\": \"priority\" works";
         ])
     );
     assert_eq!(workflow["tasks"][0]["tolerate"], "2.5%");
+}
+
+#[test]
+fn workflows_that_call_each_other_in_a_circle_get_a_warning() {
+    let text = "\
+workflows:
+  - name: own
+    steps: [ { name: again, queue: workflow.own } ]
+  - name: a
+    tasks: [ { name: t, itemListKey: xs, steps: [ { name: to-b, queue: workflow.b } ] } ]
+    steps: [ { name: each, task: t } ]
+  - name: b
+    steps: [ { name: x }, { name: to-a, queue: workflow.a } ]
+  - name: ends
+    steps: [ { name: again, queue: workflow.ends, when: job.n > 0 }, { name: out, queue: workflow.own }, { name: by-hand, external: true, queue: workflow.ends } ]
+";
+    let loaded = load_text("f", text).expect("valid");
+    let told: Vec<String> = loaded.warnings.iter().map(ToString::to_string).filter(|warning| warning.contains("for ever")).collect();
+    assert_eq!(
+        told,
+        [
+            r#"f:3:36: workflow "own", step "again": the workflow calls itself: each of its jobs asks for another one, for ever; a "when" can end it"#,
+            r#"f:5:72: workflow "a", step "to-b": workflows call each other in a circle, "a" → "b" → "a": each job asks for another one, for ever; a "when" can end it"#,
+        ]
+    );
 }

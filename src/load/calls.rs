@@ -1,0 +1,120 @@
+//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>` (SPEC §4). Which workflow calls which, and whether
+//! that ever ends.
+
+use super::cycles::cycles;
+use super::read::{StepDraft, WorkflowDraft};
+use super::report::Report;
+use super::values::Word;
+use super::yaml::Position;
+use crate::engine::Definition;
+use crate::engine::words::quoted;
+use std::collections::HashMap;
+
+/// What stands before a workflow's name in the name of its queue; `bus::workflow_queue` says the same.
+const QUEUE_PREFIX: &str = "workflow.";
+
+/// The most circles that are told.
+const CIRCLES_MAX: usize = 10;
+
+/// A step whose messages ask for jobs of a workflow, without a condition.
+pub(super) struct Call {
+    file: String,
+    at: Position,
+    /// The workflow of the step, by its full name.
+    from: String,
+    /// The queue, with the virtual host before it.
+    queue: String,
+    step: String,
+}
+
+/// The queue that a step's messages go to, and where it is written.
+fn queue(step: &StepDraft) -> Option<&Word> {
+    let sends = step.task.is_none() && !step.options.external.is_some_and(|(external, _)| external);
+    step.queue.as_ref().or(step.name.as_ref()).filter(|_| sends)
+}
+
+fn steps(draft: &WorkflowDraft) -> impl Iterator<Item = (Option<&Word>, &StepDraft)> {
+    let tasks = draft.tasks.iter().flat_map(|task| task.steps.iter().map(|step| (task.name.as_ref(), step)));
+    draft.graph.steps.iter().map(|step| (None, step)).chain(tasks)
+}
+
+fn in_vhost(definition: &Definition, queue: &str) -> String {
+    format!("{}/{queue}", definition.vhost)
+}
+
+/// The calls of a workflow that nothing but their replies ends.
+pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<Call> {
+    let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
+    let calls = unconditional.filter_map(|(_, step)| {
+        let queue = queue(step)?;
+        queue.text.starts_with(QUEUE_PREFIX).then(|| Call {
+            file: file.to_owned(),
+            at: queue.at,
+            from: definition.full_name(),
+            queue: in_vhost(definition, &queue.text),
+            step: step.name.as_ref().map_or_else(String::new, |name| name.text.clone()),
+        })
+    });
+    calls.collect()
+}
+
+/// Refuses steps whose messages would lie among the manager's replies.
+pub(super) fn refuse_queue(draft: &WorkflowDraft, reply_queue: &str, report: &mut Report) {
+    for (task, step) in steps(draft) {
+        if let Some(queue) = queue(step).filter(|queue| queue.text == reply_queue) {
+            report.task = task.map(|task| task.text.clone());
+            report.step = step.name.as_ref().map(|name| name.text.clone());
+            report.error(
+                queue.at,
+                format!(
+                    "replies wait in the queue {} (setting amqp.reply_queue): step messages cannot go there, choose another",
+                    quoted(reply_queue)
+                ),
+            );
+        }
+    }
+    (report.task, report.step) = (None, None);
+}
+
+/// Warns of workflows each of whose jobs asks for another one, for ever.
+pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
+    let mut names: Vec<&str> = Vec::new();
+    let mut number: HashMap<&str, usize> = HashMap::new();
+    for call in calls {
+        number.entry(&call.from).or_insert_with(|| {
+            names.push(&call.from);
+            names.len() - 1
+        });
+    }
+    let queue_of = |name: &str| {
+        let (vhost, name) = name.rsplit_once('/').unwrap_or(("", name));
+        format!("{vhost}/{QUEUE_PREFIX}{name}")
+    };
+    let by_queue: HashMap<String, usize> = names.iter().enumerate().map(|(at, name)| (queue_of(name), at)).collect();
+    let mut next = vec![Vec::new(); names.len()];
+    for call in calls {
+        if let (Some(from), Some(to)) = (number.get(&*call.from), by_queue.get(&call.queue))
+            && !next[*from].contains(to)
+        {
+            next[*from].push(*to);
+        }
+    }
+    for circle in cycles(&next, CIRCLES_MAX) {
+        let second = circle.get(1).unwrap_or(&circle[0]);
+        let leads_on = |call: &&Call| call.from == names[circle[0]] && by_queue.get(&call.queue) == Some(second);
+        let Some(call) = calls.iter().find(leads_on) else { continue };
+        let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else { continue };
+        let text = match circle.as_slice() {
+            [_] => "the workflow calls itself: each of its jobs asks for another one".to_owned(),
+            several => {
+                let round: Vec<String> = several.iter().chain(&circle[..1]).map(|at| quoted(names[*at])).collect();
+                format!("workflows call each other in a circle, {}: each job asks for another one", round.join(" → "))
+            }
+        };
+        report.workflow = Some(call.from.rsplit('/').next().unwrap_or_default().to_owned());
+        report.step = Some(call.step.clone());
+        report.warn(call.at, format!("{text}, for ever; a \"when\" can end it"));
+        report.leave();
+        report.sort();
+    }
+}
