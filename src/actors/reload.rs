@@ -46,7 +46,8 @@ pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
     if files.is_empty() {
         return Err(ReloadError::NoFiles);
     }
-    let loaded = actix_rt::task::spawn_blocking(move || load::load_files(&files)).await;
+    let reply_queue = shared.settings.amqp.reply_queue.clone();
+    let loaded = actix_rt::task::spawn_blocking(move || load::load_to_serve(&files, &reply_queue)).await;
     let loaded = loaded.map_err(|error| ReloadError::Refused(error.to_string()))?.map_err(ReloadError::Files)?;
     let mut reloaded = Reloaded { warnings: loaded.warnings.iter().map(ToString::to_string).collect(), ..Reloaded::default() };
     let (before, after) = (shared.definitions(), by_name(loaded.definitions));

@@ -242,4 +242,8 @@ fn a_step_on_the_reply_queue_is_refused() {
     assert!(!refused.await_end().success());
     let log = refused.log();
     assert!(log.contains("workflows.yaml:1:") && log.contains("replies-here") && log.contains("amqp.reply_queue"), "{log}");
+
+    let daemon = Setup::new("", IDLE).set("amqp.reply_queue", "replies-here").start();
+    daemon.write_workflows(workflows);
+    daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "replies-here", "amqp.reply_queue"]);
 }
