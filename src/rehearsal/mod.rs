@@ -10,7 +10,8 @@
 mod script;
 mod stage;
 
-use crate::engine::{Definition, Job, JobId, Message, Millis, StepIndex};
+use crate::engine::words::{did_you_mean, quoted};
+use crate::engine::{Definition, Job, JobId, JobState, Message, Millis, StepIndex};
 use crate::load::{self, LoadErrors};
 use script::{Expect, File, Test};
 use serde::Serialize;
@@ -35,6 +36,9 @@ pub enum RehearsalError {
         /// What is wrong, and what was expected.
         what: String,
     },
+    /// There is nothing to run.
+    #[error("{0}: \"tests\" is empty, expected at least one test")]
+    NoTests(String),
 }
 
 /// What came of one test.
@@ -63,6 +67,9 @@ pub fn rehearse(path: &Path) -> Result<Vec<Outcome>, RehearsalError> {
     let workflows: Vec<_> = file.workflows.iter().map(|name| beside.join(name)).collect();
     let loaded = load::load_files(&workflows)?;
     let shown = path.display().to_string();
+    if file.tests.is_empty() {
+        return Err(RehearsalError::NoTests(shown));
+    }
     file.tests.iter().map(|test| run(&shown, &loaded.definitions, test)).collect()
 }
 
@@ -95,12 +102,19 @@ fn chosen(definitions: &[Arc<Definition>], name: Option<&str>) -> Result<Arc<Def
 fn check_names(definition: &Definition, test: &Test) -> Result<(), String> {
     let all: Vec<&str> = definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
     let own: Vec<&str> = definition.graph().steps.iter().map(|step| &*step.name).collect();
+    if let Some(state) = test.expect.state.as_deref().filter(|state| JobState::of_word(state).is_none()) {
+        let words = JobState::ALL.map(JobState::word);
+        return Err(format!("expect.state is {}{}; expected one of {}", quoted(state), did_you_mean(state, words), words.join(", ")));
+    }
     let Expect { states, statuses, attempts, inputs, .. } = &test.expect;
     let anywhere = test.workers.keys().chain(inputs.keys()).map(|name| (name, &all));
     let here = states.keys().chain(statuses.keys()).chain(attempts.keys()).map(|name| (name, &own));
     match anywhere.chain(here).find(|(name, known)| !known.contains(&name.as_str())) {
         None => Ok(()),
-        Some((name, known)) => Err(format!("there is no step {name:?}; there are {}", known.join(", "))),
+        Some((name, known)) => {
+            let hint = did_you_mean(name, known.iter().copied());
+            Err(format!("there is no step {}{hint}; there are {}", quoted(name), known.join(", ")))
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a test file may say.
 
 use crate::engine::Millis;
-use serde::de::Error;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -44,11 +45,34 @@ fn empty() -> Value {
 }
 
 /// One act, or several of which the first that fits is done.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 pub(super) enum Acts {
     Several(Vec<Act>),
     One(Act),
+}
+
+impl<'de> Deserialize<'de> for Acts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Acts, D::Error> {
+        struct OneOrSeveral;
+
+        impl<'de> Visitor<'de> for OneOrSeveral {
+            type Value = Acts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("what is done, such as { result: { .. } }, or a list of that")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Acts, A::Error> {
+                Act::deserialize(MapAccessDeserializer::new(map)).map(Acts::One)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Acts, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(Acts::Several)
+            }
+        }
+
+        deserializer.deserialize_any(OneOrSeveral)
+    }
 }
 
 impl Acts {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use workflow_manager::load::load_files;
 use workflow_manager::rehearsal::rehearse;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -40,6 +41,13 @@ fn the_example_of_the_documentation_passes() {
 #[test]
 fn the_tests_of_the_examples_pass() {
     passes(&Path::new(ROOT).join("examples/job-application/tests.yaml"), 7);
+}
+
+#[test]
+fn the_examples_are_no_cause_for_a_warning() {
+    let files = ["job-application", "word-counts"].map(|name| Path::new(ROOT).join("examples").join(name).join("workflow.yaml"));
+    let loaded = load_files(&files).expect("valid");
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }
 
 const ONE: &str = "workflows: [ { name: w, steps: [ { name: a }, { name: b, depends: [ a ] } ] } ]";
@@ -89,8 +97,21 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
         (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "there are w"]),
         (with("{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, expect: {} }"), &["explode", "cancel, pause"]),
         ("{ workflows: [ nowhere.yaml ], tests: [] }".to_owned(), &["nowhere.yaml", "cannot read"]),
+        ("{ workflows: [ order.yaml ], tests: [] }".to_owned(), &["order.test.yaml: \"tests\" is empty"]),
+        ("{ workflows: [ order.yaml ], test: [] }".to_owned(), &["order.test.yaml:1:", "unknown key \"test\"; did you mean \"tests\"?"]),
+        (with("{ name: t, expect: { state: complete } }"), &["test \"t\"", "expect.state is \"complete\"; did you mean \"completed\"?"]),
+        (
+            with("{ name: t, workers: { a: { slient: true } }, expect: {} }"),
+            &["order.test.yaml:1:", "unknown key \"slient\"; did you mean \"silent\"?"],
+        ),
+        (with("{ name: t, workers: { a: [ { slient: true } ] }, expect: {} }"), &["unknown key \"slient\"; did you mean \"silent\"?"]),
+        (with("{ name: t, expects: {} }"), &["unknown key \"expects\"; did you mean \"expect\"?"]),
+        (with("{ name: t }"), &["the key \"expect\" is missing"]),
+        (with("{ name: t, workers: { ab: { silent: true } }, expect: {} }"), &["no step \"ab\"; did you mean \"a\"?"]),
     ] {
         let told = refused(&tests);
+        let places = told.matches("order.test.yaml").count();
+        assert!(places <= 1 && !told.contains("-->") && !told.contains("line 1 column"), "its place is told once: {told}");
         assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not in: {told}");
     }
 }
