@@ -225,18 +225,20 @@ impl JobActor {
             return;
         }
         let left = |due: Timestamp| Duration::from_nanos(u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default());
-        let mut pause = left(due).min(WAIT_MAX);
+        let (mut wanted, mut pause) = (due, left(due).min(WAIT_MAX));
         if pause.is_zero() && self.deaf_to().is_some() {
-            // What is due was to hear of a reply first.
-            let other = self.job.as_ref().and_then(Job::next_timer_but_timeouts).map(left);
-            pause = HEARD_AGAIN_AFTER.min(other.unwrap_or(HEARD_AGAIN_AFTER));
+            // A timeout that replies may still make void. What does not hang on replies is not held up by it.
+            pause = HEARD_AGAIN_AFTER;
+            if let Some(other) = self.job.as_ref().and_then(Job::next_timer_but_timeouts).filter(|other| left(*other) < HEARD_AGAIN_AFTER) {
+                (wanted, pause) = (other, left(other));
+            }
         }
-        let is_enough = left(due) <= pause;
+        let is_enough = left(wanted) <= pause;
         let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
             if is_enough {
                 let deaf_to = actor.deaf_to();
-                actor.take(Input::Timer { due, deaf_to }, Vec::new());
+                actor.take(Input::Timer { due: wanted, deaf_to }, Vec::new());
             }
             actor.set_timer(ctx);
         });

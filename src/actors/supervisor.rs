@@ -15,7 +15,7 @@ use super::{Kind, Mail, Mailbox, Owner};
 use crate::bus::amqp::{self, AmqpSettings, TopicConnector};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::{Bus, BusState, EventSink};
-use crate::engine::{Definition, Effect, Input, JobId, Message};
+use crate::engine::{Definition, Effect, Input, JobId, Message, Millis};
 use crate::faults;
 use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy, Store};
 use crate::settings::Settings;
@@ -218,7 +218,7 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     let started = super::clock::instant();
     let recovered = store.recover()?;
     if !recovered.is_empty() {
-        tracing::info!(jobs = recovered.len(), elapsed_ms = started.elapsed().as_millis(), "recovered from the journal");
+        tracing::info!(jobs = recovered.len(), elapsed_ms = Millis::of(started.elapsed()).0, "recovered from the journal");
     }
     if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
         match error.remedy() {
@@ -403,7 +403,7 @@ impl Manager {
         self.shared.health.stopping.store(true, Ordering::Relaxed);
         let grace = self.shared.settings.shutdown.grace.0;
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
-            tracing::warn!(grace_ms = grace.as_millis(), "not all was finished within shutdown.grace: the next start takes it up");
+            tracing::warn!(grace_ms = Millis::of(grace).0, "not all was finished within shutdown.grace: the next start takes it up");
         }
         let arbiters = self.arbiters;
         for arbiter in &arbiters {

@@ -6,6 +6,7 @@ use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, workflow_queue};
+use crate::engine::Millis;
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -124,7 +125,7 @@ impl Call {
                 // The consumer of the replies tells why, and connects again.
                 return;
             }
-            tracing::warn!(queue = %self.queue, reason, retry_in_ms = QUEUE_PAUSE.as_millis(), "a workflow's queue is not consumed");
+            tracing::warn!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
             tokio::select! {
                 () = reached(&mut phases, Phase::EndConsuming) => return,
                 () = tokio::time::sleep(QUEUE_PAUSE) => {}
