@@ -1,12 +1,13 @@
 //! Read-only queries: what the API shows. Readers see what is committed and never hold up the writer (WAL).
 
 use super::recover::Rebuild;
-use super::schema::{checked_body, damaged_or_failed};
+use super::schema::{checked_body, damaged_or_failed, prepare_once};
 use super::{JobNumber, JournalError};
-use crate::engine::{Entry, Job, JobId, Message, Timestamp};
+use crate::engine::{Definition, Entry, Job, JobId, Message, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A pool of read-only connections; clones share it.
 #[derive(Clone)]
@@ -18,7 +19,12 @@ struct Shared {
     path: PathBuf,
     file: String,
     idle: Mutex<Vec<Connection>>,
+    /// Those read before, by their numbers: to parse one takes longer than to read a job.
+    definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
+
+/// Definitions kept, at most.
+const DEFINITIONS_KEPT_MAX: usize = 1_000;
 
 /// Connections kept open while nobody reads.
 const IDLE_MAX: usize = 8;
@@ -62,7 +68,8 @@ impl EndedCursor {
 impl Reader {
     /// A reader of the journal at `path`, which a [`super::Store`] has opened.
     pub fn new(path: &Path) -> Reader {
-        let shared = Shared { path: path.to_owned(), file: path.to_string_lossy().into_owned(), idle: Mutex::new(Vec::new()) };
+        let shared =
+            Shared { path: path.to_owned(), file: path.to_string_lossy().into_owned(), idle: Mutex::new(Vec::new()), definitions: Mutex::default() };
         Reader { shared: Arc::new(shared) }
     }
 
@@ -75,7 +82,13 @@ impl Reader {
                 .map_err(|error| self.failed(error))?;
             let Some((number, root)) = row else { return Ok(None) };
             let mut rebuild = Rebuild::new(connection, &self.shared.file);
-            Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job }))
+            rebuild.definitions = self.definitions().clone();
+            let known = rebuild.definitions.len();
+            let found = rebuild.load(number)?.cloned().map(|job| Found { number, root, job });
+            if rebuild.definitions.len() > known {
+                *self.definitions() = if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
+            }
+            Ok(found)
         })
     }
 
@@ -171,6 +184,10 @@ impl Reader {
         result
     }
 
+    fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
+        self.shared.definitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn file(&self) -> &str {
         &self.shared.file
     }
@@ -178,6 +195,7 @@ impl Reader {
     fn connect(&self) -> rusqlite::Result<Connection> {
         let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        prepare_once(&connection)?;
         Ok(connection)
     }
 

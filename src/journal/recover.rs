@@ -107,7 +107,8 @@ fn place(row: &JobRow) -> Place {
 pub(super) struct Rebuild<'a> {
     connection: &'a Connection,
     file: &'a str,
-    definitions: HashMap<i64, Arc<Definition>>,
+    /// By their numbers; one never changes.
+    pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
     wanted: Vec<JobNumber>,
     live_children: HashSet<Place>,

@@ -99,6 +99,7 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
         connection.pragma_update(None, "max_page_count", options.pages_max)?;
     }
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+    prepare_once(connection)?;
     Ok(())
 }
 
@@ -255,4 +256,10 @@ pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalEr
         Some(rusqlite::ErrorCode::NotADatabase) => JournalError::Malformed { file, what: "it is no SQLite database".to_owned() },
         _ => JournalError::Sqlite { file, error },
     }
+}
+
+/// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each use, that have a `LIMIT ?` or could
+/// use a partial index, as most on jobs could: their plan might depend on the values.
+pub(super) fn prepare_once(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

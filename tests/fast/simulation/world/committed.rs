@@ -1,26 +1,21 @@
-//! What is in the journal, read at most once for each state of it.
+//! What is in the journal, rebuilt at most once for each state of a job.
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::Reader;
 use workflow_manager::journal::read::Found;
+use workflow_manager::journal::{JobNumber, Reader};
+
+/// A job's number and that of its last row of entries: it is what it was as long as these are.
+type State = (JobNumber, i64);
 
 pub(crate) struct Committed {
     pub(crate) reader: Reader,
-    /// Tells whether somebody has committed since.
     watch: Option<Connection>,
-    seen: RefCell<Seen>,
-}
-
-/// What was read of one state of the file.
-#[derive(Default)]
-struct Seen {
-    version: Option<i64>,
-    jobs: HashMap<JobId, Option<Arc<Found>>>,
+    seen: RefCell<HashMap<JobId, (State, Arc<Found>)>>,
 }
 
 impl Committed {
@@ -30,12 +25,19 @@ impl Committed {
     }
 
     pub(crate) fn job(&self, id: JobId) -> Option<Arc<Found>> {
-        let version = self.watch.as_ref().and_then(|watch| watch.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).ok());
+        let Some(state) = self.state(id) else { return self.reader.job(id).ok().flatten().map(Arc::new) };
         let mut seen = self.seen.borrow_mut();
-        if version.is_none() || seen.version != version {
-            *seen = Seen { version, ..Seen::default() };
+        if let Some((_, found)) = seen.get(&id).filter(|(known, _)| *known == state) {
+            return Some(found.clone());
         }
-        let read = || self.reader.job(id).ok().flatten().map(Arc::new);
-        seen.jobs.entry(id).or_insert_with(read).clone()
+        let found = Arc::new(self.reader.job(id).ok().flatten()?);
+        seen.insert(id, (state, found.clone()));
+        Some(found)
+    }
+
+    fn state(&self, id: JobId) -> Option<State> {
+        let sql = "SELECT number, (SELECT max(seq) FROM entries WHERE job = number) FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1";
+        let mut statement = self.watch.as_ref()?.prepare_cached(sql).ok()?;
+        statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional().ok()?
     }
 }
