@@ -291,7 +291,12 @@ impl JobActor {
         }
     }
 
-    fn rebuilt(&mut self, recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
+    fn rebuilt(&mut self, mut recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
+        // What the broker has confirmed meanwhile is not sent again.
+        let is_of =
+            |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
+        let is_confirmed = |sent| self.set_aside.iter().any(|input| is_of(input, sent));
+        recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
         for order in recovered.orders {
             self.take(Input::Order(order), Vec::new());
