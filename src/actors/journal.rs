@@ -12,6 +12,7 @@ use crate::journal::retention::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -234,7 +235,10 @@ impl JournalActor {
         for waiting in std::mem::take(&mut self.waiting) {
             metrics.journal_queue.observe(waiting.since.elapsed().as_secs_f64());
             for outgoing in waiting.append.release {
-                outgoing.release(&self.shared);
+                if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.shared))).is_err() {
+                    // At once: what waits behind it must not be dropped, which clients would take for an answer.
+                    std::process::exit(EXIT_IO_ERROR);
+                }
             }
         }
         true

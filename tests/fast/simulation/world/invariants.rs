@@ -50,6 +50,10 @@ impl World {
         self.counts.messages += 1;
         let name = message.message_id();
         let Some(found) = self.durable(message.job) else {
+            if self.asked.get(&message.root).is_some_and(|asked| asked.ended_by_client) {
+                // Deleted by its client as soon as it was committed.
+                return;
+            }
             return self.violate(format!("{name} was dispatched before its job was committed"));
         };
         // Not by the id: it may come back once its job has ended.
