@@ -5,20 +5,20 @@ use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
-use super::router::Live;
+use super::router::{Live, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Receipt, StepMessage};
 use crate::engine::id::span_id;
 use crate::engine::{
-    Caller, ChildEnd, ChildOutcome, Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin,
-    Rejected, StepIndex, Timestamp,
+    Caller, ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin, Rejected,
+    StepIndex, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
 use crate::times;
-use actix::{Actor, ActorContext, Addr, AsyncContext, Handler, SpawnHandle};
+use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,10 +42,8 @@ pub struct JobActor {
     timer: Option<(Timestamp, SpawnHandle)>,
     /// Whether it is to be closed, once what it decided is committed.
     is_closing: bool,
-    /// How often it was brought back from that.
+    /// How often that was put off.
     reopened: u32,
-    /// The way to itself.
-    address: Option<Addr<JobActor>>,
 }
 
 /// What a job can be told.
@@ -91,10 +89,7 @@ pub enum JobInput {
     /// Somebody wants to know when all that was decided before is committed.
     Settled(Arc<Done>),
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
-    Close {
-        /// Whether it is gone from the journal.
-        is_deleted: bool,
-    },
+    Close,
 }
 
 /// How an actor begins.
@@ -161,7 +156,6 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
         timer: None,
         is_closing: false,
         reopened: 0,
-        address: None,
     });
     // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
     let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
@@ -252,9 +246,41 @@ impl JobActor {
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close { .. }) {
+        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
             return self.set_aside.push(input);
         }
+        let may_go_on = self.is_closing && matches!(input, JobInput::Take { .. } | JobInput::Called(_) | JobInput::End(_) | JobInput::Operate(..));
+        if may_go_on {
+            // First of all it stays within reach, so that nobody else brings it back.
+            let Some(reopened) = self.shared.routes.reopen(self.id, &ctx.address()) else { return self.hand_back(input) };
+            (self.reopened, self.is_closing) = (reopened, false);
+        }
+        self.do_act(input, ctx);
+        if may_go_on && !self.is_closing {
+            self.close_if_over();
+        }
+    }
+
+    /// What comes when the id is free already, and another actor may have the job: it takes the way once more.
+    fn hand_back(&self, input: JobInput) {
+        let router = &self.shared.wiring().router;
+        match input {
+            JobInput::Take { input: Input::Order(order), .. } => {
+                let place = self.job.as_ref().and_then(|job| job.origin().parent);
+                if let (Some(place), Some(parent)) = (place, self.parent) {
+                    router.post(RouterInput::ToChild(ToChild { id: self.id, place, parent, order }));
+                }
+            }
+            JobInput::Take { input, ack: None } => router.post(RouterInput::ToJob(self.id, input)),
+            JobInput::Operate(operation, answer) => router.post(RouterInput::Operate(self.id, operation, answer)),
+            JobInput::End(answer) => router.post(RouterInput::End(self.id, answer)),
+            // A delivery goes back to its queue, and comes again.
+            JobInput::Take { ack: Some(_), .. } | JobInput::Called(_) => {}
+            JobInput::Same { .. } | JobInput::QueueMissing { .. } | JobInput::Rebuilt { .. } | JobInput::Settled(_) | JobInput::Close => {}
+        }
+    }
+
+    fn do_act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
         match input {
             JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
@@ -268,26 +294,7 @@ impl JobActor {
             }
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
-            JobInput::Close { is_deleted } => self.close(is_deleted, ctx),
-        }
-    }
-
-    fn close(&mut self, is_deleted: bool, ctx: &mut actix::Context<Self>) {
-        let goes_on = !is_deleted && self.job.as_ref().is_some_and(|job| !job.is_closed());
-        // It was brought back by what came between its closing and this.
-        if !goes_on || !self.shared.routes.is_live(self.id, self.number) {
-            ctx.stop();
-        }
-    }
-
-    /// A job that was to be closed goes on: it can be found, again or still, before anything that follows leaves.
-    fn reopen(&mut self) {
-        self.is_closing = false;
-        self.reopened += 1;
-        let Some(address) = &self.address else { return };
-        if !self.shared.routes.reopen(self.id, self.number, self.reopened) && self.shared.routes.claim(self.id) {
-            let mailbox = Mailbox::new(address.clone(), usize::MAX, self.shared.job_kind.clone());
-            self.shared.routes.insert(self.id, Live { number: self.number, parent: self.parent, reopened: self.reopened, mailbox });
+            JobInput::Close => ctx.stop(),
         }
     }
 
@@ -299,7 +306,7 @@ impl JobActor {
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
         for order in recovered.orders {
-            self.take(Input::Order(order), Vec::new());
+            self.act(JobInput::Take { input: Input::Order(order), ack: None }, ctx);
         }
         if let Some(reason) = abandon {
             self.take(Input::Abandon(reason), Vec::new());
@@ -453,8 +460,6 @@ impl JobActor {
         }
         if decision.closed {
             release.push(self.closed());
-        } else if self.is_closing && self.job.as_ref().is_some_and(|job| !job.is_closed()) {
-            self.reopen();
         }
         let News { announced, notice } = self.news(&decision.entries);
         release.extend(announced);
@@ -545,7 +550,6 @@ impl Actor for JobActor {
     type Context = actix::Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.address = Some(ctx.address());
         if let Some(start) = self.start.take() {
             self.begin(start, ctx);
             self.set_timer(ctx);

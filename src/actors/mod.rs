@@ -126,6 +126,11 @@ impl<A: Owner> Mailbox<A> {
         self.address.do_send(Mail { input, counted: Counted::new(&self.depth, &self.kind) });
     }
 
+    /// Whether it is the mailbox of this actor.
+    pub fn leads_to(&self, actor: &Addr<A>) -> bool {
+        self.address == *actor
+    }
+
     /// Sends an input from outside, unless the mailbox is full; then gives it back.
     pub fn offer(&self, input: A::Input) -> Result<(), A::Input> {
         if self.depth.load(Ordering::Relaxed) >= self.capacity {

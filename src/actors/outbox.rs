@@ -35,8 +35,8 @@ pub enum Outgoing {
         id: JobId,
         /// Its number.
         number: JobNumber,
-        /// How often it had been brought back by then: if it has been once more, it goes on. None: it is gone from the journal,
-        /// whatever it waited for.
+        /// How often it had been kept within reach by then: if it has been once more, it may go on. None: it is gone from the
+        /// journal, whatever it waited for.
         reopened: Option<u32>,
     },
     /// Delete the job's rows.
@@ -209,7 +209,7 @@ impl Outgoing {
             }
             Outgoing::Closed { id, number, reopened } => {
                 if let Some(mailbox) = shared.routes.remove(id, number, reopened) {
-                    mailbox.post(JobInput::Close { is_deleted: reopened.is_none() });
+                    mailbox.post(JobInput::Close);
                 }
             }
             Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),

@@ -12,7 +12,7 @@ use crate::engine::{
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
-use actix::{Actor, Context, Handler};
+use actix::{Actor, Addr, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -40,7 +40,7 @@ pub struct Live {
     pub number: JobNumber,
     /// Its parent's number; none: it is a top-level job.
     pub parent: Option<JobNumber>,
-    /// How often it was brought back when it was about to be closed.
+    /// How often it was kept within reach when it was about to be closed.
     pub reopened: u32,
     /// The way to it.
     pub mailbox: Mailbox<JobActor>,
@@ -100,14 +100,15 @@ impl Routes {
         }
     }
 
-    /// Keeps the job with this number from being removed by what was decided before; false if it is removed already.
-    pub fn reopen(&self, id: JobId, number: JobNumber, reopened: u32) -> bool {
+    /// Keeps the job of this actor from being removed by what was decided before, and tells how often that was done; none if it
+    /// is removed already.
+    pub fn reopen(&self, id: JobId, actor: &Addr<JobActor>) -> Option<u32> {
         match self.table.get_mut(&id).as_deref_mut() {
-            Some(Route::Live(live)) if live.number == number => {
-                live.reopened = reopened;
-                true
+            Some(Route::Live(live)) if live.mailbox.leads_to(actor) => {
+                live.reopened += 1;
+                Some(live.reopened)
             }
-            Some(Route::Live(_) | Route::Claimed) | None => false,
+            Some(Route::Live(_) | Route::Claimed) | None => None,
         }
     }
 

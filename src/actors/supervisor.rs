@@ -69,7 +69,7 @@ impl Supervisor {
                 let Some(mailbox) = self.shared.routes.find(id) else { return };
                 let Some(recovered) = recovered else {
                     // Deleted while it was broken.
-                    return mailbox.post(JobInput::Close { is_deleted: true });
+                    return mailbox.post(JobInput::Close);
                 };
                 let abandon = (panics > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
