@@ -81,16 +81,16 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
             match receipt {
                 Receipt::Refusal(ack) => ack.ack(),
                 Receipt::Job { caller, end } => {
-                    if let Some(mailbox) = shared.routes.find(job) {
-                        mailbox.post(JobInput::Take { input: Input::Answered { caller, end }, ack: None });
+                    if let Some(job) = shared.routes.find(job) {
+                        job.post(JobInput::Take { input: Input::Answered { caller, end }, ack: None });
                     }
                 }
             }
         }
         BusEvent::Confirmed { job, step, attempt } => {
             // A job that has ended needs no confirm.
-            if let Some(mailbox) = shared.routes.find(job) {
-                mailbox.post(JobInput::Take { input: Input::Confirmed { step, attempt }, ack: None });
+            if let Some(job) = shared.routes.find(job) {
+                job.post(JobInput::Take { input: Input::Confirmed { step, attempt }, ack: None });
             }
         }
         BusEvent::QueueMissing { queue, taken } => shared.wiring().router.post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),

@@ -182,8 +182,8 @@ impl Router {
     /// Starts the job, or joins the one that there is; gives the call back if no job can be taken now.
     fn start_call(&self, call: Call) -> Option<Call> {
         let (shared, id) = (&self.shared, call.id);
-        if let Some(mailbox) = shared.routes.find(id) {
-            mailbox.post(JobInput::Called(call));
+        if let Some(job) = shared.routes.find(id) {
+            job.post(JobInput::Called(call));
             return None;
         }
         if shared.routes.has(id) {
@@ -219,7 +219,7 @@ impl Router {
     fn is_of_step(&self, call: &Call) -> bool {
         let correlation_id = call.caller.as_ref().and_then(|caller| caller.correlation_id.as_deref());
         let place = correlation_id.and_then(|text| text.parse::<CorrelationId>().ok());
-        place.is_some_and(|place| self.shared.routes.find(place.job).is_some())
+        place.is_some_and(|place| self.shared.routes.is_live(place.job))
     }
 
     fn kept(&self, call: Call, reason: &str) -> Option<Call> {

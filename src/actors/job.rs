@@ -207,7 +207,8 @@ impl JobActor {
 
     /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock, once.
     fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
-        let due = self.job.as_ref().and_then(Job::next_timer);
+        // A job that is about to be closed waits for nothing.
+        let due = self.job.as_ref().filter(|_| !self.is_closing).and_then(Job::next_timer);
         if due == self.timer.as_ref().map(|(due, _)| *due) {
             return;
         }

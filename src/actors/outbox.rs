@@ -197,8 +197,8 @@ impl Outgoing {
             // Through the router, behind the child's start.
             Outgoing::ToChild(told) => shared.wiring().router.post(RouterInput::ToChild(told)),
             Outgoing::ToParent(parent, ended) => {
-                if let Some(mailbox) = shared.routes.find(parent.job) {
-                    mailbox.post(JobInput::Take { input: Input::ChildEnded { step: parent.step, index: parent.index, ended }, ack: None });
+                if let Some(job) = shared.routes.find(parent.job) {
+                    job.post(JobInput::Take { input: Input::ChildEnded { step: parent.step, index: parent.index, ended }, ack: None });
                 }
             }
             Outgoing::Answer(to, answer) => {

@@ -15,6 +15,7 @@ use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Addr, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use dashmap::mapref::one::MappedRef;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +35,6 @@ enum Route {
 }
 
 /// A job that takes input.
-#[derive(Clone)]
 pub struct Live {
     /// Its number.
     pub number: JobNumber,
@@ -44,6 +44,16 @@ pub struct Live {
     pub reopened: u32,
     /// The way to it.
     pub mailbox: Mailbox<JobActor>,
+}
+
+/// A job that takes input, while nobody can take it out of the table.
+pub struct Found<'a>(MappedRef<'a, JobId, Route, Live>);
+
+impl Found<'_> {
+    /// Tells it.
+    pub fn post(&self, input: JobInput) {
+        self.0.mailbox.post(input);
+    }
 }
 
 impl Claims for Routes {
@@ -59,21 +69,19 @@ impl Claims for Routes {
 }
 
 impl Routes {
-    /// The mailbox of a job that takes input.
-    pub fn find(&self, id: JobId) -> Option<Mailbox<JobActor>> {
-        self.live(id).map(|live| live.mailbox)
-    }
-
-    fn live(&self, id: JobId) -> Option<Live> {
-        self.table.get(&id).and_then(|route| match route.value() {
+    /// The job that takes input under this id. It stays there while this is held, so that what is posted comes before the word
+    /// that its actor is to end; look nothing else up meanwhile.
+    pub fn find(&self, id: JobId) -> Option<Found<'_>> {
+        let live = self.table.get(&id)?.try_map(|route| match route {
             Route::Claimed => None,
-            Route::Live(live) => Some(live.clone()),
-        })
+            Route::Live(live) => Some(live),
+        });
+        live.ok().map(Found)
     }
 
-    /// Whether the job with this number takes input under this id.
-    pub fn is_live(&self, id: JobId, number: JobNumber) -> bool {
-        self.live(id).is_some_and(|live| live.number == number)
+    /// Whether a job takes input under this id.
+    pub fn is_live(&self, id: JobId) -> bool {
+        self.find(id).is_some()
     }
 
     /// Makes a job reachable, in the place of an actor that panicked or of a claim.
@@ -218,8 +226,8 @@ impl Router {
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
             RouterInput::ToJob(id, input) => {
-                if let Some(mailbox) = self.shared.routes.find(id) {
-                    mailbox.post(JobInput::Take { input, ack: None });
+                if let Some(job) = self.shared.routes.find(id) {
+                    job.post(JobInput::Take { input, ack: None });
                 }
             }
             RouterInput::ToChild(told) => self.tell_child(told),
@@ -239,7 +247,7 @@ impl Router {
     fn deliver(&self, delivery: Delivery) {
         let Some(text) = &delivery.correlation_id else { return self.reject(delivery, "no_correlation_id") };
         let Ok(CorrelationId { job, step }) = text.parse() else { return self.reject(delivery, "malformed_correlation_id") };
-        let Some(mailbox) = self.shared.routes.find(job) else { return self.reject(delivery, "unknown_job") };
+        let Some(job) = self.shared.routes.find(job) else { return self.reject(delivery, "unknown_job") };
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
             (Some(dead), _) => Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() },
             (None, Some("error")) => Reply::Error(delivery.body.clone()),
@@ -247,7 +255,7 @@ impl Router {
             (None, _) => Reply::Result(delivery.body.clone()),
         };
         let input = Input::Reply { step, attempt: delivery.attempt, reply };
-        mailbox.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
+        job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
     }
 
     fn reject(&self, delivery: Delivery, reason: &'static str) {
@@ -266,9 +274,9 @@ impl Router {
         let known = job.id.is_some_and(|id| self.shared.routes.has(id));
         if let Some(id) = job.id {
             if !faults::planted("known ids not looked up")
-                && let Some(mailbox) = self.shared.routes.find(id)
+                && let Some(found) = self.shared.routes.find(id)
             {
-                return mailbox.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
+                return found.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
             }
             let earlier = if known { Some(Answer::Conflict(promised(id))) } else { self.earlier(id, &job) };
             if let Some(answer) = earlier {
@@ -298,9 +306,9 @@ impl Router {
     fn start_child(&self, child: NewChild) {
         let mut origin = child.origin;
         let id = origin.id;
-        if let Some(live) = self.shared.routes.live(id) {
+        if let Some(parent) = self.shared.routes.find(id).map(|found| found.0.parent) {
             // Recovery may ask for a child that lives already.
-            if live.parent != Some(child.parent)
+            if parent != Some(child.parent)
                 && let Some(place) = origin.parent
             {
                 self.cannot_start(place, id, ANY_ROUND, TAKEN);
@@ -316,8 +324,8 @@ impl Router {
     /// What a parent tells its child job: to the actor, behind the journal if that brings it back, or to nobody if it has ended.
     fn tell_child(&mut self, told: ToChild) {
         let ToChild { id, place, parent, .. } = told;
-        if let Some(live) = self.shared.routes.live(id).filter(|live| live.parent == Some(parent)) {
-            return live.mailbox.post(JobInput::Take { input: Input::Order(told.order), ack: None });
+        if let Some(child) = self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent)) {
+            return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
         }
         if let Some(orders) = self.reviving.get_mut(&(parent, id)) {
             return orders.push(told.order);
@@ -331,8 +339,8 @@ impl Router {
                 self.revive(number, Errand::Order(told));
             }
             Ok(None) => {
-                if let Some(mailbox) = self.shared.routes.find(place.job) {
-                    mailbox.post(JobInput::Take { input: Input::ChildMissing { step: place.step, index: place.index }, ack: None });
+                if let Some(job) = self.shared.routes.find(place.job) {
+                    job.post(JobInput::Take { input: Input::ChildMissing { step: place.step, index: place.index }, ack: None });
                 }
             }
             Err(error) => {
@@ -343,8 +351,8 @@ impl Router {
     }
 
     fn operate(&self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
-        if let Some(mailbox) = self.shared.routes.find(id) {
-            return mailbox.post(JobInput::Operate(operation, answer));
+        if let Some(job) = self.shared.routes.find(id) {
+            return job.post(JobInput::Operate(operation, answer));
         }
         match self.shared.reader.job(id) {
             Ok(None) => tell(answer, Answer::Unknown),
@@ -385,7 +393,7 @@ impl Router {
         };
         let id = job.id();
         // Somebody else may have brought it back meanwhile.
-        if !shared.routes.is_live(id, number) {
+        if shared.routes.find(id).is_none_or(|found| found.0.number != number) {
             let limit = shared.settings.limits.jobs_running_max;
             let refusal = if parent.is_none() && shared.routes.roots() >= limit {
                 Some(Answer::of_full(limit))
@@ -410,14 +418,14 @@ impl Router {
     }
 
     fn run_errand(&self, id: JobId, errand: Errand, told_since: Vec<Order>) {
-        let Some(mailbox) = self.shared.routes.find(id) else { return };
+        let Some(job) = self.shared.routes.find(id) else { return };
         let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
-        mailbox.post(match errand {
+        job.post(match errand {
             Errand::Order(told) => order(told.order),
             Errand::Operate(operation, answer) => JobInput::Operate(operation, answer),
             Errand::Call(call) => JobInput::Called(call),
         });
-        told_since.into_iter().for_each(|told| mailbox.post(order(told)));
+        told_since.into_iter().for_each(|told| job.post(order(told)));
     }
 
     /// A child job that cannot run fails, once more if it had before.
@@ -427,8 +435,8 @@ impl Router {
     }
 
     fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {
-        if let Some(mailbox) = self.shared.routes.find(id) {
-            return mailbox.post(JobInput::End(answer));
+        if let Some(job) = self.shared.routes.find(id) {
+            return job.post(JobInput::End(answer));
         }
         match self.shared.reader.creation(id) {
             Ok(None) => tell(answer, Answer::Unknown),

@@ -66,16 +66,16 @@ impl Supervisor {
             }
             SupervisorInput::Reloaded(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
-                let Some(mailbox) = self.shared.routes.find(id) else { return };
+                let Some(job) = self.shared.routes.find(id) else { return };
                 let Some(recovered) = recovered else {
                     // Deleted while it was broken.
-                    return mailbox.post(JobInput::Close);
+                    return job.post(JobInput::Close);
                 };
                 let abandon = (panics > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
                     format!("its actor panicked {panics} times; the log has the panics").into()
                 });
-                mailbox.post(JobInput::Rebuilt { recovered, abandon });
+                job.post(JobInput::Rebuilt { recovered, abandon });
             }
             SupervisorInput::Redefine(definitions, answer) => {
                 // Whoever asked may have gone; the definitions hold all the same.

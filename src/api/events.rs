@@ -66,12 +66,14 @@ fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
 
 /// Waits until all that the job has decided is committed.
 async fn settled(shared: &Shared, id: JobId) {
-    if let Some(mailbox) = shared.routes.find(id) {
-        let (answer, answered) = oneshot::channel();
-        mailbox.post(JobInput::Settled(Done::new(answer)));
-        // An error means that its actor has ended: then all is committed.
-        let _ = answered.await;
+    let (answer, answered) = oneshot::channel();
+    let done = Done::new(answer);
+    if let Some(job) = shared.routes.find(id) {
+        job.post(JobInput::Settled(done.clone()));
     }
+    drop(done);
+    // An error means that its actor has ended: then all is committed.
+    let _ = answered.await;
 }
 
 /// A stream under way.
