@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use workflow_manager::actors::{reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::bus::workflow_queue;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::engine::Definition;
 use workflow_manager::settings::Settings;
@@ -94,7 +93,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
 
 /// Whether any step goes to a queue other than those that ask for jobs of these workflows.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
-    let own: Vec<String> = definitions.iter().map(|definition| workflow_queue(&definition.name)).collect();
+    let own: Vec<String> = definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
     definitions.iter().flat_map(|definition| definition.queues()).any(|queue| !own.contains(&queue.to_string()))
 }
 

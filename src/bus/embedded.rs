@@ -4,9 +4,8 @@
 //! A step message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of the process serves that
 //! queue; the job's end is the reply.
 
-use super::{
-    Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict, workflow_queue,
-};
+use super::{Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict};
+use crate::engine::Definition;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::collections::{HashMap, VecDeque};
@@ -127,7 +126,7 @@ impl EmbeddedBus {
 }
 
 fn by_queue(workflows: Vec<Arc<str>>) -> HashMap<String, Arc<str>> {
-    workflows.into_iter().map(|workflow| (workflow_queue(&workflow), workflow)).collect()
+    workflows.into_iter().map(|workflow| (Definition::call_queue(&workflow), workflow)).collect()
 }
 
 impl Bus for EmbeddedBus {

@@ -381,11 +381,6 @@ pub enum QueueLook {
     Unknown(String),
 }
 
-/// The queue on which a workflow takes messages that ask for jobs, by its name without the virtual host (SPEC §4).
-pub fn workflow_queue(workflow: &str) -> String {
-    format!("workflow.{workflow}")
-}
-
 /// Where a bus reports; it may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 

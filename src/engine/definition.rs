@@ -371,6 +371,14 @@ impl Definition {
         &self.graphs[0]
     }
 
+    /// What stands before a workflow's name in the name of the queue on which it takes messages that ask for jobs (SPEC §4).
+    pub const CALL_QUEUE_PREFIX: &str = "workflow.";
+
+    /// That queue, by the workflow's name without the virtual host.
+    pub fn call_queue(workflow: &str) -> String {
+        format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
+    }
+
     /// How users name it: `<vhost>/<name>`, or the name alone.
     pub fn full_name(&self) -> String {
         if self.vhost.is_empty() { self.name.clone() } else { format!("{}/{}", self.vhost, self.name) }

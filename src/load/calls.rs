@@ -10,9 +10,6 @@ use crate::engine::Definition;
 use crate::engine::words::quoted;
 use std::collections::HashMap;
 
-/// What stands before a workflow's name in the name of its queue; `bus::workflow_queue` says the same.
-const QUEUE_PREFIX: &str = "workflow.";
-
 /// The most circles that are told.
 const CIRCLES_MAX: usize = 10;
 
@@ -47,7 +44,7 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
     let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional.filter_map(|(_, step)| {
         let queue = queue(step)?;
-        queue.text.starts_with(QUEUE_PREFIX).then(|| Call {
+        queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| Call {
             file: file.to_owned(),
             at: queue.at,
             from: definition.full_name(),
@@ -88,7 +85,7 @@ pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
     }
     let queue_of = |name: &str| {
         let (vhost, name) = name.rsplit_once('/').unwrap_or(("", name));
-        format!("{vhost}/{QUEUE_PREFIX}{name}")
+        format!("{vhost}/{}", Definition::call_queue(name))
     };
     let by_queue: HashMap<String, usize> = names.iter().enumerate().map(|(at, name)| (queue_of(name), at)).collect();
     let mut next = vec![Vec::new(); names.len()];

@@ -21,41 +21,42 @@ fn retry(daemon: &Daemon, id: Uuid) {
     daemon.api.post(&format!("/api/job/{id}/retry"), "").expect(200);
 }
 
-/// A failed job whose item has brought its child job's id.
-fn failed(daemon: &Daemon, client: &Client, message: &str) -> Uuid {
-    let id = daemon.api.create("fan", message);
-    fail(client, &client.take("work"));
-    daemon.api.await_state(id, "failed");
-    id
+/// A message whose one item brings its child job's id, a failed job of it, and another one since: its child job has the id now.
+fn two_jobs_of(item: &str, vhost: &Vhost) -> (Daemon, Client, Uuid, Uuid) {
+    let daemon = Setup::new(&vhost.url, FAN).start();
+    let client = vhost.client();
+    let first = daemon.api.create("fan", item);
+    fail(&client, &client.take("work"));
+    daemon.api.await_state(first, "failed");
+    let second = daemon.api.create("fan", item);
+    (daemon, client, first, second)
+}
+
+/// A worker takes the next message and replies with it; the job completes with this result.
+fn complete(daemon: &Daemon, client: &Client, id: Uuid, result: &str) -> StepMessage {
+    let message = client.take("work");
+    client.reply(&message, message.text());
+    assert_eq!(daemon.api.await_result(id), result);
+    message
 }
 
 #[test]
 fn a_retry_reaches_its_own_child_job_though_another_has_had_its_id_since() {
     let item = r#"{"items":["6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11"]}"#;
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, FAN).start();
-    let client = vhost.client();
-    let first = failed(&daemon, &client, item);
-    let second = daemon.api.create("fan", item);
-    let message = client.take("work");
+    let (daemon, client, first, second) = two_jobs_of(item, &vhost);
+    let message = complete(&daemon, &client, second, item);
     assert_eq!(message.job().to_string(), "6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11");
-    client.reply(&message, message.text());
-    assert_eq!(daemon.api.await_result(second), item);
     retry(&daemon, first);
-    let message = client.take("work");
+    let message = complete(&daemon, &client, first, item);
     assert!(message.message_id().ends_with(":work:2"), "{}", message.message_id());
-    client.reply(&message, message.text());
-    assert_eq!(daemon.api.await_result(first), item);
 }
 
 #[test]
 fn a_retry_whose_child_jobs_id_is_in_use_fails_with_that_reason_and_leaves_the_other_alone() {
     let item = r#"{"items":["6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b12"]}"#;
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, FAN).start();
-    let client = vhost.client();
-    let first = failed(&daemon, &client, item);
-    let second = daemon.api.create("fan", item);
+    let (daemon, client, first, second) = two_jobs_of(item, &vhost);
     let message = client.take("work");
     retry(&daemon, first);
     eventually("the retry fails", || {
@@ -65,9 +66,7 @@ fn a_retry_whose_child_jobs_id_is_in_use_fails_with_that_reason_and_leaves_the_o
     client.reply(&message, message.text());
     assert_eq!(daemon.api.await_result(second), item);
     retry(&daemon, first);
-    let message = client.take("work");
-    client.reply(&message, message.text());
-    assert_eq!(daemon.api.await_result(first), item);
+    complete(&daemon, &client, first, item);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use super::connection::channel_error;
 use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, reached};
-use crate::bus::{BusEvent, workflow_queue};
-use crate::engine::Millis;
+use crate::bus::BusEvent;
+use crate::engine::{Definition, Millis};
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -40,8 +40,12 @@ async fn consume_all(common: Rc<Common>, connection: Rc<Connection>, mut phases:
         join_all(ended.into_values().map(Begun::end)).await;
         for workflow in workflows {
             let start = || {
-                let call =
-                    Call { common: common.clone(), connection: connection.clone(), queues: queues.clone(), queue: workflow_queue(&workflow).into() };
+                let call = Call {
+                    common: common.clone(),
+                    connection: connection.clone(),
+                    queues: queues.clone(),
+                    queue: Definition::call_queue(&workflow).into(),
+                };
                 let (phase, phases) = watch::channel(Phase::Open);
                 Begun { call: actix_rt::spawn(call.run(workflow.clone(), phases)), phase }
             };

@@ -102,7 +102,7 @@ async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
     tracing::info!(policy = wanted.reply_queue, queues = wanted.queues.len(), "the dead-letter policy is set");
     tokio::time::sleep(APPLIED_AFTER).await;
     match wanted.in_background(Wanted::without_dead_letters).await {
-        Ok(others) if others.is_empty() => {}
+        Ok(others) if others.is_empty() => tracing::info!(policy = wanted.reply_queue, "no other policy keeps dead letters from the reply queue"),
         Ok(others) => tracing::warn!(
             queues = others.len(),
             first = others.join(" "),
