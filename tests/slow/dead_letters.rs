@@ -98,6 +98,27 @@ fn where_no_other_policy_is_the_log_warns_of_none() {
 }
 
 #[test]
+fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
+    let vhost = Vhost::new();
+    let workflow = |queue: &str| format!("workflows: [ {{ name: poison, steps: [ {{ name: swallow, queue: {queue} }} ] }} ]");
+    let mut daemon = Setup::new(&vhost.url, &workflow("earlier")).set("amqp.management", &vhost.management_url("guest:guest")).start();
+    let client = vhost.client();
+    await_policy(&vhost, "earlier", REPLY_QUEUE);
+    let id = daemon.api.create("poison", "{}");
+    client.nack(&client.take("earlier"));
+    daemon.api.await_state(id, "failed");
+    daemon.stop();
+    vhost.ctl("clear_policy", &[REPLY_QUEUE]);
+    daemon.write_workflows(&workflow("later"));
+    daemon.start_again();
+    await_policy(&vhost, "later", REPLY_QUEUE);
+    daemon.api.post(&format!("/api/job/{id}/retry"), "").expect(200);
+    await_policy(&vhost, "earlier", REPLY_QUEUE);
+    client.nack(&client.take("earlier"));
+    assert!(daemon.api.await_state(id, "failed").text.contains("dead-lettered"));
+}
+
+#[test]
 fn a_management_api_that_refuses_stops_nothing_and_its_password_is_never_shown() {
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:wrong-password")).start();

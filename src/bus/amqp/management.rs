@@ -73,7 +73,7 @@ impl Management {
     }
 }
 
-/// Sets the policy, and once more for the queues that a reload brings.
+/// Sets the policy, and once more for the queues that a reload brings, or a retry of a job whose definition was replaced.
 pub(super) async fn keep_policy(common: Rc<Common>) {
     let Some(management) = common.management.clone() else { return };
     let mut served = common.served.subscribe();

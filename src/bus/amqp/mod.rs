@@ -24,6 +24,7 @@ use futures_util::future::LocalBoxFuture;
 use management::Management;
 pub use received::dead_letter;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -138,7 +139,8 @@ impl Connector {
         let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None } };
         let board = Rc::new(Board::new(sink.clone()));
         let management = self.settings.management().ok().flatten();
-        let served = watch::channel(Served { queues: self.settings.queues.clone(), workflows: self.settings.workflows.clone() }).0;
+        let queues = self.settings.queues.iter().cloned().collect();
+        let served = watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
         let common = Rc::new(Common { settings: self.settings, address, management, sink, board, served });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
@@ -159,6 +161,14 @@ pub struct AmqpBus {
 impl Bus for AmqpBus {
     fn publish(&mut self, message: BusMessage) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
+        if let (BusMessage::Step(message), Some(common)) = (&message, &self.common)
+            && !common.served.borrow().queues.contains(&message.queue)
+        {
+            // Of a job that goes on after its definition was replaced.
+            common.served.send_modify(|served| {
+                served.queues.insert(message.queue.clone());
+            });
+        }
         // Refused only once it is closed: the message is journaled as unconfirmed, the next start sends it.
         let _ = self.outbox.send(message);
     }
@@ -178,8 +188,7 @@ impl Bus for AmqpBus {
         if let Some(common) = &self.common {
             // Running jobs, and those that are retried, still use the queues of earlier definitions.
             common.served.send_modify(|served| {
-                let more = queues.into_iter().filter(|queue| !served.queues.contains(queue)).collect::<Vec<_>>();
-                served.queues.extend(more);
+                served.queues.extend(queues);
                 served.workflows = workflows;
             });
         }
@@ -246,7 +255,8 @@ async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
 /// What is loaded.
 #[derive(Clone, Debug)]
 struct Served {
-    queues: Vec<Arc<str>>,
+    /// The queues of steps: of the definitions that are loaded, of earlier ones, and those published to since.
+    queues: BTreeSet<Arc<str>>,
     workflows: Vec<Arc<str>>,
 }
 
