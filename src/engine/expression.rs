@@ -52,6 +52,7 @@ pub struct Expression(Arc<Compiled>);
 struct Compiled {
     text: String,
     steps: Vec<String>,
+    mistakes: Vec<ExpressionError>,
     need: Need,
     root: IdedExpr,
 }
@@ -100,7 +101,8 @@ impl Expression {
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
         let (root, source) = parsed(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
-        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), steps: found.steps, need: found.need, root: cost::charged(root) })))
+        let names::Found { need, steps, mistakes } = found;
+        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), steps, mistakes, need, root: cost::charged(root) })))
     }
 
     /// As it stands in the file.
@@ -111,6 +113,11 @@ impl Expression {
     /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`. In the order of the text, each once.
     pub fn steps(&self) -> &[String] {
         &self.0.steps
+    }
+
+    /// What cannot have been meant, though it compiles: a key that no step has, a state that there is not.
+    pub fn mistakes(&self) -> &[ExpressionError] {
+        &self.0.mistakes
     }
 
     /// What it comes to.

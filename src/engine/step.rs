@@ -29,6 +29,10 @@ pub enum StepState {
 }
 
 impl StepState {
+    /// All of them.
+    pub const ALL: [StepState; 6] =
+        [StepState::Waiting, StepState::Running, StepState::Completed, StepState::Failed, StepState::Skipped, StepState::Cancelled];
+
     /// The word for users.
     pub fn word(self) -> &'static str {
         match self {

@@ -85,6 +85,10 @@ pub(super) fn check_steps(draft: &GraphDraft, own: usize, when: Option<&Expressi
     let step = &draft.steps[own];
     for (key, condition, expression) in [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)] {
         let (Some(condition), Some(expression)) = (condition, expression) else { continue };
+        for mistake in expression.mistakes() {
+            let (at, place) = condition.place(mistake);
+            report.error(at, format!("{}{place}: {}", quoted(key), mistake.message));
+        }
         for name in expression.steps() {
             let names = || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
             let at = condition.place_of(name);

@@ -2,12 +2,16 @@
 //! evaluation needs of the data.
 
 use super::{DEPTH_MAX, ExpressionError, Source};
+use crate::engine::step::StepState;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use std::collections::BTreeMap;
 
 /// The variables.
 const VARIABLES: [&str; 3] = ["input", "job", "steps"];
+
+/// What `steps["name"]` has.
+const KEYS_OF_STEPS: [&str; 3] = ["state", "status", "output"];
 
 /// Names of types, for `type(x) == int`.
 const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
@@ -89,6 +93,8 @@ impl Need {
 pub(super) struct Found {
     pub(super) need: Need,
     pub(super) steps: Vec<String>,
+    /// What can be no step's, and cannot have been meant.
+    pub(super) mistakes: Vec<ExpressionError>,
 }
 
 /// Checks all names and the depth of an expression.
@@ -96,7 +102,7 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Found, Expre
     if let Some(deep) = deeper_than(root, DEPTH_MAX) {
         return Err(source.error(deep, format!("nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for each")));
     }
-    let mut checker = Checker { source, found: Found { need: Need::nothing(), steps: Vec::new() }, variables: Vec::new() };
+    let mut checker = Checker { source, found: Found { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() }, variables: Vec::new() };
     checker.visit(root)?;
     Ok(checker.found)
 }
@@ -143,12 +149,21 @@ impl Checker<'_> {
             && !self.is_loop_variable(root)
         {
             self.add(root, &path, all);
+            if let ("steps", [_, key, behind @ ..]) = (root, path.as_slice())
+                && !KEYS_OF_STEPS.contains(key)
+            {
+                let at = behind.iter().fold(node, |node, _| parts(node).first().copied().unwrap_or(node));
+                let hint = did_you_mean(key, KEYS_OF_STEPS);
+                let message = format!("a step has no {}, it has {}{hint}", quoted(key), enumerated(KEYS_OF_STEPS, "and"));
+                self.found.mistakes.push(self.source.error(at, message));
+            }
             return Ok(());
         }
         match &node.expr {
             Expr::Ident(name) => self.check_variable(node, name),
             Expr::Call(call) => {
                 self.check_function(node, call)?;
+                self.check_states(call);
                 self.visit_parts(node)
             }
             Expr::Comprehension(parts) => {
@@ -169,6 +184,31 @@ impl Checker<'_> {
 
     fn visit_parts(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
         parts(node).into_iter().try_for_each(|part| self.visit(part))
+    }
+
+    /// A step's state is compared with the words that there are.
+    fn check_states(&mut self, call: &CallExpr) {
+        let [left, right] = call.args.as_slice() else { return };
+        let is_state = |node| path(node).is_some_and(|(root, path, all)| root == "steps" && all && matches!(path.as_slice(), [_, "state"]));
+        let words: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
+            (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(left) => vec![right],
+            (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(right) => vec![left],
+            (operators::IN, Expr::List(list)) if is_state(left) => list.elements.iter().collect(),
+            _ => return,
+        };
+        if self.is_loop_variable("steps") {
+            return;
+        }
+        let states = StepState::ALL.map(StepState::word);
+        for word in words {
+            if let Expr::Literal(LiteralValue::String(text)) = &word.expr
+                && !states.contains(&text.inner())
+            {
+                let hint = did_you_mean(text.inner(), states);
+                let message = format!("a step's state is never {}, it is {}{hint}", quoted(text.inner()), enumerated(states, "or"));
+                self.found.mistakes.push(self.source.error(word, message));
+            }
+        }
     }
 
     fn is_loop_variable(&self, name: &str) -> bool {

@@ -180,6 +180,32 @@ fn the_steps_that_are_named_are_known() {
 }
 
 #[test]
+fn what_no_step_has_is_a_mistake() {
+    let mistakes = |text: &str| -> Vec<String> {
+        Expression::parse(text).expect(text).mistakes().iter().map(|error| format!("{} {}", error.column, error.message)).collect()
+    };
+    let states = r#"it is "waiting", "running", "completed", "failed", "skipped" or "cancelled""#;
+    assert_eq!(mistakes("steps.a.state == 'done'"), [format!("18 a step's state is never \"done\", {states}")]);
+    assert_eq!(
+        mistakes("'complete' != steps['a'].state && true"),
+        [format!("1 a step's state is never \"complete\", {states}; did you mean \"completed\"?")]
+    );
+    assert_eq!(mistakes("steps.a.state in ['completed', 'Failed']").len(), 1);
+    let keys = r#"it has "state", "status" and "output""#;
+    assert_eq!(mistakes("has(steps.a.sate)"), [format!("4 a step has no \"sate\", {keys}; did you mean \"state\"?")]);
+    assert_eq!(mistakes("steps.a.outputs.n == 1 && steps.b['x'] == 1").len(), 2);
+    for right in [
+        "steps.a.state in ['completed', input.word]",
+        "steps.a.state == input.word",
+        "steps.a.output.state == 'done'",
+        "steps.a.status == 'done'",
+        "input.l.all(steps, steps.a.state == 'done' && steps.a.sate)",
+    ] {
+        assert_eq!(mistakes(right), [""; 0], "{right}");
+    }
+}
+
+#[test]
 fn what_is_not_named_is_not_built() {
     let evaluate = |text: &str, world: &World| Expression::parse(text).expect(text).evaluate(world);
     let world = World::new(INPUT);

@@ -65,17 +65,20 @@ fn a_condition_looks_at_steps_of_its_own_graph() {
   - name: w
     steps:
       - { name: split }
-      - { name: count, task: t, when: 'steps.splt.state == "x" && steps["split"].output.n > 3 && steps.inner.state == "x"' }
-      - { name: sum, when: steps.sum.status == "", cancelWhen: steps.sum.status == "STUCK" || steps.suum.state == "x" }
+      - { name: count, task: t, when: 'steps.splt.status == "x" && steps["split"].output.n > 3 && steps.inner.status == "x"' }
+      - { name: sum, when: steps.sum.status == "", cancelWhen: steps.sum.status == "STUCK" || steps.suum.status == "x" }
+      - { name: all, when: 'steps.split.state == "done" || steps.split.ouput.n > 3' }
     tasks:
       - { name: t, itemListKey: as, steps: [ { name: inner, cancelWhen: steps.split.state == "failed" } ] }
 "#,
         r#"
 f:5:46: workflow "w", step "count": "when" looks at the step "splt", which is not a step here; did you mean "split"?
-f:5:104: workflow "w", step "count": "when" looks at the step "inner", which is not a step here
+f:5:105: workflow "w", step "count": "when" looks at the step "inner", which is not a step here
 f:6:34: workflow "w", step "sum": "when" looks at its own step, which has neither status nor output before it runs
 f:6:101: workflow "w", step "sum": "cancelWhen" looks at the step "suum", which is not a step here; did you mean "sum"?
-f:8:79: workflow "w", task "t", step "inner": "cancelWhen" looks at the step "split", which is not a step here
+f:7:50: workflow "w", step "all": "when": a step's state is never "done", it is "waiting", "running", "completed", "failed", "skipped" or "cancelled"
+f:7:71: workflow "w", step "all": "when": a step has no "ouput", it has "state", "status" and "output"; did you mean "output"?
+f:9:79: workflow "w", task "t", step "inner": "cancelWhen" looks at the step "split", which is not a step here
 "#,
     );
 }
