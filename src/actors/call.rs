@@ -154,7 +154,14 @@ impl Router {
     /// Takes a call, in its turn.
     pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let kept = if self.waiting.is_empty() || self.is_of_step(&call) { self.start_call(call) } else { Some(call) };
-        self.waiting.extend(kept);
+        if let Some(call) = kept {
+            self.keep_call(call, ctx);
+        }
+    }
+
+    /// Keeps a call until a job can be taken.
+    pub(super) fn keep_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        self.waiting.push_back(call);
         self.try_again_later(ctx);
     }
 
@@ -169,10 +176,15 @@ impl Router {
                 // Back to their queues, for the next start.
                 return router.waiting.clear();
             }
-            while let Some(call) = router.waiting.pop_front() {
-                if let Some(kept) = router.start_call(call) {
-                    router.waiting.push_front(kept);
-                    break;
+            let mut is_full = false;
+            for call in std::mem::take(&mut router.waiting) {
+                if call.ack.is_void() {
+                    // Its connection was lost: it comes again.
+                } else if is_full && !router.is_of_step(&call) {
+                    router.waiting.push_back(call);
+                } else if let Some(kept) = router.start_call(call) {
+                    is_full = true;
+                    router.waiting.push_back(kept);
                 }
             }
             router.try_again_later(ctx);
@@ -180,8 +192,9 @@ impl Router {
     }
 
     /// Starts the job, or joins the one that there is; gives the call back if no job can be taken now.
-    fn start_call(&self, call: Call) -> Option<Call> {
-        let (shared, id) = (&self.shared, call.id);
+    fn start_call(&mut self, call: Call) -> Option<Call> {
+        let (shared, id) = (self.shared.clone(), call.id);
+        let shared = &shared;
         if let Some(job) = shared.routes.find(id) {
             job.post(JobInput::Called(call));
             return None;

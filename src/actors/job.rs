@@ -143,23 +143,25 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
     let arbiter = &arbiters[usize::try_from(spawn.number).unwrap_or_default() % arbiters.len()];
     let Spawn { id, number, root, parent, start } = spawn;
     let owned = shared.clone();
-    let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor {
-        shared: owned,
-        id,
-        number,
-        root,
-        parent,
-        start: Some(start),
-        job: None,
-        set_aside: Vec::new(),
-        counted: None,
-        timer: None,
-        is_closing: false,
-        reopened: 0,
+    shared.routes.insert(id, || {
+        let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor {
+            shared: owned,
+            id,
+            number,
+            root,
+            parent,
+            start: Some(start),
+            job: None,
+            set_aside: Vec::new(),
+            counted: None,
+            timer: None,
+            is_closing: false,
+            reopened: 0,
+        });
+        // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
+        let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
+        Live { number, parent, reopened: 0, mailbox }
     });
-    // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
-    let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
-    shared.routes.insert(id, Live { number, parent, reopened: 0, mailbox });
 }
 
 impl JobActor {
@@ -231,7 +233,7 @@ impl JobActor {
         let is_enough = left(wanted) <= pause;
         let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
-            if is_enough {
+            if is_enough && !actor.is_closing {
                 let deaf_to = actor.deaf_to();
                 actor.take(Input::Timer { due: wanted, deaf_to }, Vec::new());
             }
@@ -300,21 +302,32 @@ impl JobActor {
     }
 
     fn rebuilt(&mut self, mut recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
+        let place = recovered.job.origin().parent;
         // What the broker has confirmed meanwhile is not sent again.
         let is_of =
             |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
         let is_confirmed = |sent| self.set_aside.iter().any(|input| is_of(input, sent));
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
-        for order in recovered.orders {
-            self.act(JobInput::Take { input: Input::Order(order), ack: None }, ctx);
-        }
-        if let Some(reason) = abandon {
-            self.take(Input::Abandon(reason), Vec::new());
+        match abandon {
+            Some(reason) => {
+                // Perhaps it is what its parent wants of it at which it panics.
+                if let (Some(place), false) = (place, recovered.orders.is_empty()) {
+                    let ended = ChildEnd { child: self.id, round: ANY_ROUND, outcome: ChildOutcome::Failed(reason.clone()) };
+                    Outgoing::ToParent(place, ended).release(&self.shared);
+                }
+                self.take(Input::Abandon(reason), Vec::new());
+            }
+            None => {
+                for order in recovered.orders {
+                    self.act(JobInput::Take { input: Input::Order(order), ack: None }, ctx);
+                }
+            }
         }
         for input in std::mem::take(&mut self.set_aside) {
             self.act(input, ctx);
         }
+        self.close_if_over();
     }
 
     /// Goes on with a job from the journal; what its effects follow from is committed.
@@ -407,9 +420,8 @@ impl JobActor {
         if self.parent.is_some() {
             return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
         }
-        // It has failed and was kept for late replies.
-        let closed = Outgoing::Closed { id: self.id, number: self.number, reopened: None };
-        self.release_after_commit(vec![closed, Outgoing::Delete(self.number, answer)]);
+        // It has failed and was kept for late replies. What comes behind this is void.
+        self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer));
     }
 
     fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
@@ -427,9 +439,9 @@ impl JobActor {
         Outgoing::Closed { id: self.id, number: self.number, reopened: Some(self.reopened) }
     }
 
-    /// A job that was brought back in vain goes again.
+    /// A job that was brought back in vain goes again. Not if it is being closed: by now another actor may have its route.
     fn close_if_over(&mut self) {
-        if self.job.as_ref().is_some_and(Job::is_closed) {
+        if !self.is_closing && self.job.as_ref().is_some_and(Job::is_closed) {
             let closed = self.closed();
             self.release_after_commit(vec![closed]);
         }
@@ -437,7 +449,7 @@ impl JobActor {
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
         let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new(), notice: None };
-        self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent: true, release }));
+        self.shared.wiring().journal.post(JournalInput::Append(Append { id: self.id, record, urgent: true, release }));
     }
 
     fn append(&mut self, decision: Decision, created: Option<Created>, now: Timestamp, mut release: Vec<Outgoing>) {
@@ -468,7 +480,7 @@ impl JobActor {
         let state = decision.state.map(|state| (state, now));
         let statuses = decision.statuses;
         let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed, statuses, notice };
-        self.shared.wiring().journal.post(JournalInput::Append(Append { record, urgent, release }));
+        self.shared.wiring().journal.post(JournalInput::Append(Append { id: self.id, record, urgent, release }));
     }
 
     fn outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {

@@ -2,11 +2,11 @@
 //! one transaction; only after its commit do the effects leave.
 
 use super::outbox::{Answer, Outgoing};
-use super::router::{Errand, RouterInput};
+use super::router::RouterInput;
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
-use crate::engine::{Definition, Millis};
+use crate::engine::{Definition, JobId, Millis};
 use crate::faults;
 use crate::journal::retention::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
@@ -36,6 +36,8 @@ pub enum JournalInput {
     Append(Append),
     /// Rebuild a job, behind all that was appended before.
     Rebuild(JobNumber, RebuiltFor),
+    /// Delete what is past its retention. Not before all recovered jobs can be found: some of them may have to end.
+    Retain,
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
     /// Delete notices that are delivered.
@@ -51,11 +53,13 @@ pub enum RebuiltFor {
     /// Its actor panicked.
     Supervisor,
     /// It has ended and is to go on.
-    Router(Errand),
+    Router,
 }
 
 /// A record and what follows its commit.
 pub struct Append {
+    /// The job's id.
+    pub id: JobId,
     /// What to commit.
     pub record: Record,
     /// Whether somebody waits for the commit; a confirm may lag.
@@ -110,9 +114,13 @@ impl JournalActor {
                     ctx.notify(Rebuild);
                 }
             }
+            JournalInput::Retain => self.delete_retained(ctx),
             JournalInput::Delete(number, answer) => {
                 self.commit(ctx);
                 let outcome = match self.store.delete(&[number]) {
+                    Ok(deleted) if deleted.left > 0 => {
+                        Answer::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned())
+                    }
                     Ok(deleted) => {
                         self.close(&deleted);
                         Answer::Deleted
@@ -178,7 +186,7 @@ impl JournalActor {
             let recovered = recovered.remove(&number).map(Box::new);
             match asker {
                 RebuiltFor::Supervisor => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered)),
-                RebuiltFor::Router(errand) => self.shared.wiring().router.post(RouterInput::Revived(recovered, errand)),
+                RebuiltFor::Router => self.shared.wiring().router.post(RouterInput::Revived(number, recovered)),
             }
         }
         if !self.rebuilds.is_empty() {
@@ -214,13 +222,16 @@ impl JournalActor {
         let started = clock::instant();
         let left_out = usize::from(faults::planted("last record of a group left out") && self.waiting.len() > 1);
         let records = self.waiting.iter().take(self.waiting.len() - left_out).map(|waiting| &waiting.append.record);
-        if let Err(error) = self.store.append(records) {
-            match error.remedy() {
-                Remedy::WaitForRoom => self.wait_for_room(&error, ctx),
-                Remedy::Exit => self.broken(&error),
+        let gone = match self.store.append(records) {
+            Ok(gone) => gone,
+            Err(error) => {
+                match error.remedy() {
+                    Remedy::WaitForRoom => self.wait_for_room(&error, ctx),
+                    Remedy::Exit => self.broken(&error),
+                }
+                return false;
             }
-            return false;
-        }
+        };
         faults::observe("journal::committed", || -> Vec<JobNumber> {
             let decided = self.waiting.iter().map(|waiting| &waiting.append.record).filter(|record| !record.entries.is_empty());
             decided.map(|record| record.job).collect()
@@ -234,7 +245,14 @@ impl JournalActor {
         }
         for waiting in std::mem::take(&mut self.waiting) {
             metrics.journal_queue.observe(waiting.since.elapsed().as_secs_f64());
-            for outgoing in waiting.append.release {
+            let Append { id, record, release, .. } = waiting.append;
+            let release = if gone.contains(&record.job) {
+                let closed = Outgoing::Closed { id, number: record.job, reopened: None };
+                release.into_iter().filter_map(Outgoing::of_deleted).chain([closed]).collect()
+            } else {
+                release
+            };
+            for outgoing in release {
                 if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.shared))).is_err() {
                     // At once: what waits behind it must not be dropped, which clients would take for an answer.
                     std::process::exit(EXIT_IO_ERROR);
@@ -308,7 +326,6 @@ impl Actor for JournalActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.notify(Retain);
         ctx.run_interval(self.shared.settings.journal.retention_interval.0, |actor, ctx| actor.delete_retained(ctx));
     }
 }

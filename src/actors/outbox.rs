@@ -178,6 +178,24 @@ impl Drop for Done {
 }
 
 impl Outgoing {
+    /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing follows.
+    pub fn of_deleted(self) -> Option<Outgoing> {
+        match self {
+            Outgoing::Ack(_) | Outgoing::Hold(_) | Outgoing::Closed { .. } | Outgoing::Delete(..) => Some(self),
+            Outgoing::Answer(to, Answer::Changed(_)) => Some(Outgoing::Answer(to, Answer::Unknown)),
+            Outgoing::Answer(to, Answer::Existing(id)) => {
+                Some(Outgoing::Answer(to, Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again"))))
+            }
+            Outgoing::Answer(..) => Some(self),
+            Outgoing::Send(..)
+            | Outgoing::StartChild(_)
+            | Outgoing::ToChild(_)
+            | Outgoing::ToParent(..)
+            | Outgoing::Announce(_)
+            | Outgoing::Noticed => None,
+        }
+    }
+
     /// Does it. Called by the journal actor after the commit, in order.
     pub fn release(self, shared: &Shared) {
         match self {

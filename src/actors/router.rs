@@ -8,7 +8,7 @@ use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
 use crate::engine::{
-    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, Message, Operation, Order, Origin, Parent, Reply,
+    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, JobState, Message, Operation, Origin, Parent, Reply,
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
@@ -84,13 +84,15 @@ impl Routes {
         self.find(id).is_some()
     }
 
-    /// Makes a job reachable, in the place of an actor that panicked or of a claim.
-    pub fn insert(&self, id: JobId, live: Live) {
-        let is_root = live.parent.is_none();
-        let before = self.table.insert(id, Route::Live(live));
-        if is_root && !matches!(before, Some(Route::Live(..))) {
+    /// Starts a job, in the place of a claim, and makes it reachable: whoever looks it up meanwhile waits, so that what it decides
+    /// first comes behind.
+    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
+        let place = self.table.entry(id);
+        let live = start();
+        if live.parent.is_none() {
             self.roots.fetch_add(1, Ordering::Relaxed);
         }
+        place.insert(Route::Live(live));
     }
 
     /// Frees the id of the job with this number, unless it was `reopened` more often than is said.
@@ -151,8 +153,10 @@ pub struct Router {
     pub(super) waiting: VecDeque<Call>,
     /// They are tried again after a pause that has begun.
     pub(super) is_waiting: bool,
-    /// Child jobs that the journal rebuilds, by parent and id, and what they were told since.
-    reviving: HashMap<(JobNumber, JobId), Vec<Order>>,
+    /// Ended jobs that the journal rebuilds, and why.
+    reviving: HashMap<JobNumber, Vec<Errand>>,
+    /// The child jobs among them, by parent and id.
+    reviving_children: HashMap<(JobNumber, JobId), JobNumber>,
 }
 
 /// What the router can be told.
@@ -177,7 +181,7 @@ pub enum RouterInput {
     /// A client asks something of a job.
     Operate(JobId, Operation, oneshot::Sender<Answer>),
     /// The journal has rebuilt an ended job that is to go on, if it is still there.
-    Revived(Option<Box<Recovered>>, Errand),
+    Revived(JobNumber, Option<Box<Recovered>>),
     /// A client ends a job: cancels it if it runs, deletes it if it has ended.
     End(JobId, oneshot::Sender<Answer>),
     /// A queue was found missing in a virtual host.
@@ -216,7 +220,7 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new() }
+        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new(), reviving_children: HashMap::new() }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
@@ -232,7 +236,7 @@ impl Router {
             }
             RouterInput::ToChild(told) => self.tell_child(told),
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
-            RouterInput::Revived(recovered, errand) => self.revived(recovered.map(|recovered| *recovered), errand, ctx),
+            RouterInput::Revived(number, recovered) => self.revived(number, recovered.map(|recovered| *recovered), ctx),
             RouterInput::End(id, answer) => self.end(id, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
@@ -271,14 +275,14 @@ impl Router {
 
     fn create(&self, job: NewJob) {
         let limit = self.shared.settings.limits.jobs_running_max;
-        let known = job.id.is_some_and(|id| self.shared.routes.has(id));
         if let Some(id) = job.id {
             if !faults::planted("known ids not looked up")
                 && let Some(found) = self.shared.routes.find(id)
             {
                 return found.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
             }
-            let earlier = if known { Some(Answer::Conflict(promised(id))) } else { self.earlier(id, &job) };
+            let is_promised = self.shared.routes.has(id);
+            let earlier = if is_promised { Some(Answer::Conflict(promised(id))) } else { self.earlier(id, &job) };
             if let Some(answer) = earlier {
                 return tell(job.answer, answer);
             }
@@ -327,15 +331,15 @@ impl Router {
         if let Some(child) = self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent)) {
             return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
         }
-        if let Some(orders) = self.reviving.get_mut(&(parent, id)) {
-            return orders.push(told.order);
+        if let Some(number) = self.reviving_children.get(&(parent, id)).copied() {
+            return self.revive(number, Errand::Order(told));
         }
         if told.order.what != Instruction::Retry {
             return;
         }
         match self.shared.reader.child(parent, id) {
             Ok(Some(number)) => {
-                self.reviving.insert((parent, id), Vec::new());
+                self.reviving_children.insert((parent, id), number);
                 self.revive(number, Errand::Order(told));
             }
             Ok(None) => {
@@ -350,7 +354,7 @@ impl Router {
         }
     }
 
-    fn operate(&self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
+    fn operate(&mut self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
         if let Some(job) = self.shared.routes.find(id) {
             return job.post(JobInput::Operate(operation, answer));
         }
@@ -371,61 +375,74 @@ impl Router {
         }
     }
 
-    /// An ended job goes on: its actor is made from the journal, behind all that was committed.
-    pub(super) fn revive(&self, number: JobNumber, errand: Errand) {
-        self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Router(errand)));
+    /// An ended job goes on: its actor is made from the journal, behind all that was committed. Once for all who ask meanwhile: what
+    /// they are given is of the same moment.
+    pub(super) fn revive(&mut self, number: JobNumber, errand: Errand) {
+        let errands = self.reviving.entry(number).or_default();
+        errands.push(errand);
+        if errands.len() == 1 {
+            self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Router));
+        }
     }
 
-    fn revived(&mut self, recovered: Option<Recovered>, errand: Errand, ctx: &mut Context<Self>) {
+    fn revived(&mut self, number: JobNumber, recovered: Option<Recovered>, ctx: &mut Context<Self>) {
         let shared = self.shared.clone();
-        let shared = &shared;
-        let told_since = match &errand {
-            Errand::Order(told) => self.reviving.remove(&(told.parent, told.id)).unwrap_or_default(),
-            Errand::Operate(..) | Errand::Call(_) => Vec::new(),
-        };
-        let Some(Recovered { number, root, parent, job, .. }) = recovered else {
-            return match errand {
-                // Deleted with its top-level job.
-                Errand::Order(_) => {}
-                Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
-                Errand::Call(call) => self.take_call(call, ctx),
-            };
-        };
-        let id = job.id();
-        // Somebody else may have brought it back meanwhile.
-        if shared.routes.find(id).is_none_or(|found| found.0.number != number) {
-            let limit = shared.settings.limits.jobs_running_max;
-            let refusal = if parent.is_none() && shared.routes.roots() >= limit {
-                Some(Answer::of_full(limit))
-            } else if shared.routes.claim(id) {
-                None
-            } else {
-                Some(Answer::Conflict(promised(id)))
-            };
-            match (refusal, errand) {
-                (None, errand) => {
-                    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
-                    self.run_errand(id, errand, told_since);
+        let errands = self.reviving.remove(&number).unwrap_or_default();
+        for errand in &errands {
+            if let Errand::Order(told) = errand {
+                self.reviving_children.remove(&(told.parent, told.id));
+            }
+        }
+        let Some(Recovered { root, parent, job, orders, .. }) = recovered else {
+            for errand in errands {
+                match errand {
+                    // Deleted with its top-level job.
+                    Errand::Order(_) => {}
+                    Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
+                    Errand::Call(call) => self.take_call(call, ctx),
                 }
-                (Some(refusal), Errand::Operate(_, answer)) => tell(answer, refusal),
-                (Some(_), Errand::Order(told)) => self.cannot_start(told.place, id, told.order.round, TAKEN),
-                (Some(Answer::Conflict(reason)), Errand::Call(call)) => call.refuse(&Refusal { kind: "conflict", reason }, shared),
-                (Some(_), Errand::Call(call)) => self.take_call(call, ctx),
             }
             return;
+        };
+        let (id, is_done) = (job.id(), job.state() == JobState::Completed);
+        let limit = shared.settings.limits.jobs_running_max;
+        let wants_nothing = |errand: &Errand| matches!(errand, Errand::Order(_)) && orders.is_empty() && !is_done;
+        if errands.len() == 1 && errands.iter().all(wants_nothing) {
+            // The order was kept up on its way, and its parent has other plans since.
+            return;
         }
-        self.run_errand(id, errand, told_since);
-    }
-
-    fn run_errand(&self, id: JobId, errand: Errand, told_since: Vec<Order>) {
-        let Some(job) = self.shared.routes.find(id) else { return };
-        let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
-        job.post(match errand {
-            Errand::Order(told) => order(told.order),
-            Errand::Operate(operation, answer) => JobInput::Operate(operation, answer),
-            Errand::Call(call) => JobInput::Called(call),
-        });
-        told_since.into_iter().for_each(|told| job.post(order(told)));
+        let refusal = if parent.is_none() && shared.routes.roots() >= limit {
+            Some(Answer::of_full(limit))
+        } else if shared.routes.claim(id) {
+            None
+        } else {
+            Some(Answer::Conflict(promised(id)))
+        };
+        let Some(refusal) = refusal else {
+            job::spawn(&shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
+            let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
+            // Of the order that it is brought back for, what its parent wants by now; who has it done already is asked again.
+            let mut wanted = (!is_done).then_some(orders);
+            let inputs = errands.into_iter().flat_map(|errand| match errand {
+                Errand::Order(told) => wanted.take().unwrap_or_else(|| vec![told.order]).into_iter().map(order).collect(),
+                Errand::Operate(operation, answer) => vec![JobInput::Operate(operation, answer)],
+                Errand::Call(call) => vec![JobInput::Called(call)],
+            });
+            let inputs: Vec<JobInput> = inputs.collect();
+            if let Some(job) = shared.routes.find(id) {
+                inputs.into_iter().for_each(|input| job.post(input));
+            }
+            return;
+        };
+        for errand in errands {
+            match (errand, &refusal) {
+                (Errand::Operate(_, answer), _) => tell(answer, refusal.clone()),
+                (Errand::Order(told), _) if told.order.what == Instruction::Retry => self.cannot_start(told.place, id, told.order.round, TAKEN),
+                (Errand::Order(_), _) => {}
+                (Errand::Call(call), Answer::Conflict(reason)) => call.refuse(&Refusal { kind: "conflict", reason: reason.clone() }, &shared),
+                (Errand::Call(call), _) => self.keep_call(call, ctx),
+            }
+        }
     }
 
     /// A child job that cannot run fails, once more if it had before.

@@ -21,7 +21,7 @@ use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
@@ -237,6 +237,7 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     }
     // A reply to a job that cannot be found would be taken for one to an unknown job.
     drop(gates);
+    shared.wiring().journal.post(JournalInput::Retain);
     Webhook::start(&shared)?;
     Ok(Manager { shared, fatal, arbiters })
 }
@@ -451,16 +452,29 @@ pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message:
         return Answer::Overloaded(reasons.join("; "));
     }
     let (answer, answered) = oneshot::channel();
-    let waiting = shared.creations.fetch_add(1, Ordering::Relaxed);
     let limit = shared.settings.limits.creations_waiting_max;
-    let result = if waiting >= limit {
-        Answer::Overloaded(format!("{limit} creations are under way (setting limits.creations_waiting_max)"))
-    } else {
-        match shared.wiring().router.offer(RouterInput::Create(NewJob { id, definition, message, answer })) {
-            Err(_) => Answer::Overloaded("the router's mailbox is full".to_owned()),
-            Ok(()) => answered.await.unwrap_or_else(|_| Answer::Failed("the job's creation panicked; the log has the panic".to_owned())),
-        }
+    let Some(_place) = UnderWay::enter(&shared.creations, limit) else {
+        return Answer::Overloaded(format!("{limit} creations are under way (setting limits.creations_waiting_max)"));
     };
-    shared.creations.fetch_sub(1, Ordering::Relaxed);
-    result
+    match shared.wiring().router.offer(RouterInput::Create(NewJob { id, definition, message, answer })) {
+        Err(_) => Answer::Overloaded("the router's mailbox is full".to_owned()),
+        Ok(()) => answered.await.unwrap_or_else(|_| Answer::Failed("the job's creation panicked; the log has the panic".to_owned())),
+    }
+}
+
+/// One of some that can be under way at once. A client that has gone takes its request with it, wherever that is.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl UnderWay<'_> {
+    fn enter(count: &AtomicUsize, max: usize) -> Option<UnderWay<'_>> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let entered = UnderWay(count);
+        (before < max).then_some(entered)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }

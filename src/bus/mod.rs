@@ -278,6 +278,11 @@ impl Acknowledge {
     pub fn ack(mut self) {
         self.0.settle(Verdict::Ack);
     }
+
+    /// Whether the delivery has gone back to its queue, because its channel is closed: it comes again.
+    pub fn is_void(&self) -> bool {
+        self.0.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
+    }
 }
 
 /// Whether a bus can do its work.

@@ -18,7 +18,7 @@ use crate::engine::{Definition, Entry, JobId, JobState, Millis, Origin, StepInde
 use crate::faults;
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -202,15 +202,16 @@ impl Store {
     }
 
     /// Commits records, in order, in one transaction: all or nothing. Records of a job that was deleted are void: a child job
-    /// may still be about to start, or to hear that it is over, when its top-level job is deleted.
-    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>) -> Result<(), JournalError> {
+    /// may still be about to start, or to hear that it is over, when its top-level job is deleted. Gives the numbers of such jobs.
+    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>) -> Result<BTreeSet<JobNumber>, JournalError> {
         let records = records.into_iter();
         self.mending(|store| store.append_in_transaction(records.clone()))
     }
 
-    fn append_in_transaction<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), Failed> {
+    fn append_in_transaction<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<BTreeSet<JobNumber>, Failed> {
         let transaction = self.connection.transaction()?;
         let mut changes = Changes::default();
+        let mut gone = BTreeSet::new();
         {
             let mut insert_job = transaction.prepare_cached(
                 "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, open, checksum)
@@ -221,6 +222,7 @@ impl Store {
                 .prepare_cached("INSERT INTO entries(job, body, checksum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)")?;
             let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
             let mut set_open = transaction.prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?;
+            let mut find_job = transaction.prepare_cached("SELECT 1 FROM jobs WHERE number = ?1")?;
             for record in records {
                 fail_point("journal::write")?;
                 let mut definition = None;
@@ -248,9 +250,15 @@ impl Store {
                         row.checksum()
                     ])?;
                 }
-                if !record.entries.is_empty() {
+                let is_there = if record.entries.is_empty() {
+                    find_job.exists([record.job])?
+                } else {
                     let body = encode(&record.entries)?;
-                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?;
+                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])? > 0
+                };
+                if !is_there {
+                    gone.insert(record.job);
+                    continue;
                 }
                 if let Some(notice) = &record.notice {
                     notices::insert(&transaction, notice)?;
@@ -267,7 +275,8 @@ impl Store {
         }
         self.relations.write(&transaction, &self.file, &changes)?;
         fail_point("journal::commit")?;
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        Ok(gone)
     }
 
     fn error(&self, error: rusqlite::Error) -> JournalError {

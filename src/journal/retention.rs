@@ -10,6 +10,8 @@ use rusqlite::{OptionalExtension, params};
 pub struct Deleted {
     /// How many top-level jobs.
     pub roots: usize,
+    /// How many were left because they run.
+    pub left: usize,
     /// Those jobs and child jobs that still waited for late replies.
     pub open: Vec<Open>,
 }
@@ -31,7 +33,7 @@ impl Store {
         self.delete(&roots)
     }
 
-    /// Deletes top-level jobs by number, with their children.
+    /// Deletes top-level jobs by number, with their children; not those that run.
     pub fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
         if roots.is_empty() {
             return Ok(Deleted::default());
@@ -70,13 +72,20 @@ impl Store {
         let transaction = self.connection.transaction()?;
         let mut deleted = Deleted::default();
         for root in roots {
-            let workflow: Option<String> = transaction
-                .prepare_cached("SELECT workflow FROM jobs WHERE number = ?1 AND parent IS NULL")?
-                .query_row([root], |row| row.get(0))
+            let found: Option<(String, bool)> = transaction
+                .prepare_cached("SELECT workflow, ended IS NULL FROM jobs WHERE number = ?1 AND parent IS NULL")?
+                .query_row([root], |row| Ok((row.get(0)?, row.get(1)?)))
                 .optional()?;
-            if let Some(workflow) = workflow {
-                self.relations.delete(&transaction, &workflow, *root)?;
-                deleted.roots += 1;
+            match found {
+                None => {}
+                Some((_, true)) => {
+                    deleted.left += 1;
+                    continue;
+                }
+                Some((workflow, false)) => {
+                    self.relations.delete(&transaction, &workflow, *root)?;
+                    deleted.roots += 1;
+                }
             }
             let mut open = transaction.prepare_cached("SELECT id, number FROM jobs WHERE root = ?1 AND open = 1")?;
             let open = open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? }))?;

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
+use workflow_manager::actors::router::RouterInput;
 use workflow_manager::actors::supervisor::{self, Manager};
 use workflow_manager::bus::StepMessage;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
 
@@ -61,6 +63,10 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 async fn ended(manager: &Manager, id: JobId) -> Job {
     until("the job ends", || manager.shared().reader.job(id).expect("reads").map(|found| found.job).filter(|job| job.state() != JobState::Running))
         .await
+}
+
+fn error_of(step: &str) -> Input {
+    Input::Reply { step: step.to_owned(), attempt: Some(1), reply: Reply::Error(br#"{"error":"broken"}"#.as_slice().into()) }
 }
 
 fn on_a_system(test: impl Future<Output = ()>) {
@@ -243,6 +249,50 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         for id in accepted {
             assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
         }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let workflow = "workflows: [{name: two, steps: [{name: a}, {name: b}]}]";
+        let fails = |_: &StepMessage| -> Result<Bytes, WorkerError> { Err("not today".into()) };
+        let manager = start(settings(folder.path()), workflow, Workers::new().with("a", 1, fails)).await;
+        // Failed, and kept for the reply of b; failed and closed.
+        for keeps in [true, false] {
+            let id = create(&manager, "two", "{}").await;
+            ended(&manager, id).await;
+            let router = &manager.shared().wiring().router;
+            if !keeps {
+                router.post(RouterInput::ToJob(id, error_of("b")));
+                until("it is closed", || (!manager.shared().routes.is_live(id)).then_some(())).await;
+            }
+            let (end, ended) = oneshot::channel();
+            let (retry, retried) = oneshot::channel();
+            router.post(RouterInput::End(id, end));
+            router.post(RouterInput::Operate(id, Operation::Retry, retry));
+            assert_eq!(ended.await, Ok(Answer::Deleted));
+            assert_eq!(retried.await, Ok(Answer::Unknown));
+            until("nothing of it is left", || (!manager.shared().routes.is_live(id)).then_some(())).await;
+            assert!(manager.shared().reader.job(id).expect("reads").is_none());
+        }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_client_that_goes_takes_its_request_with_it() {
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path()), CHAIN, Workers::new()).await;
+        {
+            let mut asked = std::pin::pin!(manager.create("chain", None, Message::default()));
+            assert!(futures_util::poll!(&mut asked).is_pending());
+            assert_eq!(manager.shared().creations.load(Ordering::Relaxed), 1);
+        }
+        assert_eq!(manager.shared().creations.load(Ordering::Relaxed), 0);
         manager.stop().await;
     });
 }

@@ -8,7 +8,7 @@ use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits, Message, Millis, Operation, Origin, Parent, Reply,
     Retry, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Notice, Options, Reader, Record, Store};
+use workflow_manager::journal::{Created, Notice, Options, Reader, Record, Store};
 
 const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
 
@@ -172,7 +172,7 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let notice = |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
     let record = |number: i64| Record {
         job: number,
-        created: None,
+        created: Some(Created { origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)), root: number, parent: None }),
         entries: Vec::new(),
         state: None,
         closed: false,

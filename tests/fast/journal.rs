@@ -204,11 +204,17 @@ fn records_of_a_deleted_job_are_void() {
     let mut store = Store::open(&options(&file)).expect("opens");
     let (mut job, first) = new_job(1);
     store.append([&first]).expect("commits");
-    store.delete(&[1]).expect("deletes");
+    let deleted = store.delete(&[1]).expect("looks");
+    assert_eq!((deleted.roots, deleted.left), (0, 1), "it runs");
+    let end = reply(&mut job, 1, "{}");
+    assert!(store.append([&end]).expect("commits").is_empty());
+    assert_eq!(store.delete(&[1]).expect("deletes").roots, 1);
     // A child job that was about to start, and a record that was on its way.
     let (_, mut child) = new_job(2);
     child.created = child.created.map(|created| Created { parent: Some(1), root: 1, ..created });
-    store.append([&child, &reply(&mut job, 1, "{}")]).expect("commits");
+    let empty = Record { job: 3, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new(), notice: None };
+    let gone = store.append([&child, &end, &empty]).expect("commits");
+    assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     drop(store);
     let store = Store::open(&options(&file)).expect("opens again");
     assert!(store.recover().expect("recovers").is_empty());

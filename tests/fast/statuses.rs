@@ -450,6 +450,7 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
     ];
     let all: Vec<&Definition> = definitions.iter().collect();
     let mut store = place.open(&all);
+    let mut lives = Vec::new();
     for (number, definition) in (1..).zip(&definitions) {
         let mut live = Live::create(number, definition);
         live.commit(&mut store);
@@ -460,10 +461,12 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
         let columns = reader.status_columns(&definition.full_name()).expect("reads").expect("is there");
         let rows = reader.statuses(&definition.full_name(), &columns, &StatusFilter::default(), NEWEST, 10).expect("reads");
         assert_eq!((rows.len(), rows[0].job.as_str()), (1, &*live.job.id().to_string()));
+        lives.push(live);
     }
     drop(store);
     let mut store = place.open(&all);
     assert_eq!(store.recover().expect("recovers").len(), definitions.len());
+    lives[2].take(Input::Operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
     store.delete(&[3]).expect("deletes");
     let left: usize = definitions.iter().map(|d| place.rows(&format!("SELECT * FROM \"status_{}\"", d.full_name().replace('"', "\"\""))).len()).sum();
     assert_eq!(left, definitions.len() - 1);

@@ -313,3 +313,36 @@ fn messages_wait_in_the_queue_of_a_workflow_that_a_reload_has_taken_away() {
     daemon.api.post("/api/reload", "").expect(200);
     assert_eq!(take_answer(&client, "meanwhile").text(), r#"{"n":2}"#);
 }
+
+#[test]
+fn a_call_that_waited_over_a_lost_connection_starts_one_job() {
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    let daemon = Setup::new(&vhost.url, CHAIN).set("limits.jobs_running_max", "1").start();
+    let finish = |first: &StepMessage| {
+        client.reply(first, "{}");
+        client.reply(&client.take("second"), "{}");
+    };
+    daemon.api.create("chain", "{}");
+    let first = client.take("first");
+    // Nothing tells it from another one like it.
+    ask(&client, "chain", r#"{"n":1}"#, json_properties());
+    daemon.await_log(&["calls wait"]);
+    for _ in 0..3 {
+        eventually("the manager is connected", || when(vhost.close_connection("workflow-manager: replies") > 0, "not yet"));
+        eventually("it has the message again", || {
+            let count = client.count("workflow.chain");
+            when(count == Some((0, 1)), format!("{count:?}"))
+        });
+    }
+    finish(&first);
+    let first = client.take("first");
+    assert_eq!(first.text(), r#"{"n":1}"#);
+    finish(&first);
+    vhost.await_drained("workflow.chain");
+    eventually("all jobs have ended", || {
+        let jobs = daemon.api.get("/api/workflow/chain").json();
+        when(jobs["completed"].as_array().is_some_and(|jobs| jobs.len() == 2) && jobs["running"].as_array().is_none_or(Vec::is_empty), jobs)
+    });
+    assert!(client.take_now("first").is_none(), "no third job has begun");
+}

@@ -161,3 +161,25 @@ fn a_reload_into_a_virtual_host_whose_reply_queue_is_consumed_by_another_process
     assert_eq!(daemon.api.await_result(id), r#"{"n":2}"#);
     assert!(daemon.ended().is_none());
 }
+
+#[test]
+fn a_failed_job_that_is_past_its_retention_at_a_start_leaves_nothing_behind() {
+    let vhost = Vhost::new();
+    let workflows = "workflows: [ { name: w, retention: 1ms, steps: [ { name: a }, { name: b } ] } ]";
+    let mut daemon = Setup::new(&vhost.url, workflows).start();
+    let client = vhost.client();
+    let path = "/api/workflow/w?id=6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b13";
+    let id = daemon.api.post(path, "{}").expect(201).id();
+    let _kept = client.take("b");
+    fail(&client, &client.take("a"));
+    daemon.api.await_state(id, "failed");
+    daemon.kill();
+    daemon.start_again();
+    eventually("it is deleted", || {
+        let answer = daemon.api.get(&format!("/api/job/{id}"));
+        when(answer.status == 404, answer.text)
+    });
+    // Its id is free: who asks for it now gets a job.
+    assert_eq!(daemon.api.post(path, "{}").expect(201).id(), id);
+    assert_eq!(daemon.api.job(id).state, "running");
+}

@@ -105,7 +105,6 @@ struct Call {
 
 impl Call {
     async fn run(self, workflow: Arc<str>, mut phases: watch::Receiver<Phase>) {
-        let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow));
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
@@ -114,6 +113,8 @@ impl Call {
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
+                    // One for each channel: what a closed one has brought is known to be void.
+                    let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
                     let ended = lane.serve(&channel, deliveries, &mut phases).await;
                     // What has no verdict goes back to its queue. An error means that the channel is gone already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
