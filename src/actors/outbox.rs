@@ -181,7 +181,9 @@ impl Outgoing {
     /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing follows.
     pub fn of_deleted(self) -> Option<Outgoing> {
         match self {
-            Outgoing::Ack(_) | Outgoing::Hold(_) | Outgoing::Closed { .. } | Outgoing::Delete(..) => Some(self),
+            Outgoing::Hold(_) | Outgoing::Closed { .. } | Outgoing::Delete(..) => Some(self),
+            // Back to its queue: a reply is for nobody by then, a call finds the id free.
+            Outgoing::Ack(_) => None,
             Outgoing::Answer(to, Answer::Changed(_)) => Some(Outgoing::Answer(to, Answer::Unknown)),
             Outgoing::Answer(to, Answer::Existing(id)) => {
                 Some(Outgoing::Answer(to, Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again"))))
