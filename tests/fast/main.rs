@@ -9,6 +9,7 @@ mod journal;
 mod load;
 mod orders;
 mod properties;
+mod races;
 mod rehearsal;
 #[cfg(feature = "failpoints")]
 mod simulation;
