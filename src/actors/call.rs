@@ -178,9 +178,7 @@ impl Router {
             }
             let mut is_full = false;
             for call in std::mem::take(&mut router.waiting) {
-                if call.ack.is_void() {
-                    // Its connection was lost: it comes again.
-                } else if is_full && !router.is_of_step(&call) {
+                if is_full && !call.ack.is_void() && !router.is_of_step(&call) {
                     router.waiting.push_back(call);
                 } else if let Some(kept) = router.start_call(call) {
                     is_full = true;
@@ -193,6 +191,10 @@ impl Router {
 
     /// Starts the job, or joins the one that there is; gives the call back if no job can be taken now.
     fn start_call(&mut self, call: Call) -> Option<Call> {
+        if call.ack.is_void() {
+            // Its connection was lost meanwhile: it comes again.
+            return None;
+        }
         let (shared, id) = (self.shared.clone(), call.id);
         let shared = &shared;
         if let Some(job) = shared.routes.find(id) {

@@ -12,8 +12,8 @@ use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Receipt, StepMessage};
 use crate::engine::id::span_id;
 use crate::engine::{
-    Caller, ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, JobState, Message, Operation, Origin, Rejected,
-    StepIndex, Timestamp,
+    Caller, ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation,
+    Origin, Rejected, StepIndex, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -268,6 +268,8 @@ impl JobActor {
     fn hand_back(&self, input: JobInput) {
         let router = &self.shared.wiring().router;
         match input {
+            // Of what the parent wants else, an ended job has nothing to do.
+            JobInput::Take { input: Input::Order(order), .. } if order.what != Instruction::Retry => {}
             JobInput::Take { input: Input::Order(order), .. } => {
                 let place = self.job.as_ref().and_then(|job| job.origin().parent);
                 if let (Some(place), Some(parent)) = (place, self.parent) {
@@ -297,12 +299,15 @@ impl JobActor {
             }
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
-            JobInput::Close => ctx.stop(),
+            JobInput::Close => {
+                self.count_as(None);
+                ctx.stop();
+            }
         }
     }
 
     fn rebuilt(&mut self, mut recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
-        let place = recovered.job.origin().parent;
+        let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
         // What the broker has confirmed meanwhile is not sent again.
         let is_of =
             |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
@@ -311,7 +316,7 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // Perhaps it is what its parent wants of it at which it panics.
+                // It panics at what its parent wants of it: then that is what has failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
                     let ended = ChildEnd { child: self.id, round: ANY_ROUND, outcome: ChildOutcome::Failed(reason.clone()) };
                     Outgoing::ToParent(place, ended).release(&self.shared);

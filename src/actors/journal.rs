@@ -36,7 +36,7 @@ pub enum JournalInput {
     Append(Append),
     /// Rebuild a job, behind all that was appended before.
     Rebuild(JobNumber, RebuiltFor),
-    /// Delete what is past its retention. Not before all recovered jobs can be found: some of them may have to end.
+    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found: some of them may have to end.
     Retain,
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
@@ -114,7 +114,10 @@ impl JournalActor {
                     ctx.notify(Rebuild);
                 }
             }
-            JournalInput::Retain => self.delete_retained(ctx),
+            JournalInput::Retain => {
+                ctx.run_interval(self.shared.settings.journal.retention_interval.0, |actor, ctx| actor.delete_retained(ctx));
+                self.delete_retained(ctx);
+            }
             JournalInput::Delete(number, answer) => {
                 self.commit(ctx);
                 let outcome = match self.store.delete(&[number]) {
@@ -248,7 +251,7 @@ impl JournalActor {
             let Append { id, record, release, .. } = waiting.append;
             let release = if gone.contains(&record.job) {
                 let closed = Outgoing::Closed { id, number: record.job, reopened: None };
-                release.into_iter().filter_map(Outgoing::of_deleted).chain([closed]).collect()
+                release.into_iter().filter_map(|outgoing| outgoing.of_deleted(&self.shared)).chain([closed]).collect()
             } else {
                 release
             };
@@ -324,10 +327,6 @@ impl actix::Message for Retain {
 
 impl Actor for JournalActor {
     type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(self.shared.settings.journal.retention_interval.0, |actor, ctx| actor.delete_retained(ctx));
-    }
 }
 
 impl Owner for JournalActor {

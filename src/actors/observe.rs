@@ -7,7 +7,12 @@ impl JobActor {
     /// Counts the job among those of its state, once, whatever way it came to it.
     pub(super) fn count(&mut self) {
         let Some(job) = &self.job else { return };
-        let now = Some(job.state()).filter(|state| !state.is_ended());
+        self.count_as(Some(job.state()).filter(|state| !state.is_ended()));
+    }
+
+    /// Counts it in another state; in none, if its rows are gone.
+    pub(super) fn count_as(&mut self, now: Option<JobState>) {
+        let Some(job) = &self.job else { return };
         if now == self.counted {
             return;
         }

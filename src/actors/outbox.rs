@@ -39,8 +39,6 @@ pub enum Outgoing {
         /// journal, whatever it waited for.
         reopened: Option<u32>,
     },
-    /// Delete the job's rows.
-    Delete(JobNumber, oneshot::Sender<Answer>),
     /// Something that waits for this commit, by being dropped after it.
     Hold(Arc<Done>),
     /// Tell those who listen.
@@ -179,9 +177,9 @@ impl Drop for Done {
 
 impl Outgoing {
     /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing follows.
-    pub fn of_deleted(self) -> Option<Outgoing> {
+    pub fn of_deleted(self, shared: &Shared) -> Option<Outgoing> {
         match self {
-            Outgoing::Hold(_) | Outgoing::Closed { .. } | Outgoing::Delete(..) => Some(self),
+            Outgoing::Hold(_) | Outgoing::Closed { .. } => Some(self),
             // Back to its queue: a reply is for nobody by then, a call finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(to, Answer::Changed(_)) => Some(Outgoing::Answer(to, Answer::Unknown)),
@@ -189,12 +187,11 @@ impl Outgoing {
                 Some(Outgoing::Answer(to, Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again"))))
             }
             Outgoing::Answer(..) => Some(self),
-            Outgoing::Send(..)
-            | Outgoing::StartChild(_)
-            | Outgoing::ToChild(_)
-            | Outgoing::ToParent(..)
-            | Outgoing::Announce(_)
-            | Outgoing::Noticed => None,
+            Outgoing::StartChild(child) => {
+                shared.routes.unclaim(child.origin.id);
+                None
+            }
+            Outgoing::Send(..) | Outgoing::ToChild(_) | Outgoing::ToParent(..) | Outgoing::Announce(_) | Outgoing::Noticed => None,
         }
     }
 
@@ -232,7 +229,6 @@ impl Outgoing {
                     mailbox.post(JobInput::Close);
                 }
             }
-            Outgoing::Delete(number, answer) => shared.wiring().journal.post(super::journal::JournalInput::Delete(number, answer)),
             Outgoing::Hold(done) => drop(done),
             Outgoing::Announce(events) => announce(events, shared),
             Outgoing::Noticed => shared.webhook.iter().for_each(Webhook::noticed),

@@ -16,7 +16,7 @@ use actix::{Actor, Addr, Context, Handler};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use dashmap::mapref::one::MappedRef;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -53,6 +53,11 @@ impl Found<'_> {
     /// Tells it.
     pub fn post(&self, input: JobInput) {
         self.0.mailbox.post(input);
+    }
+
+    /// Its number.
+    pub fn number(&self) -> JobNumber {
+        self.0.number
     }
 }
 
@@ -110,6 +115,16 @@ impl Routes {
         }
     }
 
+    /// Frees an id that was claimed for a child job which is not to start.
+    pub fn unclaim(&self, id: JobId) {
+        self.table.remove_if(&id, |_, route| matches!(route, Route::Claimed));
+    }
+
+    /// Whether no job takes input, and no id is promised.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     /// Keeps the job of this actor from being removed by what was decided before, and tells how often that was done; none if it
     /// is removed already.
     pub fn reopen(&self, id: JobId, actor: &Addr<JobActor>) -> Option<u32> {
@@ -156,7 +171,7 @@ pub struct Router {
     /// Ended jobs that the journal rebuilds, and why.
     reviving: HashMap<JobNumber, Vec<Errand>>,
     /// The child jobs among them, by parent and id.
-    reviving_children: HashMap<(JobNumber, JobId), JobNumber>,
+    reviving_children: HashSet<(JobNumber, JobId)>,
 }
 
 /// What the router can be told.
@@ -220,7 +235,7 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new(), reviving_children: HashMap::new() }
+        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new(), reviving_children: HashSet::new() }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
@@ -331,15 +346,13 @@ impl Router {
         if let Some(child) = self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent)) {
             return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
         }
-        if let Some(number) = self.reviving_children.get(&(parent, id)).copied() {
-            return self.revive(number, Errand::Order(told));
-        }
-        if told.order.what != Instruction::Retry {
+        // What comes while it is being rebuilt is of a commit before that.
+        if told.order.what != Instruction::Retry || self.reviving_children.contains(&(parent, id)) {
             return;
         }
         match self.shared.reader.child(parent, id) {
             Ok(Some(number)) => {
-                self.reviving_children.insert((parent, id), number);
+                self.reviving_children.insert((parent, id));
                 self.revive(number, Errand::Order(told));
             }
             Ok(None) => {
@@ -421,10 +434,11 @@ impl Router {
         let Some(refusal) = refusal else {
             job::spawn(&shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
             let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
-            // Of the order that it is brought back for, what its parent wants by now; who has it done already is asked again.
-            let mut wanted = (!is_done).then_some(orders);
             let inputs = errands.into_iter().flat_map(|errand| match errand {
-                Errand::Order(told) => wanted.take().unwrap_or_else(|| vec![told.order]).into_iter().map(order).collect(),
+                // It has done it already, and says so once more.
+                Errand::Order(told) if is_done => vec![order(told.order)],
+                // What its parent wants by now.
+                Errand::Order(_) => orders.iter().cloned().map(order).collect(),
                 Errand::Operate(operation, answer) => vec![JobInput::Operate(operation, answer)],
                 Errand::Call(call) => vec![JobInput::Called(call)],
             });
@@ -437,8 +451,7 @@ impl Router {
         for errand in errands {
             match (errand, &refusal) {
                 (Errand::Operate(_, answer), _) => tell(answer, refusal.clone()),
-                (Errand::Order(told), _) if told.order.what == Instruction::Retry => self.cannot_start(told.place, id, told.order.round, TAKEN),
-                (Errand::Order(_), _) => {}
+                (Errand::Order(told), _) => self.cannot_start(told.place, id, told.order.round, TAKEN),
                 (Errand::Call(call), Answer::Conflict(reason)) => call.refuse(&Refusal { kind: "conflict", reason: reason.clone() }, &shared),
                 (Errand::Call(call), _) => self.keep_call(call, ctx),
             }

@@ -7,7 +7,7 @@ use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::bus::{BusActor, BusInput, event_sink};
 use super::job::{self, JobInput, Spawn, Start};
 use super::journal::{JournalActor, JournalInput, RebuiltFor};
-use super::outbox::{Answer, ToChild};
+use super::outbox::{Answer, Outgoing, ToChild};
 use super::router::{NewJob, Router, RouterInput};
 use super::shared::{Definitions, Shared, Wiring};
 use super::webhook::Webhook;
@@ -66,11 +66,12 @@ impl Supervisor {
             }
             SupervisorInput::Reloaded(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
-                let Some(job) = self.shared.routes.find(id) else { return };
                 let Some(recovered) = recovered else {
                     // Deleted while it was broken.
-                    return job.post(JobInput::Close);
+                    self.panicked.remove(&number);
+                    return Outgoing::Closed { id, number, reopened: None }.release(&self.shared);
                 };
+                let Some(job) = self.shared.routes.find(id).filter(|job| job.number() == number) else { return };
                 let abandon = (panics > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
                     format!("its actor panicked {panics} times; the log has the panics").into()

@@ -12,11 +12,11 @@ pub struct Deleted {
     pub roots: usize,
     /// How many were left because they run.
     pub left: usize,
-    /// Those jobs and child jobs that still waited for late replies.
+    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may have them.
     pub open: Vec<Open>,
 }
 
-/// A job that had failed and still took replies.
+/// A job that may have taken input still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Its id.
@@ -87,7 +87,7 @@ impl Store {
                     deleted.roots += 1;
                 }
             }
-            let mut open = transaction.prepare_cached("SELECT id, number FROM jobs WHERE root = ?1 AND open = 1")?;
+            let mut open = transaction.prepare_cached("SELECT id, number FROM jobs WHERE root = ?1 AND (open = 1 OR number = ?1)")?;
             let open = open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? }))?;
             deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
             transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;

@@ -184,12 +184,12 @@ async fn race() {
         loop {
             tick.tick().await;
             left = clients.jobs.borrow().iter().filter_map(|(id, known)| clients.unfinished(*id, known)).collect();
-            let roots = clients.manager.shared().routes.roots();
-            if left.is_empty() && roots == 0 {
+            let routes = &clients.manager.shared().routes;
+            if left.is_empty() && routes.is_empty() {
                 return;
             }
             if left.is_empty() {
-                left.push(format!("{roots} jobs are still within reach"));
+                left.push(format!("{} top-level jobs, child jobs or promised ids are still there", routes.roots()));
             }
         }
     });

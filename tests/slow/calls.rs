@@ -212,8 +212,10 @@ fn three_workflows_in_a_chain_lose_nothing_over_kills() {
     let message = |n: u32| format!(r#"{{"n":{n},"digits":1.50}}"#);
     let jobs: Vec<(Uuid, String)> = (0..JOBS).map(|n| (daemon.api.create("a", &message(n)), message(n))).collect();
     vhost.client().await_count("work", JOBS);
-    // In order: what is confirmed is journaled as that, and none of it is dispatched again, which would count among the faults.
+    // First in order: what is confirmed is journaled as that, and none of it is dispatched again, which would count among the faults.
     daemon.stop();
+    daemon.start_again();
+    daemon.kill();
     // The innermost jobs end, and it dies while it tells.
     let faults = ["outbox::dispatch=20*off->return(abort)", "amqp::publish=9*off->return(abort)", "amqp::confirm=1*off->return(abort)"];
     daemon.set_faults(Some(faults[0]));
