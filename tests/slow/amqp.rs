@@ -141,12 +141,13 @@ impl Vhost {
         });
     }
 
-    /// The policy that a queue has.
+    /// The policy that a queue has. Without statistics: those of an idle queue may never hear of a policy that is set later.
     #[track_caller]
     pub(crate) fn policy_of(&self, queue: &str) -> Option<String> {
-        let answer = self.broker.ask_management("GET", &format!("/api/queues/{}/{queue}", self.name), None).ok()?.body_mut().read_to_string().ok()?;
-        let json: Value = serde_json::from_str(&answer).ok()?;
-        json["policy"].as_str().map(str::to_owned)
+        let path = format!("/api/queues/{}?columns=name,policy&disable_stats=true", self.name);
+        let answer = self.broker.ask_management("GET", &path, None).ok()?.body_mut().read_to_string().ok()?;
+        let listed: Vec<Value> = serde_json::from_str(&answer).ok()?;
+        listed.iter().find(|listed| listed["name"] == queue)?["policy"].as_str().map(str::to_owned)
     }
 
     /// Runs rabbitmqctl on this virtual host.

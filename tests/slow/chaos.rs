@@ -121,7 +121,9 @@ fn the_broker_is_killed_and_blocks_under_load() {
     });
     assert!(daemon.stop().success());
 
-    let (mut daemon, _) = under_load(&vhost, setup(&vhost).set("amqp.reply_queue", "other-replies"), |daemon, load| {
+    // With room for more than are running when it is blocked.
+    let roomy = setup(&vhost).set("amqp.reply_queue", "other-replies").set("limits.jobs_running_max", "5000");
+    let (mut daemon, _) = under_load(&vhost, roomy, |daemon, load| {
         node.broker.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
         eventually("the daemon says that it is blocked", || {
             let answer = daemon.api.get("/readyz?verbose");

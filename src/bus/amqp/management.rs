@@ -18,9 +18,6 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 /// When the broker has applied a policy to its queues.
 const APPLIED_AFTER: Duration = Duration::from_secs(2);
 
-/// How often it is set once more where the broker has not applied it.
-const SET_AGAIN_MAX: u32 = 3;
-
 /// Below the 0 that policies have of which nothing else is said: a policy of the user's comes first.
 const PRIORITY: i64 = -1;
 
@@ -97,39 +94,22 @@ pub(super) async fn keep_policy(common: Rc<Common>) {
 }
 
 async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
-    for time in 0..=SET_AGAIN_MAX {
-        while let Err(reason) = wanted.in_background(move |wanted| wanted.set(time)).await {
-            let pause = pauses.next();
-            tracing::warn!(reason, retry_in_ms = Millis::of(pause).0, "the dead-letter policy cannot be set");
-            tokio::time::sleep(pause).await;
-        }
-        tracing::info!(policy = wanted.reply_queue, queues = wanted.queues.len(), "the dead-letter policy is set");
-        tokio::time::sleep(APPLIED_AFTER).await;
-        match wanted.in_background(Wanted::look).await {
-            Ok(Applied { others, missed }) if others.is_empty() && !missed => {
-                return tracing::info!(policy = wanted.reply_queue, "no other policy keeps dead letters from the reply queue");
-            }
-            Ok(Applied { others, .. }) if others.is_empty() => {
-                tracing::info!(policy = wanted.reply_queue, "queues were declared as it was set, and the broker has not given it to them: once more");
-            }
-            Ok(Applied { others, .. }) => {
-                return tracing::warn!(
-                    queues = others.len(),
-                    first = others.join(" "),
-                    "policies of a higher priority have these queues, without dead letters to the reply queue: a message that is rejected or expires there is lost"
-                );
-            }
-            Err(reason) => return tracing::warn!(reason, "whether the dead-letter policy applies cannot be seen"),
-        }
+    while let Err(reason) = wanted.in_background(Wanted::set).await {
+        let pause = pauses.next();
+        tracing::warn!(reason, retry_in_ms = Millis::of(pause).0, "the dead-letter policy cannot be set");
+        tokio::time::sleep(pause).await;
     }
-}
-
-/// How a policy that was set has come to the step queues.
-struct Applied {
-    /// Those that another policy has, and whose dead letters go elsewhere, or nowhere; some of them.
-    others: Vec<String>,
-    /// Whether there are some that no policy has.
-    missed: bool,
+    tracing::info!(policy = wanted.reply_queue, queues = wanted.queues.len(), "the dead-letter policy is set");
+    tokio::time::sleep(APPLIED_AFTER).await;
+    match wanted.in_background(Wanted::without_dead_letters).await {
+        Ok(others) if others.is_empty() => tracing::info!(policy = wanted.reply_queue, "no other policy keeps dead letters from the reply queue"),
+        Ok(others) => tracing::warn!(
+            queues = others.len(),
+            first = others.join(" "),
+            "policies of a higher priority have these queues, without dead letters to the reply queue: a message that is rejected or expires there is lost"
+        ),
+        Err(reason) => tracing::warn!(reason, "whether the dead-letter policy applies cannot be seen"),
+    }
 }
 
 /// What the policy is to be.
@@ -158,24 +138,19 @@ struct Policy {
 }
 
 impl Wanted {
-    async fn in_background<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Wanted) -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
+    async fn in_background<T: Send + 'static>(self: &Arc<Self>, work: fn(&Wanted) -> Result<T, String>) -> Result<T, String> {
         let wanted = self.clone();
         let done = actix_rt::task::spawn_blocking(move || work(&wanted)).await;
         done.map_err(|error| error.to_string()).flatten()
     }
 
-    /// Sets the policy, for the first time or once more: the broker does nothing for one that is the same.
-    fn set(&self, time: u32) -> Result<(), String> {
-        let spelt = |pattern: String| if time.is_multiple_of(2) { pattern } else { pattern.replacen("^(", "^(?:", 1) };
+    fn set(&self) -> Result<(), String> {
         let patterns: Vec<String> = patterns(&self.queues);
         // The last first: a new name moves others on to the pattern after theirs, and none is to be without meanwhile.
         for (at, pattern) in patterns.into_iter().enumerate().rev() {
             let name = if at == 0 { self.reply_queue.clone() } else { format!("{}.{at}", self.reply_queue) };
             let policy = serde_json::json!({
-                "pattern": spelt(pattern),
+                "pattern": pattern,
                 "definition": { "dead-letter-exchange": "", "dead-letter-routing-key": self.reply_queue },
                 "priority": PRIORITY,
                 "apply-to": "queues",
@@ -185,13 +160,12 @@ impl Wanted {
         Ok(())
     }
 
-    fn look(&self) -> Result<Applied, String> {
+    /// Step queues that another policy has, and whose dead letters go elsewhere, or nowhere; some of them.
+    fn without_dead_letters(&self) -> Result<Vec<String>, String> {
         // With statistics the names of the policies would be those of some seconds ago.
         let queues: Vec<Queue> = self.listed(&format!("/api/queues/{}?columns=name,policy,arguments&disable_stats=true", self.vhost))?;
         let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
-        let missed =
-            queues.iter().any(|queue| queue.policy.as_ref().is_none_or(String::is_empty) && self.queues.iter().any(|name| **name == *queue.name));
-        Ok(Applied { others: others(&self.reply_queue, &self.queues, queues, &policies), missed })
+        Ok(others(&self.reply_queue, &self.queues, queues, &policies))
     }
 
     fn listed<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
