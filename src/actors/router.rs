@@ -419,8 +419,7 @@ impl Router {
         };
         let (id, is_done) = (job.id(), job.state() == JobState::Completed);
         let limit = shared.settings.limits.jobs_running_max;
-        let wants_nothing = |errand: &Errand| matches!(errand, Errand::Order(_)) && orders.is_empty() && !is_done;
-        if errands.len() == 1 && errands.iter().all(wants_nothing) {
+        if matches!(errands.as_slice(), [Errand::Order(_)]) && orders.is_empty() && !is_done {
             // The order was kept up on its way, and its parent has other plans since.
             return;
         }
@@ -442,9 +441,8 @@ impl Router {
                 Errand::Operate(operation, answer) => vec![JobInput::Operate(operation, answer)],
                 Errand::Call(call) => vec![JobInput::Called(call)],
             });
-            let inputs: Vec<JobInput> = inputs.collect();
             if let Some(job) = shared.routes.find(id) {
-                inputs.into_iter().for_each(|input| job.post(input));
+                inputs.for_each(|input| job.post(input));
             }
             return;
         };

@@ -15,10 +15,10 @@ use crate::settings::Settings;
 use crate::telemetry::Metrics;
 use actix::ArbiterHandle;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Loaded definitions by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
@@ -40,8 +40,8 @@ pub struct Shared {
     pub health: Health,
     /// Keeps what strangers send from flooding the log.
     pub throttle: Throttle,
-    /// Creations asked for and not yet answered.
-    pub creations: AtomicUsize,
+    /// Places for creations that are asked for and not yet answered.
+    pub creations: Semaphore,
     /// The metrics of job mailboxes.
     pub job_kind: Arc<Kind>,
     /// The streams of events.
@@ -81,6 +81,7 @@ impl Shared {
         let metrics = Metrics::new();
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings.events, &metrics);
+        let creations = Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         Shared {
             settings,
             limits,
@@ -89,7 +90,7 @@ impl Shared {
             reader,
             health: Health::default(),
             throttle: Throttle::default(),
-            creations: AtomicUsize::new(0),
+            creations,
             job_kind,
             feeds: Feeds::default(),
             webhook,

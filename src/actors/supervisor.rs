@@ -21,7 +21,7 @@ use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
@@ -454,28 +454,12 @@ pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message:
     }
     let (answer, answered) = oneshot::channel();
     let limit = shared.settings.limits.creations_waiting_max;
-    let Some(_place) = UnderWay::enter(&shared.creations, limit) else {
+    // A client that has gone takes its request with it, wherever that is, and gives its place back.
+    let Ok(_place) = shared.creations.try_acquire() else {
         return Answer::Overloaded(format!("{limit} creations are under way (setting limits.creations_waiting_max)"));
     };
     match shared.wiring().router.offer(RouterInput::Create(NewJob { id, definition, message, answer })) {
         Err(_) => Answer::Overloaded("the router's mailbox is full".to_owned()),
         Ok(()) => answered.await.unwrap_or_else(|_| Answer::Failed("the job's creation panicked; the log has the panic".to_owned())),
-    }
-}
-
-/// One of some that can be under way at once. A client that has gone takes its request with it, wherever that is.
-struct UnderWay<'a>(&'a AtomicUsize);
-
-impl UnderWay<'_> {
-    fn enter(count: &AtomicUsize, max: usize) -> Option<UnderWay<'_>> {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        let entered = UnderWay(count);
-        (before < max).then_some(entered)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -67,11 +67,10 @@ fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
 /// Waits until all that the job has decided is committed.
 async fn settled(shared: &Shared, id: JobId) {
     let (answer, answered) = oneshot::channel();
-    let done = Done::new(answer);
-    if let Some(job) = shared.routes.find(id) {
-        job.post(JobInput::Settled(done.clone()));
+    match shared.routes.find(id) {
+        Some(job) => job.post(JobInput::Settled(Done::new(answer))),
+        None => return,
     }
-    drop(done);
     // An error means that its actor has ended: then all is committed.
     let _ = answered.await;
 }

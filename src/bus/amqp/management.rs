@@ -145,9 +145,8 @@ impl Wanted {
     }
 
     fn set(&self) -> Result<(), String> {
-        let patterns: Vec<String> = patterns(&self.queues);
         // The last first: a new name moves others on to the pattern after theirs, and none is to be without meanwhile.
-        for (at, pattern) in patterns.into_iter().enumerate().rev() {
+        for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
             let name = if at == 0 { self.reply_queue.clone() } else { format!("{}.{at}", self.reply_queue) };
             let policy = serde_json::json!({
                 "pattern": pattern,
