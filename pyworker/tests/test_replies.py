@@ -97,33 +97,47 @@ def test_failed_and_retryable_are_error_replies(manager, start_worker, function,
 
 
 @pytest.mark.parametrize(
-    "function, logged",
+    "function, error",
     [
         ("raises", "ZeroDivisionError: the function's own mistake"),
+        ("raises_without_text", "KeyError"),
+        ("raises_unreadably", "Unreadable: (its text cannot be read: RuntimeError)"),
         ("exits", "SystemExit: 3"),
         ("not_json", "ValueError: Out of range float values are not JSON compliant"),
         ("not_an_object", "TypeError: a worker's function returns a dict or None, not list"),
     ],
 )
-def test_an_exception_rejects_the_message_and_the_worker_lives_on(manager, start_worker, function, logged):
+def test_an_exception_is_a_retryable_error_reply_and_the_worker_lives_on(manager, start_worker, function, error):
     queue, dead = rejecting_queue(manager)
     good = manager.queue()
     worker = start_worker({queue: function, good: "echo"})
-    correlation_id = manager.send(queue, {"n": 1})
+    correlation_id = manager.send(queue, {"n": 1}, headers={"attempt": 2})
 
-    properties, _ = manager.receive(dead, "the rejected message")
+    properties, body = manager.receive(what="the error reply")
 
-    assert properties.correlation_id == correlation_id
-    assert properties.headers["x-death"][0]["reason"] == "rejected"
+    assert (properties.type, properties.correlation_id, properties.headers) == ("error", correlation_id, {"attempt": 2})
+    told = json.loads(body)
+    assert told["error"].startswith(error) and told["retryable"] is True
     worker.await_log("Traceback")
-    worker.await_log(logged)
-    assert manager.is_empty(), "no reply was sent"
     manager.send(good, {"n": 2})
-    manager.receive()
+    assert manager.receive()[0].type is None
+    assert worker.terminate() == 0
+    assert manager.is_empty(queue) and manager.is_empty(dead), "the message was acknowledged, not rejected"
+
+
+@pytest.mark.parametrize("function, retryable", [("raises_at_length", True), ("fails_at_length", False)])
+def test_a_long_text_of_an_error_is_cut_and_the_log_has_it_all(manager, start_worker, function, retryable):
+    queue = manager.queue()
+    worker = start_worker({queue: function})
+    manager.send(queue, {})
+    told = json.loads(manager.receive()[1])
+    assert told["retryable"] is retryable
+    assert len(told["error"]) < 4100 and "characters; the worker's log has all)" in told["error"]
+    worker.await_log("x" * 100_000)
 
 
 @pytest.mark.parametrize(
-    "body, logged",
+    "body, error",
     [
         (b"nonsense", "its body is not JSON"),
         (b"", "its body is not JSON"),
@@ -134,14 +148,20 @@ def test_an_exception_rejects_the_message_and_the_worker_lives_on(manager, start
         (b"[" * 100_000, "its body is nested too deeply"),
     ],
 )
-def test_a_body_that_is_no_json_object_is_rejected(manager, start_worker, body, logged):
+def test_a_body_that_is_no_json_object_fails_for_good(manager, start_worker, body, error):
     queue, dead = rejecting_queue(manager)
     worker = start_worker({queue: "echo"})
     manager.send(queue, body)
-    manager.receive(dead, "the rejected message")
-    worker.await_log(logged)
+    properties, told = manager.receive(what="the error reply")
+    assert properties.type == "error"
+    told = json.loads(told)
+    assert told["retryable"] is False and error in told["error"]
+    worker.await_log(error)
+    assert worker.calls() == [], "the function was not called"
     manager.send(queue, {"n": 2})
-    manager.receive(what="the reply to a good message afterwards")
+    assert manager.receive(what="the reply to a good message afterwards")[0].type is None
+    assert worker.terminate() == 0
+    assert manager.is_empty(dead)
 
 
 def test_a_message_without_reply_to_is_rejected(manager, start_worker):

@@ -44,6 +44,27 @@ def raises(message):
     raise ZeroDivisionError("the function's own mistake")
 
 
+def raises_without_text(message):
+    raise KeyError
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises_unreadably(message):
+    raise Unreadable
+
+
+def raises_at_length(message):
+    raise ValueError("x" * 100_000)
+
+
+def fails_at_length(message):
+    raise Failed("x" * 100_000)
+
+
 def exits(message):
     sys.exit(3)
 

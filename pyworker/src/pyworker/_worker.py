@@ -36,6 +36,8 @@ UNROUTABLE_SECONDS_MAX = 60.0
 TICK_SECONDS = 0.25
 #: A larger message makes RabbitMQ close the channel, and the worker would meet it again and again.
 REPLY_BYTES_MAX = 128 * 1024 * 1024
+#: How much of an error's text is told, in characters; the manager keeps 4 KiB. The log has all of it.
+ERROR_CHARS_MAX = 4000
 
 _PRECONDITION_FAILED = 406
 _ACCESS_REFUSED = 403
@@ -325,7 +327,7 @@ class _Progress:
 
 
 class _Refusal:
-    """The message is to be rejected; why has been logged."""
+    """The message is to be rejected, as nobody could be told; why has been logged."""
 
 
 _Outcome = Union[_Reply, _Progress, _Refusal]
@@ -353,23 +355,37 @@ def _perform(handler: Handler, delivery: _Delivery) -> _Outcome:
     try:
         message = _decode(delivery.body)
     except (ValueError, RecursionError) as error:
-        log.error("%s: rejected: %s", delivery, error)
-        return _Refusal()
+        log.error("%s: failed (not retryable): %s", delivery, error)
+        return _error(f"the worker cannot read the message: {error}", retryable=False)
 
     started = time.monotonic()
     token = _CURRENT.set(delivery.step())
     try:
         reply = _reply_of(handler(message))
     except Failed as error:
-        log.warning("%s: failed (%s): %s", delivery, "retryable" if error.retryable else "not retryable", error)
-        return _Reply(_encode({"error": str(error), "retryable": error.retryable}), "error")
-    except BaseException:  # sys.exit() too: the message has failed, the worker goes on with the next
-        log.exception("%s: rejected: its function raised", delivery)
-        return _Refusal()
+        text = _text_of(error)
+        log.warning("%s: failed (%s): %s", delivery, "retryable" if error.retryable else "not retryable", text)
+        return _error(text, retryable=error.retryable)
+    except BaseException as error:  # sys.exit() too: the message has failed, the worker goes on with the next
+        log.exception("%s: failed (retryable): its function raised", delivery)
+        return _error(": ".join(filter(None, [type(error).__name__, _text_of(error)])), retryable=True)
     finally:
         _CURRENT.reset(token)
     log.info("%s: done in %.3f s", delivery, time.monotonic() - started)
     return reply
+
+
+def _error(text: str, *, retryable: bool) -> _Reply:
+    if len(text) > ERROR_CHARS_MAX:
+        text = f"{text[:ERROR_CHARS_MAX]}… ({len(text)} characters; the worker's log has all)"
+    return _Reply(_encode({"error": text, "retryable": retryable}), "error")
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be read: {type(second).__name__})"
 
 
 def _reply_of(output: Mapping[str, Any] | None) -> _Reply:
