@@ -5,12 +5,14 @@ use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use workflow_manager::actors::{reload, supervisor};
+use workflow_manager::actors::shared::Shared;
+use workflow_manager::actors::{clock, reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::engine::Definition;
 use workflow_manager::settings::Settings;
-use workflow_manager::{api, load, telemetry};
+use workflow_manager::telemetry::log;
+use workflow_manager::{api, load};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,10 +25,11 @@ const EXIT_USAGE: u8 = 2;
 fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     match Arguments::parse().command {
-        Command::Serve(arguments) => match serve(&arguments, &mut out) {
-            Ok(code) => code,
-            Err(error) => failed(&format!("{error:#}"), ExitCode::FAILURE),
-        },
+        Command::Serve(arguments) => {
+            let code = serve(&arguments, &mut out).unwrap_or_else(|error| failed(&format!("{error:#}"), ExitCode::FAILURE));
+            log::flush();
+            code
+        }
         Command::Check { files, json } => match cli::check::check(&files, json, &mut out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
@@ -62,18 +65,18 @@ fn not_written(error: &std::io::Error) -> ExitCode {
 }
 
 fn failed(error: &str, code: ExitCode) -> ExitCode {
-    // With standard error closed the exit code has to do.
-    let _ = writeln!(std::io::stderr(), "workflow-manager: {error}");
+    log::say(&format!("workflow-manager: {error}"));
     code
 }
 
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
+    log::begin()?;
     let settings = Settings::load(arguments.config.as_deref(), &arguments.overrides())?;
     if arguments.print_settings {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::set_up_logs(&settings.log)?;
+    log::set_up(&settings.log, clock::ticks)?;
     let loaded = load::load_to_serve(&settings.workflows, &settings.amqp.reply_queue)?;
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
@@ -89,6 +92,12 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
+}
+
+/// Says when `/readyz` turns green for the first time.
+async fn tell_when_ready(shared: Arc<Shared>) {
+    shared.health.ready().await;
+    tracing::info!("ready");
 }
 
 /// Whether any step goes to a queue other than those that ask for jobs of these workflows.
@@ -115,7 +124,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let (server, address) =
         api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
     let server_handle = server.handle();
-    tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "ready");
+    tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "listening");
+    actix_rt::spawn(tell_when_ready(manager.shared().clone()));
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
         _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }

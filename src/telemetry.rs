@@ -1,9 +1,9 @@
-//! What an operator sees: the metrics (SPEC §11) and the set-up of the logs. Base units, prefix `workflow_`, no ids as
-//! labels.
+//! What an operator sees: the metrics (SPEC §11) and the [`log`]. Base units, prefix `workflow_`, no ids as labels.
 
-use crate::settings::{LogFormat, LogSettings};
+mod lines;
+pub mod log;
+
 use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
-use std::io::IsTerminal;
 
 /// All metrics of a process.
 #[derive(Clone)]
@@ -121,6 +121,9 @@ impl Metrics {
             registry: registry.clone(),
         };
         kept.gauges("build_info", "always 1; the version is a label", &["version"]).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        // The log is older than the metrics, and one per process.
+        kept.register(log::LINES_DROPPED.clone());
+        kept.register(log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
         kept.register(prometheus::process_collector::ProcessCollector::for_self());
         metrics
@@ -178,27 +181,4 @@ impl Register<'_> {
         self.register(metric.clone());
         metric
     }
-}
-
-/// Why the logs cannot be set up.
-#[derive(Debug, thiserror::Error)]
-#[error("log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\"")]
-pub struct LogError {
-    filter: String,
-    reason: String,
-}
-
-/// Sets up the logs on standard error: for people on a terminal, JSON lines otherwise. Calling it again changes nothing.
-pub fn set_up_logs(settings: &LogSettings) -> Result<(), LogError> {
-    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError { filter: settings.filter.clone(), reason: reason.to_string() };
-    let filter = tracing_subscriber::EnvFilter::builder().parse(&settings.filter).map_err(wrong)?;
-    let human = match settings.format {
-        LogFormat::Auto => std::io::stderr().is_terminal(),
-        LogFormat::Human => true,
-        LogFormat::Json => false,
-    };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // An error means that a subscriber is set already, which then stays.
-    let _ = if human { builder.with_ansi(std::io::stderr().is_terminal()).try_init() } else { builder.json().flatten_event(true).try_init() };
-    Ok(())
 }

@@ -4,6 +4,7 @@
 use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
+use super::observe::Said;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
 use super::router::{Live, RouterInput};
 use super::shared::Shared;
@@ -354,6 +355,7 @@ impl JobActor {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
+        let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
             job.take(input, &context)
@@ -368,7 +370,7 @@ impl JobActor {
             }
             Ok(Err(rejected)) => {
                 release.extend(answer.map(|answer| Outgoing::Answer(answer, Answer::Conflict(format!("nothing to change: {}", rejected.label())))));
-                self.reject(rejected, release);
+                self.reject(rejected, said, release);
             }
             Err(_) => {
                 self.job = None;
@@ -377,11 +379,11 @@ impl JobActor {
         }
     }
 
-    fn reject(&mut self, rejected: Rejected, release: Vec<Outgoing>) {
+    fn reject(&mut self, rejected: Rejected, said: Option<Said>, release: Vec<Outgoing>) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.shared.metrics.rejected.with_label_values(&[rejected.label()]).inc();
-            if self.shared.throttle.may_log(rejected.label()) {
-                tracing::warn!(job = %self.id, reason = rejected.label(), "a reply that changes nothing (logged once a minute per reason)");
+            if let (Some(said), true) = (said, self.shared.throttle.may_log(rejected.label())) {
+                said.log(self.id, rejected);
             }
         }
         // Behind the commit of what made it void, which may still be under way: this may be the last copy of a reply.

@@ -10,6 +10,7 @@ use crate::engine::{Definition, JobId, Millis};
 use crate::faults;
 use crate::journal::retention::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
+use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -245,6 +246,7 @@ impl JournalActor {
         metrics.batch_records.observe(self.waiting.len() as f64);
         if self.shared.health.journal_full.swap(false, Ordering::Relaxed) {
             tracing::info!("there is room on the disk again: the journal goes on");
+            self.shared.health.tell_change();
         }
         for waiting in std::mem::take(&mut self.waiting) {
             metrics.journal_queue.observe(waiting.since.elapsed().as_secs_f64());
@@ -258,7 +260,7 @@ impl JournalActor {
             for outgoing in release {
                 if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.shared))).is_err() {
                     // At once: what waits behind it must not be dropped, which clients would take for an answer.
-                    std::process::exit(EXIT_IO_ERROR);
+                    end_at_once();
                 }
             }
         }
@@ -282,7 +284,7 @@ impl JournalActor {
     fn broken(&self, error: &JournalError) {
         // Not in order: nothing may be written or acknowledged after this. The next start recovers.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
-        std::process::exit(EXIT_IO_ERROR);
+        end_at_once();
     }
 
     fn delete_retained(&mut self, ctx: &mut Context<Self>) {
@@ -368,11 +370,17 @@ impl Handler<Retain> for JournalActor {
     }
 }
 
+/// Ends the process; what was logged is written as far as it can be.
+fn end_at_once() -> ! {
+    log::flush();
+    std::process::exit(EXIT_IO_ERROR)
+}
+
 impl Drop for JournalActor {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // A panic here left the store in an unknown state; nothing may be acknowledged after it.
-            std::process::exit(EXIT_IO_ERROR);
+            end_at_once();
         }
     }
 }

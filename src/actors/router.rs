@@ -3,10 +3,12 @@
 use super::call::{Call, Refusal};
 use super::job::{self, ANY_ROUND, JobActor, JobInput, Spawn, Start};
 use super::journal::{JournalInput, RebuiltFor};
+use super::observe::beginning;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild, promised};
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
+use crate::engine::words::shortened;
 use crate::engine::{
     ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, JobState, Message, Operation, Origin, Parent, Reply,
 };
@@ -271,17 +273,41 @@ impl Router {
             (Some(dead), _) => Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() },
             (None, Some("error")) => Reply::Error(delivery.body.clone()),
             (None, Some("progress")) => Reply::Progress(delivery.body.clone()),
-            (None, _) => Reply::Result(delivery.body.clone()),
+            (None, None | Some("result")) => Reply::Result(delivery.body.clone()),
+            (None, Some(kind)) => {
+                self.log_unknown_kind(kind, text);
+                Reply::Result(delivery.body.clone())
+            }
         };
         let input = Input::Reply { step, attempt: delivery.attempt, reply };
         job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
+    }
+
+    /// A worker that says `Error` where `error` is meant should hear of it.
+    fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
+        if self.shared.throttle.may_log("unknown_type") {
+            let (kind, correlation_id) = (shortened(kind), shortened(correlation_id));
+            tracing::warn!(
+                kind,
+                correlation_id,
+                "a reply of a type that is not known counts as a result; known are result, error and progress (logged once a minute)"
+            );
+        }
     }
 
     fn reject(&self, delivery: Delivery, reason: &'static str) {
         self.shared.metrics.rejected.with_label_values(&[reason]).inc();
         if self.shared.throttle.may_log(reason) {
             let correlation_id: String = delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
-            tracing::warn!(reason, correlation_id, bytes = delivery.body.len(), "a reply that changes nothing (logged once a minute per reason)");
+            let (kind, value) = (delivery.kind.as_deref().map(shortened), beginning(&delivery.body));
+            tracing::warn!(
+                reason,
+                correlation_id,
+                kind,
+                value,
+                bytes = delivery.body.len(),
+                "a reply that changes nothing (logged once a minute per reason)"
+            );
         }
         if !faults::planted("unknown replies sent back") {
             delivery.ack();

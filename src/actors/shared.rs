@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 /// Loaded definitions by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
@@ -179,6 +179,7 @@ pub struct Health {
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<String, Link>>,
+    changed: Notify,
 }
 
 /// The bus of a virtual host.
@@ -199,6 +200,24 @@ impl Health {
             Some(Link { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
         };
         buses.insert(vhost.to_owned(), Link { state, connected });
+        drop(buses);
+        self.tell_change();
+    }
+
+    /// A check may have turned good.
+    pub fn tell_change(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until all checks are good.
+    pub async fn ready(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.checks().iter().all(|(_, good, _)| *good) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Replies to what was sent before this may lie unheard in the reply queue of a virtual host: while its bus is not

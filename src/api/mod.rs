@@ -12,6 +12,7 @@ mod view;
 pub mod why;
 
 use crate::actors::shared::Shared;
+use crate::engine::words::shortened;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
@@ -29,7 +30,7 @@ const HTTP_WORKERS: usize = 2;
 pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = shared.settings.http.listen;
     let server =
-        HttpServer::new(move || App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(count)).wrap(from_fn(authorise)).configure(routes))
+        HttpServer::new(move || App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(authorise)).wrap(from_fn(count)).configure(routes))
             .workers(HTTP_WORKERS)
             .disable_signals()
             .shutdown_timeout(1)
@@ -91,9 +92,19 @@ async fn authorise(request: ServiceRequest, next: Next<impl MessageBody + 'stati
         None => "this manager needs a token: send it as \"Authorization: Bearer <token>\"",
         Some(_) => "the token is not the one in the setting http.token",
     };
+    log_unauthorised(&request, given.is_some());
     let problem: Error = Problem::unauthorized(detail.to_owned()).into();
     let response = problem.error_response();
     Ok(request.into_response(response).map_into_right_body())
+}
+
+/// Whoever guesses tokens is seen, and cannot fill the log; `workflow_api_requests_total` counts them all.
+fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
+    let Some(shared) = request.app_data::<web::Data<Shared>>() else { return };
+    if shared.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+        let (peer, path) = (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
+        tracing::warn!(peer, path, has_token, "a request without the right token is refused (logged once a minute per kind)");
+    }
 }
 
 async fn count(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {

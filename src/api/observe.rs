@@ -1,6 +1,7 @@
 //! Health and metrics.
 
 use crate::actors::shared::Shared;
+use crate::engine::words::escaped;
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::fmt::Write;
@@ -23,7 +24,7 @@ pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpRespo
     let mut text = String::new();
     for (name, good, sentence) in checks.iter().filter(|(_, good, _)| verbose || !good) {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "[{}] {name}: {sentence}", if *good { "+" } else { "-" });
+        let _ = writeln!(text, "[{}] {}: {}", if *good { "+" } else { "-" }, escaped(name), escaped(sentence));
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

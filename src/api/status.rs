@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use crate::actors::shared::Shared;
 use crate::engine::id::InvalidJobId;
-use crate::engine::words::{did_you_mean, quoted};
+use crate::engine::words::{did_you_mean, escaped, quoted};
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::status_query::{NEWEST, StatusFilter, StatusRow};
 use crate::journal::{JobNumber, JournalError, Reader};
@@ -187,10 +187,13 @@ impl Sheet {
     }
 }
 
-/// A cell that no spreadsheet takes for a formula.
+/// What a spreadsheet may take for the beginning of a formula, in both widths, or skip before one.
+const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+
+/// A cell that no spreadsheet takes for a formula, and no terminal for more than a text.
 fn harmless(cell: &str) -> String {
-    let apostrophe = if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
-    format!("{apostrophe}{cell}")
+    let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
+    format!("{apostrophe}{}", escaped(cell))
 }
 
 struct RowView<'a> {
@@ -219,5 +222,24 @@ impl Serialize for StepsView<'_> {
             view.serialize_entry(name, status)?;
         }
         view.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_no_formula_and_stays_in_its_line() {
+        for plain in ["", "PASSED", "a=b", "1-2", "Zoë", "'quoted"] {
+            assert_eq!(harmless(plain), plain);
+        }
+        for begin in ["=", "+", "-", "@", "＝", "＋", "－", "＠"] {
+            assert_eq!(harmless(&format!("{begin}1+1")), format!("'{begin}1+1"));
+        }
+        assert_eq!(harmless("\n=1+1"), r"'\n=1+1");
+        assert_eq!(harmless("\t=1+1"), r"'\t=1+1");
+        assert_eq!(harmless("\r=1+1"), r"'\r=1+1");
+        assert_eq!(harmless("a\u{1b}[2J\nforged\u{202e}"), r"a\u{1b}[2J\nforged\u{202e}");
     }
 }

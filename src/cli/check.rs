@@ -1,6 +1,7 @@
 //! `check`: validates workflow files; prints what they say, or everything that is wrong with them.
 
 use super::check_json::print_json;
+use crate::engine::words::{escaped, escaped_lines};
 use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
 use crate::load::{LoadErrors, Loaded, Problem, load_files};
 use std::cmp::Reverse;
@@ -39,7 +40,7 @@ fn with_advice(mut loaded: Loaded) -> Loaded {
 }
 
 fn print_errors(errors: &LoadErrors, files: usize, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{errors}")?;
+    writeln!(out, "{}", escaped_lines(&errors.to_string()))?;
     let count = errors.0.len();
     writeln!(out, "\nnot valid: {} in {}", counted(count, "error"), counted(files, "file"))
 }
@@ -56,7 +57,7 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
         print_workflow(shown, out)?;
     }
     for warning in &loaded.warnings {
-        writeln!(out, "warning: {warning}")?;
+        writeln!(out, "warning: {}", escaped(&warning.to_string()))?;
     }
     let blank = if loaded.warnings.is_empty() { "" } else { "\n" };
     writeln!(out, "{blank}valid: {}, {}", counted(workflows, "workflow"), counted(loaded.warnings.len(), "warning"))
@@ -72,8 +73,8 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     let vhosts: Vec<&str> = definitions.iter().map(|definition| definition.vhost.as_str()).filter(|vhost| !vhost.is_empty()).collect();
     let place = match vhosts.as_slice() {
         [] => String::new(),
-        [one] => format!(" in the virtual host {one}"),
-        several => format!(" in the virtual hosts {}", several.join(", ")),
+        [one] => format!(" in the virtual host {}", escaped(one)),
+        several => format!(" in the virtual hosts {}", escaped(&several.join(", "))),
     };
     writeln!(out, "workflow {}{place}\n", definition.name)?;
     print_table(&rows(definition), out)?;
@@ -196,7 +197,7 @@ fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).filter(|width| *width <= WIDTH_MAX).max().unwrap_or(0);
     let (first, second) = (width(0), width(1));
     for [name, waits_for, target] in rows {
-        writeln!(out, "  {name:first$}  {waits_for:second$}  {target}")?;
+        writeln!(out, "  {name:first$}  {waits_for:second$}  {}", escaped(target))?;
     }
     Ok(())
 }

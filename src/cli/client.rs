@@ -1,11 +1,12 @@
 //! The HTTP client of the command line.
 
 use super::ClientArguments;
+use crate::engine::words::{escaped, escaped_lines};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use ureq::http::{Response, StatusCode, Uri};
 use ureq::typestate::WithoutBody;
-use ureq::{Agent, Body, RequestBuilder};
+use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +126,11 @@ impl Client {
         }
         let detail = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let hint = if response.status() == StatusCode::UNAUTHORIZED { "; give it with --token or WORKFLOW_MANAGER_TOKEN" } else { "" };
-        Err(ClientError::Refused(format!("{}: {}{hint}", response.status(), detail.unwrap_or(text))))
+        let detail = detail.unwrap_or(text);
+        // What is wrong with files comes a line each; what else is said of a refusal may repeat what anybody has sent.
+        let is_of_files = response.status() == StatusCode::UNPROCESSABLE_ENTITY && response.get_uri().path().ends_with("/api/reload");
+        let detail = if is_of_files { escaped_lines(&detail) } else { escaped(&detail).into_owned() };
+        Err(ClientError::Refused(format!("{}: {detail}{hint}", response.status())))
     }
 }
 

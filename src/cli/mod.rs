@@ -7,6 +7,7 @@ mod operate;
 mod show;
 mod status;
 pub mod test;
+mod text;
 mod watch;
 
 use crate::engine::JobId;

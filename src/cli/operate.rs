@@ -3,6 +3,7 @@
 use super::check::counted;
 use super::client::{Client, ClientError};
 use super::show::{message, parse, table};
+use super::text::Text;
 use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments};
 use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -12,23 +13,23 @@ use std::process::ExitCode;
 
 #[derive(Deserialize)]
 struct Changed {
-    id: String,
-    state: String,
+    id: Text,
+    state: Text,
 }
 
 #[derive(Deserialize)]
 struct Found {
-    job: String,
-    workflow: String,
-    state: String,
-    created: String,
-    ended: Option<String>,
+    job: Text,
+    workflow: Text,
+    state: Text,
+    created: Text,
+    ended: Option<Text>,
 }
 
 #[derive(Deserialize)]
 struct Page {
     jobs: Vec<Found>,
-    next: Option<String>,
+    next: Option<Text>,
 }
 
 #[derive(Deserialize)]
@@ -43,12 +44,12 @@ struct Bulk {
     refusals: Vec<Refusal>,
     #[serde(default)]
     jobs: Vec<Found>,
-    next: Option<String>,
+    next: Option<Text>,
 }
 
 #[derive(Deserialize)]
 struct Refusal {
-    reason: String,
+    reason: Text,
 }
 
 /// `search`
@@ -153,10 +154,10 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
 pub(super) fn why(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
     struct Told {
-        why: String,
+        why: Text,
     }
     let body = Client::new(arguments).get(&format!("/api/job/{id}/why"))?;
-    let text = if arguments.json { body } else { parse::<Told>(&body)?.why };
+    let text = if arguments.json { body } else { parse::<Told>(&body)?.why.to_string() };
     writeln!(out, "{text}")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -165,11 +166,11 @@ pub(super) fn why(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
 pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
     struct Told {
-        added: Vec<String>,
-        changed: Vec<String>,
-        removed: Vec<String>,
-        unchanged: Vec<String>,
-        warnings: Vec<String>,
+        added: Vec<Text>,
+        changed: Vec<Text>,
+        removed: Vec<Text>,
+        unchanged: Vec<Text>,
+        warnings: Vec<Text>,
     }
     let body = Client::new(arguments).post("/api/reload", &[], "")?;
     if arguments.json {
@@ -179,7 +180,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
     let told: Told = parse(&body)?;
     for (word, names) in [("added", told.added), ("changed", told.changed), ("removed", told.removed), ("unchanged", told.unchanged)] {
         if !names.is_empty() {
-            writeln!(out, "{word:<10} {}", names.join(", "))?;
+            writeln!(out, "{word:<10} {}", names.iter().map(|name| &**name).collect::<Vec<_>>().join(", "))?;
         }
     }
     for warning in told.warnings {

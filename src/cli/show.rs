@@ -1,7 +1,9 @@
 //! The client commands: create and follow a job, list jobs, show one.
 
 use super::client::{Client, ClientError};
+use super::text::Text;
 use super::{ClientArguments, RunArguments};
+use crate::engine::words::escaped;
 use crate::engine::{JobId, Millis};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -15,12 +17,12 @@ use std::time::Duration;
 /// What a job's answer says, as far as the command line shows it.
 #[derive(Deserialize)]
 struct JobAnswer {
-    uuid: String,
-    workflow: String,
-    state: String,
-    reason: Option<String>,
-    created: String,
-    ended: Option<String>,
+    uuid: Text,
+    workflow: Text,
+    state: Text,
+    reason: Option<Text>,
+    created: Text,
+    ended: Option<Text>,
     steps: Vec<StepAnswer>,
     #[serde(default)]
     completed: Vec<EntryAnswer>,
@@ -28,7 +30,7 @@ struct JobAnswer {
 
 #[derive(Deserialize)]
 struct EntryAnswer {
-    name: String,
+    name: Text,
     #[serde(default)]
     elapsed: u64,
     #[serde(default)]
@@ -38,15 +40,15 @@ struct EntryAnswer {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StepAnswer {
-    name: String,
-    state: String,
+    name: Text,
+    state: Text,
     attempt: u32,
-    queue: Option<String>,
-    reason: Option<String>,
-    warning: Option<String>,
-    status: String,
-    retry_at: Option<String>,
-    message: Option<String>,
+    queue: Option<Text>,
+    reason: Option<Text>,
+    warning: Option<Text>,
+    status: Text,
+    retry_at: Option<Text>,
+    message: Option<Text>,
     children: Option<ChildrenAnswer>,
 }
 
@@ -67,9 +69,9 @@ struct WorkflowAnswer {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ListAnswer {
-    running: Vec<String>,
-    completed: Vec<String>,
-    next: Option<String>,
+    running: Vec<Text>,
+    completed: Vec<Text>,
+    next: Option<Text>,
 }
 
 /// The pauses between two looks at a job that is followed, from the first to the longest.
@@ -105,7 +107,7 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     let result =
         job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
     if arguments.client.json {
-        let reason = serde_json::json!(job.reason);
+        let reason = serde_json::json!(job.reason.as_ref().map(Text::raw));
         writeln!(out, "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}", job.state)?;
     } else if job.state == "completed" {
         writeln!(out, "{result}")?;
@@ -180,7 +182,7 @@ fn progress(job: &JobAnswer) -> (u64, u64, String) {
         done += ended + u64::from(step.state == "completed");
         all += items + 1;
     }
-    let running: Vec<&str> = job.steps.iter().filter(|step| step.state == "running").map(|step| step.name.as_str()).collect();
+    let running: Vec<&str> = job.steps.iter().filter(|step| step.state == "running").map(|step| &*step.name).collect();
     (done, all, running.join(", "))
 }
 
@@ -205,12 +207,12 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
     }
     if arguments.json {
         let list: Vec<serde_json::Value> =
-            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id, "workflow": workflow, "state": state })).collect();
+            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id.raw(), "workflow": workflow, "state": state })).collect();
         writeln!(out, "{}", serde_json::Value::from(list))?;
         return Ok(ExitCode::SUCCESS);
     }
     for (id, workflow, state) in &rows {
-        table.add_row([id.as_str(), workflow.as_str(), state]);
+        table.add_row([&**id, &*escaped(workflow), state]);
     }
     if rows.is_empty() {
         writeln!(out, "no jobs are running, none ended in the last {interval} minutes")?;
@@ -249,13 +251,13 @@ pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
             (Some(children), _) => {
                 format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)
             }
-            (None, Some(queue)) => queue.clone(),
+            (None, Some(queue)) => queue.to_string(),
             (None, None) => String::new(),
         };
-        let again = step.retry_at.as_ref().map(|at| format!("next attempt at {at}"));
+        let again = step.retry_at.as_ref().map(|at| Text::new(&format!("next attempt at {at}")));
         let notes = [again, step.reason.clone(), step.warning.clone(), step.message.clone()];
-        let note = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
-        table.add_row([step.name.clone(), step.state.clone(), step.status.clone(), step.attempt.to_string(), elapsed, place, note]);
+        let note = notes.iter().flatten().map(|note| &**note).collect::<Vec<_>>().join("; ");
+        table.add_row([&*step.name, &step.state, &step.status, &step.attempt.to_string(), &elapsed, &place, &note]);
     }
     writeln!(out, "\n{table}")?;
     Ok(ExitCode::SUCCESS)

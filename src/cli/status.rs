@@ -3,6 +3,7 @@
 use super::StatusArguments;
 use super::client::{Client, ClientError};
 use super::show::{parse, table};
+use super::text::Text;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
@@ -12,19 +13,19 @@ use std::process::ExitCode;
 #[derive(Deserialize)]
 struct StatusAnswer {
     rows: Vec<RowAnswer>,
-    next: Option<String>,
+    next: Option<Text>,
 }
 
 #[derive(Deserialize)]
 struct RowAnswer {
-    job: String,
-    state: String,
-    updated: String,
+    job: Text,
+    state: Text,
+    updated: Text,
     steps: Steps,
 }
 
 /// Steps with their statuses, in the order of the answer.
-struct Steps(Vec<(String, String)>);
+struct Steps(Vec<(Text, Text)>);
 
 /// What a job must be: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
@@ -73,11 +74,11 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
         writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let header: Vec<&str> = ["JOB", "STATE", "UPDATED"].into_iter().chain(first.steps.0.iter().map(|(step, _)| step.as_str())).collect();
+    let header: Vec<&str> = ["JOB", "STATE", "UPDATED"].into_iter().chain(first.steps.0.iter().map(|(step, _)| &**step)).collect();
     let mut table = table(&header);
     for row in &answer.rows {
-        let own = [row.job.as_str(), &row.state, &row.updated];
-        table.add_row(own.into_iter().chain(row.steps.0.iter().map(|(_, status)| status.as_str())));
+        let own = [&*row.job, &row.state, &row.updated];
+        table.add_row(own.into_iter().chain(row.steps.0.iter().map(|(_, status)| &**status)));
     }
     writeln!(out, "{table}")?;
     if answer.next.is_some() {

@@ -1,6 +1,7 @@
 //! `test`: rehearsals of workflows, and what came of them.
 
 use crate::engine::Millis;
+use crate::engine::words::{escaped, escaped_lines};
 use crate::rehearsal::{Outcome, rehearse};
 use serde::Serialize;
 use std::io::Write;
@@ -35,20 +36,20 @@ pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -
     }
     let (mut passed, mut failed) = (0, 0);
     for file in &outcomes {
-        writeln!(out, "{}", file.file)?;
+        writeln!(out, "{}", escaped(&file.file))?;
         if let Some(error) = &file.error {
             failed += 1;
-            writeln!(out, "{error}")?;
+            writeln!(out, "{}", escaped_lines(error))?;
         }
         for test in &file.tests {
             let took = Millis(test.took_ms);
-            writeln!(out, "  {:<6}  {}  ({took})", if test.passed { "ok" } else { "FAILED" }, test.name)?;
+            writeln!(out, "  {:<6}  {}  ({took})", if test.passed { "ok" } else { "FAILED" }, escaped(&test.name))?;
             for difference in &test.differences {
-                writeln!(out, "          {difference}")?;
+                writeln!(out, "          {}", escaped_lines(difference))?;
             }
             if verbose || !test.passed {
                 for line in &test.story {
-                    writeln!(out, "          {line}")?;
+                    writeln!(out, "          {}", escaped_lines(line))?;
                 }
             }
             passed += usize::from(test.passed);

@@ -3,6 +3,7 @@
 use super::ClientArguments;
 use super::client::{Client, ClientError};
 use super::show::parse;
+use super::text::Text;
 use crate::engine::JobId;
 use serde::Deserialize;
 use std::io::{BufRead, Write};
@@ -11,23 +12,23 @@ use std::process::ExitCode;
 /// What an event says, as far as the command line shows it.
 #[derive(Deserialize)]
 struct EventAnswer {
-    time: String,
+    time: Text,
     data: DataAnswer,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DataAnswer {
-    workflow: String,
-    task: Option<String>,
-    job: String,
-    step: Option<String>,
-    status: Option<String>,
+    workflow: Text,
+    task: Option<Text>,
+    job: Text,
+    step: Option<Text>,
+    status: Option<Text>,
     attempt: Option<u32>,
-    reason: Option<String>,
-    retry_at: Option<String>,
+    reason: Option<Text>,
+    retry_at: Option<Text>,
     progress: Option<serde_json::Number>,
-    message: Option<String>,
+    message: Option<Text>,
 }
 
 #[derive(Deserialize)]
@@ -57,7 +58,7 @@ pub(super) fn watch(id: Option<JobId>, arguments: &ClientArguments, out: &mut dy
         out.flush()?;
         let Some(id) = id.filter(|_| matches!(&*name, "job.completed" | "job.failed" | "job.cancelled")) else { continue };
         let event: EventAnswer = parse(data)?;
-        if event.data.job == id.to_string() {
+        if *event.data.job == *id.to_string() {
             return Ok(if name == "job.completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
@@ -66,7 +67,7 @@ pub(super) fn watch(id: Option<JobId>, arguments: &ClientArguments, out: &mut dy
 
 fn line_of(name: &str, event: EventAnswer) -> String {
     let EventAnswer { time, data } = event;
-    let what = name.split_once('.').map_or(name, |(_, what)| what);
+    let what = Text::new(name.split_once('.').map_or(name, |(_, what)| what));
     let mut line = format!("{time}  {}  {}", data.job, data.workflow);
     if let Some(task) = &data.task {
         line.push_str(&format!(" {task}"));
@@ -75,11 +76,10 @@ fn line_of(name: &str, event: EventAnswer) -> String {
         Some(step) => line.push_str(&format!("  step {step} {what}")),
         None => line.push_str(&format!("  job {what}")),
     }
-    let mut notes: Vec<String> = data.status.into_iter().filter(|status| !status.is_empty()).collect();
+    let mut notes: Vec<String> = data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
     notes.extend(data.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}")));
     notes.extend(data.progress.map(|progress| format!("progress {progress}")));
-    notes.extend(data.message);
-    notes.extend(data.reason);
+    notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
     notes.extend(data.retry_at.map(|at| format!("next attempt at {at}")));
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));

@@ -94,7 +94,7 @@ impl Job {
             if is_late {
                 return Err(Rejected::Late);
             }
-            let progress = parse_progress(definition, body)?;
+            let progress = parse_progress(definition, body, ctx)?;
             return Ok(Consequence::of(Entry::StepProgressed { step, at: ctx.now, progress, deadline: ctx.after(definition.timeout) }));
         }
         if attempt.is_some_and(|attempt| attempt <= run.attempts_undone) {

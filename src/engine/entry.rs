@@ -8,8 +8,11 @@ use super::json::{Json, Message};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How much of a reply that is no JSON object is kept for the reader, in bytes (SPEC §3.2).
+/// How much is kept of a reply that is no JSON object, and of each text that a worker says, in bytes (SPEC §3.2, §4).
 pub const REPLY_KEPT_BYTES_MAX: usize = 4096;
+
+/// How much is kept of a status that a worker reports, in bytes.
+pub const STATUS_BYTES_MAX: usize = 255;
 
 /// Nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -239,7 +239,8 @@ pub enum Rejected {
     /// A failure, or the progress, of an attempt that is over.
     Late,
     /// A progress message that is no JSON object, or whose values are not what they should be.
-    BadProgress,
+    /// The text says which.
+    BadProgress(&'static str),
     /// The job has ended.
     Ended,
     /// Nothing to change: a confirm of an attempt that is over.
@@ -254,9 +255,17 @@ impl Rejected {
             Rejected::NotRunning => "not_running",
             Rejected::Duplicate => "duplicate",
             Rejected::Late => "late",
-            Rejected::BadProgress => "bad_progress",
+            Rejected::BadProgress(_) => "bad_progress",
             Rejected::Ended => "ended",
             Rejected::Void => "void",
+        }
+    }
+
+    /// What is wrong with the message itself, where that is the reason.
+    pub fn fault(self) -> Option<&'static str> {
+        match self {
+            Rejected::BadProgress(fault) => Some(fault),
+            Rejected::UnknownStep | Rejected::NotRunning | Rejected::Duplicate | Rejected::Late | Rejected::Ended | Rejected::Void => None,
         }
     }
 }

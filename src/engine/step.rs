@@ -1,11 +1,12 @@
 //! One step of a job, and what a reply makes of it.
 
 use super::definition::{Retry, Step};
-use super::entry::{Failure, Progress, REPLY_KEPT_BYTES_MAX, Timestamp};
+use super::entry::{Failure, Progress, REPLY_KEPT_BYTES_MAX, STATUS_BYTES_MAX, Timestamp};
 use super::fanout::FanOut;
 use super::id::{JobId, retry_chance};
 use super::input::{Context, Rejected, Reply};
 use super::json::{JsonKind, Message};
+use super::words::{cut, cut_of};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -151,17 +152,23 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, ctx: &Context<'_>) -> Resu
             reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
             Ok(output)
         }
+        Reply::Error(body) if body.len() > ctx.limits.reply_bytes_max => {
+            Err(failed(format!("the worker reported an error of {} bytes, which is not read", body.len()), Some(body)))
+        }
         Reply::Error(body) => {
             let stated = Message::parse(body).ok();
             let text = stated.as_ref().and_then(|message| message.get("error")?.as_string());
             let retryable = stated.as_ref().and_then(|message| message.get("retryable")).is_none_or(|value| value.text() != "false");
             let (reason, raw) = match text {
-                Some(text) => (format!("the worker reported an error: {text}"), None),
+                Some(text) => (format!("the worker reported an error: {}", cut(&text, REPLY_KEPT_BYTES_MAX)), None),
                 None => ("the worker reported an error without a text under \"error\"".to_owned(), Some(&**body)),
             };
             Err(Failed { retryable, ..failed(reason, raw) })
         }
-        Reply::DeadLettered { queue, reason } => Err(failed(format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"), None)),
+        Reply::DeadLettered { queue, reason } => {
+            let (queue, reason) = (cut(queue, REPLY_KEPT_BYTES_MAX), cut(reason, REPLY_KEPT_BYTES_MAX));
+            Err(failed(format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"), None))
+        }
         // Progress settles nothing; it is decided upon before.
         Reply::Progress(_) => Err(failed("a progress message is no result".to_owned(), None)),
     }
@@ -174,7 +181,7 @@ pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Ar
     let Some(word) = value.as_string() else {
         return Err(format!("the status under \"{key}\" is {}, expected a string", value.kind()));
     };
-    if step.status.allows(&word) { Ok(Some(word.into())) } else { Err(unknown_status(step, &word)) }
+    if step.status.allows(&word) { Ok(Some(status(&word))) } else { Err(unknown_status(step, &word)) }
 }
 
 fn unknown_status(step: &Step, word: &str) -> String {
@@ -182,38 +189,94 @@ fn unknown_status(step: &Step, word: &str) -> String {
 }
 
 /// What a progress message tells.
-pub(super) fn parse_progress(step: &Step, body: &[u8]) -> Result<Progress, Rejected> {
-    let told = Message::parse(body).map_err(|_| Rejected::BadProgress)?;
+pub(super) fn parse_progress(step: &Step, body: &[u8], ctx: &Context<'_>) -> Result<Progress, Rejected> {
+    if body.len() > ctx.limits.reply_bytes_max {
+        return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
+    }
+    let told = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
     let there = |key: &str| told.get(key).filter(|value| value.kind() != JsonKind::Null);
-    let text = |key: &str| there(key).map(|value| value.as_string().ok_or(Rejected::BadProgress)).transpose();
-    let status = text("status")?;
-    if status.as_ref().is_some_and(|word| !step.status.allows(word)) {
-        return Err(Rejected::BadProgress);
+    let text = |key: &str, fault| there(key).map(|value| value.as_string().ok_or(Rejected::BadProgress(fault))).transpose();
+    let word = text("status", "\"status\" is no string")?;
+    if word.as_ref().is_some_and(|word| !step.status.allows(word)) {
+        return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
     let share = there("progress");
-    let is_share = |text: &str| text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share));
+    let is_share = |text: &str| text.len() <= SHARE_BYTES_MAX && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share));
     if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_share(share.text())) {
-        return Err(Rejected::BadProgress);
+        return Err(Rejected::BadProgress("\"progress\" is no number from 0 to 1"));
     }
-    let message = text("message")?.map(|text| text.chars().take(PROGRESS_MESSAGE_CHARS_MAX).collect::<String>().into());
-    Ok(Progress { status: status.map(Into::into), share: share.cloned(), message })
+    let message = text("message", "\"message\" is no string")?.map(|text| cut(&text, REPLY_KEPT_BYTES_MAX).into());
+    Ok(Progress { status: word.as_deref().map(status), share: share.cloned(), message })
 }
 
-/// How much of the sentence of a progress message is kept, in characters.
-const PROGRESS_MESSAGE_CHARS_MAX: usize = 1_000;
+/// The longest number that tells how far a worker has come, in bytes.
+const SHARE_BYTES_MAX: usize = 64;
+
+fn status(word: &str) -> Arc<str> {
+    cut(word, STATUS_BYTES_MAX).into()
+}
 
 fn shortened(word: &str) -> String {
     word.chars().take(100).collect()
 }
 
 fn kept(raw: &[u8]) -> Arc<str> {
-    String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]).into()
+    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]);
+    cut_of(&beginning, REPLY_KEPT_BYTES_MAX, raw.len()).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::definition::Millis;
+    use crate::engine::input::Limits;
+    use bytes::Bytes;
+
+    const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 3, window: 3 };
+
+    fn context() -> Context<'static> {
+        Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
+    }
+
+    fn failure(reply: &Reply) -> Failure {
+        let Err(failed) = parse_reply(&Step::named("s"), reply, &context()) else { panic!("taken for a result") };
+        failed.failure
+    }
+
+    #[test]
+    fn what_a_worker_says_is_cut() {
+        let long = "é".repeat(100_000);
+        let said = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
+        let reason = failure(&Reply::Error(said("error"))).reason;
+        let text = reason.strip_prefix("the worker reported an error: ").expect("its text");
+        assert!(text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)"), "{text}");
+
+        let raw = failure(&Reply::Error(Bytes::from(vec![0xff; 200_000]))).raw.expect("kept");
+        assert!(raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("\u{fffd}… (cut, 200000 bytes)"), "{raw}");
+        let raw = failure(&Reply::Result(Bytes::from(vec![0xff; 3_000]))).raw.expect("kept");
+        assert!(raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("… (cut, 3000 bytes)"), "{raw}");
+        assert_eq!(failure(&Reply::Result("x".repeat(REPLY_KEPT_BYTES_MAX).into())).raw.expect("kept").len(), REPLY_KEPT_BYTES_MAX);
+
+        let too_large = Bytes::from(vec![b' '; LIMITS.reply_bytes_max + 1]);
+        let failure_of_it = failure(&Reply::Error(too_large.clone()));
+        assert!(failure_of_it.reason.contains("1048577 bytes") && failure_of_it.raw.is_some_and(|raw| raw.len() <= REPLY_KEPT_BYTES_MAX));
+        let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
+        assert!(failure(&dead).reason.len() <= 2 * REPLY_KEPT_BYTES_MAX + 100);
+
+        let progress = |body: &[u8]| parse_progress(&Step::named("s"), body, &context());
+        let told = progress(&said("message")).expect("progress");
+        assert!(told.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)")));
+        let told = progress(&said("status")).expect("progress");
+        assert!(told.status.is_some_and(|word| word.len() <= STATUS_BYTES_MAX && word.ends_with("é… (cut, 200000 bytes)")));
+        assert!(progress(format!("{{\"progress\":0.{}}}", "1".repeat(1_000)).as_bytes()).is_err());
+        assert!(progress(&too_large).is_err());
+
+        let mut step = Step::named("s");
+        step.status.key = Some("status".into());
+        let output = Message::parse(&said("status")).expect("an object");
+        let word = reported_status(&step, &output).expect("allowed").expect("there");
+        assert!(word.len() <= STATUS_BYTES_MAX && word.starts_with("éé"), "{word}");
+    }
 
     #[test]
     fn pauses_grow_to_their_longest_and_jitter_is_full_and_repeatable() {

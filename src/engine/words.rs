@@ -1,10 +1,67 @@
-//! Words in errors: shown safely, and guessed at when misspelt.
+//! Words in errors and on terminals: shown safely, and guessed at when misspelt.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 
 /// How much of a file's text an error repeats, in characters.
 const SHOWN_CHARACTERS_MAX: usize = 80;
 
 /// The longest word that is guessed at, in bytes; comparing takes time with the square of it.
 const GUESSED_BYTES_MAX: usize = 40;
+
+/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or turn the order of what is read.
+fn is_unsafe(character: char) -> bool {
+    let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
+    let is_direction = matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
+    character.is_control() || is_line_break || is_direction
+}
+
+/// A text from outside as it is printed where it is not JSON: in one line, with controls, line breaks and marks of direction as
+/// `\n` or `\u{1b}`. All that is printed for people goes through here.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    // Writing to a string cannot fail.
+    let _ = Escaping(&mut shown).write_str(text);
+    Cow::Owned(shown)
+}
+
+/// As [`escaped`], of a text whose line breaks are ours.
+pub(crate) fn escaped_lines(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// Escapes all that is written through it.
+pub(crate) struct Escaping<'w, W>(pub(crate) &'w mut W);
+
+impl<W: Write> Write for Escaping<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(is_unsafe) {
+            match part.chars().next_back().filter(|last| is_unsafe(*last)) {
+                Some(last) => write!(self.0, "{}{}", &part[..part.len() - last.len_utf8()], last.escape_default())?,
+                None => self.0.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `text` with at most `bytes_max` bytes; where it is cut, its end says so.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    cut_of(text, bytes_max, text.len())
+}
+
+/// As [`cut`], of a text of `bytes` in all, of which `text` is the beginning.
+pub(crate) fn cut_of(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
+    if text.len().max(bytes) <= bytes_max {
+        return Cow::Borrowed(text);
+    }
+    let mark = format!("… (cut, {bytes} bytes)");
+    let kept = (0..=bytes_max.saturating_sub(mark.len()).min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    Cow::Owned(format!("{}{mark}", &text[..kept]))
+}
 
 /// `text` in double quotes, without control characters, cut when long.
 pub(crate) fn quoted(text: &str) -> String {
@@ -19,7 +76,7 @@ pub(crate) fn shortened(text: &str) -> String {
             shown.push('…');
             break;
         }
-        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+        if is_unsafe(character) { shown.extend(character.escape_default()) } else { shown.push(character) }
     }
     shown
 }
@@ -79,6 +136,25 @@ mod tests {
         assert_eq!(nearest("colour", keys), None);
         assert_eq!(nearest("", keys), None);
         assert_eq!(nearest("a", ["b"]), None);
+    }
+
+    #[test]
+    fn what_is_printed_stays_in_its_line() {
+        assert!(matches!(escaped("Zoë, \\n, 日本 👩‍👧"), Cow::Borrowed("Zoë, \\n, 日本 👩‍👧")));
+        assert_eq!(escaped("\u{1b}[2J\nforged\r\tline\u{7f}"), r"\u{1b}[2J\nforged\r\tline\u{7f}");
+        let marks = ['\u{0}', '\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}'];
+        for mark in marks {
+            assert_eq!(escaped(&format!("a{mark}{mark}b")), format!("a{0}{0}b", mark.escape_default()));
+        }
+        assert_eq!(escaped_lines("one\n\u{1b}two\r\n"), "one\n\\u{1b}two\\r\n");
+    }
+
+    #[test]
+    fn a_cut_text_is_no_longer_than_allowed_and_says_so() {
+        assert_eq!(cut("short", 5), "short");
+        let long = cut(&"é".repeat(3_000), 4_096).into_owned();
+        assert!(long.len() <= 4_096 && long.len() > 4_090 && long.ends_with("é… (cut, 6000 bytes)"), "{} {long}", long.len());
+        assert_eq!(cut(&"x".repeat(30), 22), "xxx… (cut, 30 bytes)");
     }
 
     #[test]

@@ -73,6 +73,23 @@ fn the_engine_is_pure() {
     }
 }
 
+/// What comes from a manager may come from anybody: it is printed as `Text`, which escapes it.
+#[test]
+fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
+    // Its names are asked for by, and escaped where they are printed.
+    const NOT_PRINTED: &str = "struct WorkflowAnswer ";
+    let mut seen = 0;
+    for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "cli") {
+        for part in text.split("#[derive(").skip(1).filter(|part| part.split(')').next().is_some_and(|traits| traits.contains("Deserialize"))) {
+            let body = part.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(part, |(body, _)| body);
+            seen += body.matches("Text").count();
+            let raw: Vec<&str> = body.lines().filter(|line| line.contains("String") && !part.contains(NOT_PRINTED)).collect();
+            assert!(raw.is_empty(), "{}: {raw:?} would be printed as it came: read it as `Text`", path.display());
+        }
+    }
+    assert!(seen > 20, "only {seen} texts were found");
+}
+
 #[test]
 fn each_resource_has_one_user() {
     for (word, owner) in

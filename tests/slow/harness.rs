@@ -64,6 +64,8 @@ pub(crate) struct Setup {
     flags: Vec<String>,
     listen: Option<String>,
     faults: Option<String>,
+    /// Where its log goes instead of the file `log`.
+    pub(crate) stderr: Option<File>,
 }
 
 impl Setup {
@@ -78,6 +80,7 @@ impl Setup {
             flags: Vec::new(),
             listen: None,
             faults: None,
+            stderr: None,
         }
     }
 
@@ -172,7 +175,8 @@ impl Daemon {
         command.args(["--amqp-server", &self.setup.server, "--listen", &listen]).args(&self.setup.flags);
         command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
         command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
-        command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let stderr = self.setup.stderr.as_ref().unwrap_or(&log).try_clone().unwrap();
+        command.current_dir(dir).stdin(Stdio::null()).stdout(log).stderr(stderr);
         self.child = Some(command.spawn().unwrap());
     }
 

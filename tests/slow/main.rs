@@ -21,6 +21,7 @@ mod every_bus;
 mod faults;
 mod harness;
 mod load;
+mod logs;
 mod outages;
 mod overload;
 mod policies;

@@ -1,0 +1,62 @@
+//! Text from a manager's answers, which may come from anybody.
+
+use crate::engine::words::escaped;
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+/// A text of an answer, as it is printed: in one line, without controls. What the command line prints of an answer is this, and
+/// no `String` (`tests/fast/floors.rs`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Text {
+    shown: String,
+    /// As it came, where that is something else.
+    raw: Option<String>,
+}
+
+impl Text {
+    pub(super) fn new(text: &str) -> Text {
+        match escaped(text) {
+            Cow::Borrowed(same) => Text { shown: same.to_owned(), raw: None },
+            Cow::Owned(shown) => Text { shown, raw: Some(text.to_owned()) },
+        }
+    }
+
+    /// As it came: for JSON alone.
+    pub(super) fn raw(&self) -> &str {
+        self.raw.as_deref().unwrap_or(&self.shown)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+        String::deserialize(deserializer).map(|text| Text::new(&text))
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.shown
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.shown)
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        self.shown == other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        self.shown == *other
+    }
+}

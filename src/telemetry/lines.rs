@@ -1,0 +1,216 @@
+//! Lines on their way to standard error. Whoever has one hands it over and goes on: a thread writes them, and only that thread
+//! waits for the disk, the pipe or the terminal. What it cannot write, and what finds no place, is dropped and counted.
+
+use prometheus::IntCounter;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Lines that wait to be written, at most.
+const LINES_WAITING_MAX: usize = 10_000;
+
+/// Their bytes, at most.
+const BYTES_WAITING_MAX: usize = 4 * 1024 * 1024;
+
+/// The pause before a file descriptor that does not block, and is full, is tried again.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// The lines that wait.
+pub(super) struct Lines {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    written: Condvar,
+    dropped: IntCounter,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// One has been taken out, and is being written.
+    is_writing: bool,
+}
+
+impl Lines {
+    /// Begins to write lines to `out`, from a thread of its own. `tell` is called with the number of lines that were dropped
+    /// when lines get through again.
+    pub(super) fn start(out: impl Write + Send + 'static, dropped: IntCounter, tell: fn(u64)) -> io::Result<Arc<Lines>> {
+        let lines = Arc::new(Lines { waiting: Mutex::default(), arrived: Condvar::new(), written: Condvar::new(), dropped });
+        let writer = lines.clone();
+        thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_all(Sink { out, is_torn: false }, tell))?;
+        Ok(lines)
+    }
+
+    /// Hands a line over, with its line break. Never waits.
+    pub(super) fn push(&self, line: Vec<u8>) {
+        let mut waiting = self.lock();
+        if waiting.lines.len() >= LINES_WAITING_MAX || waiting.bytes + line.len() > BYTES_WAITING_MAX {
+            drop(waiting);
+            return self.dropped.inc();
+        }
+        waiting.bytes += line.len();
+        waiting.lines.push_back(line);
+        drop(waiting);
+        self.arrived.notify_one();
+    }
+
+    /// Waits until all lines are written or dropped, but no longer than `most`.
+    pub(super) fn flush(&self, most: Duration) {
+        let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.lines.is_empty();
+        // What is left when the time is over is lost.
+        let _ = self.written.wait_timeout_while(self.lock(), most, is_busy);
+    }
+
+    fn write_all(&self, mut sink: Sink<impl Write>, tell: fn(u64)) {
+        let mut told = self.dropped.get();
+        loop {
+            let line = self.take();
+            let is_written = sink.write_line(&line).is_ok();
+            if !is_written {
+                self.dropped.inc();
+            }
+            let is_last = self.put_back();
+            let dropped = self.dropped.get();
+            if is_written && is_last && dropped > told {
+                tell(dropped - told);
+                told = dropped;
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<u8> {
+        let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
+        let mut waiting = self.arrived.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
+        let line = waiting.lines.pop_front().unwrap_or_default();
+        waiting.bytes -= line.len();
+        waiting.is_writing = true;
+        line
+    }
+
+    /// The line that was taken is written or dropped. Whether none waits.
+    fn put_back(&self) -> bool {
+        let mut waiting = self.lock();
+        waiting.is_writing = false;
+        self.written.notify_all();
+        waiting.lines.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the lines go.
+struct Sink<W> {
+    out: W,
+    /// The last line was begun, and could not be ended.
+    is_torn: bool,
+}
+
+impl<W: Write> Sink<W> {
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            self.write(b"\n")?;
+        }
+        self.write(line)
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.out.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    self.is_torn = !bytes.is_empty();
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TRIED_AGAIN_AFTER),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::sync::mpsc;
+
+    const FOREVER: Duration = Duration::from_secs(60);
+
+    /// Takes a few bytes at a time, and fails when told to.
+    struct Odd {
+        written: Arc<Mutex<Vec<u8>>>,
+        answers: VecDeque<Option<ErrorKind>>,
+    }
+
+    impl Write for Odd {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if let Some(Some(kind)) = self.answers.pop_front() {
+                return Err(kind.into());
+            }
+            let count = bytes.len().min(3);
+            self.written.lock().expect("no panic").extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn counter() -> IntCounter {
+        IntCounter::new("dropped", "lines").expect("a name")
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_dropped_and_a_torn_one_is_ended() {
+        use ErrorKind::{BrokenPipe, Interrupted, StorageFull, WouldBlock};
+        let (written, dropped) = (Arc::default(), counter());
+        let answers = VecDeque::from([Some(Interrupted), None, Some(WouldBlock), None, Some(BrokenPipe), None, Some(StorageFull)]);
+        let lines = Lines::start(Odd { written: Arc::clone(&written), answers }, dropped.clone(), |_| ()).expect("a thread");
+        // "one two" breaks after six bytes; its line break is the next write, the error behind it costs the second line.
+        for line in ["one two\n", "lost\n", "whole\n"] {
+            lines.push(line.into());
+            lines.flush(FOREVER);
+        }
+        assert_eq!(String::from_utf8_lossy(&written.lock().expect("no panic")), "one tw\nwhole\n");
+        assert_eq!(dropped.get(), 2);
+    }
+
+    #[test]
+    fn what_finds_no_place_is_dropped_and_told_when_lines_get_through_again() {
+        static TOLD: Mutex<Option<mpsc::Sender<u64>>> = Mutex::new(None);
+        let (tell, told) = mpsc::channel();
+        *TOLD.lock().expect("no panic") = Some(tell);
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let dropped = counter();
+        let lines = Lines::start(writer, dropped.clone(), |count| {
+            let told = TOLD.lock().expect("no panic").as_ref().map(|tell| tell.send(count));
+            assert!(told.is_some_and(|told| told.is_ok()));
+        });
+        let lines = lines.expect("a thread");
+        // Nobody reads: far more than the pipe and the queue hold, and no call waits.
+        let count = 3 * LINES_WAITING_MAX;
+        let line = format!("{}\n", "x".repeat(99));
+        for _ in 0..count {
+            lines.push(line.clone().into());
+        }
+        let lost = dropped.get();
+        assert!(lost >= (count - LINES_WAITING_MAX) as u64 / 2, "{lost} of {count} were dropped");
+        lines.push(vec![b'x'; BYTES_WAITING_MAX + 1]);
+        assert_eq!(dropped.get(), lost + 1);
+        lines.flush(Duration::from_millis(1));
+        let expected = count - usize::try_from(lost).expect("few");
+        let mut read = vec![0; expected * line.len()];
+        reader.read_exact(&mut read).expect("the lines");
+        assert_eq!(read, line.repeat(expected).into_bytes());
+        assert_eq!(told.recv_timeout(FOREVER), Ok(lost + 1));
+        lines.flush(FOREVER);
+        assert_eq!(dropped.get(), lost + 1);
+    }
+}

@@ -1,0 +1,367 @@
+//! The log on standard error. It may fail or stand still, and nothing else does: lines are handed to a thread that writes them,
+//! each is bounded, and what cannot be written is dropped and counted.
+
+use super::lines::Lines;
+use crate::engine::words::{Escaping, cut, escaped_lines};
+use crate::settings::{LogFormat, LogSettings};
+use prometheus::{IntCounter, IntCounterVec, Opts};
+use serde_json::Value;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::{EnvFilter, FilterExt, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FormatFields, MakeWriter};
+use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: usize = 16 * 1024;
+
+/// The longest text in a line of JSON that is too long as a whole, in bytes.
+const CUT_TEXT_BYTES_MAX: usize = 1024;
+
+/// How long the end of the process waits for lines that are not written.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+/// How long a panic waits for its line: what it leads to may end the process.
+const PANIC_FLUSH_MAX: Duration = Duration::from_millis(100);
+
+/// How often a line of the HTTP library about a connection is let into the log.
+const CONNECTION_LOGGED_EVERY: Duration = Duration::from_secs(60);
+
+/// Where the HTTP library tells of connections that failed, one line each.
+const CONNECTIONS: &str = "actix_http::h1";
+
+/// `workflow_log_lines_dropped_total`
+#[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
+pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "lines of the log that could not be written, or found no place among those that wait";
+    IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
+});
+
+/// `workflow_http_connection_errors_total{kind}`
+#[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
+pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "HTTP connections ended by what is no request (malformed), or by another failure (other)";
+    IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"]).expect("valid names")
+});
+
+/// The one log of the process, once it is begun.
+static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
+
+/// Why the log cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter cannot be read.
+    #[error("log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\"")]
+    Filter {
+        /// As it was given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no way to write.
+    #[error("the log cannot be begun: {0}")]
+    Begin(#[from] io::Error),
+}
+
+/// Begins to write: what is said from now on waits for nobody. Calling it again changes nothing.
+pub fn begin() -> Result<(), LogError> {
+    if LOG.get().is_none() {
+        // A file descriptor of our own: the standard library's would be locked for as long as a write waits.
+        let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| tracing::warn!(lines, "lines of the log were dropped"))?;
+        // Another call may have been faster; its thread then waits for lines that never come.
+        let _ = LOG.set(lines);
+    }
+    Ok(())
+}
+
+/// Sets up what is logged, and how: for people on a terminal, JSON lines otherwise. Panics are logged like all else. `ticks` is
+/// the clock. Calling it again changes nothing.
+pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
+    begin()?;
+    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError::Filter { filter: settings.filter.clone(), reason: reason.to_string() };
+    let filter = EnvFilter::builder().parse(&settings.filter).map_err(wrong)?.and(Throttled { ticks, logged: Mutex::new(None) });
+    let is_terminal = io::stderr().is_terminal();
+    let is_human = match settings.format {
+        LogFormat::Auto => is_terminal,
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+    };
+    let layer = tracing_subscriber::fmt::layer().with_writer(Door { is_human }).log_internal_errors(false);
+    let layer = if is_human {
+        layer.fmt_fields(HumanFields).with_ansi(is_terminal).with_filter(filter).boxed()
+    } else {
+        layer.json().flatten_event(true).with_filter(filter).boxed()
+    };
+    let counted = Counted.with_filter(Targets::new().with_target(CONNECTIONS, LevelFilter::ERROR));
+    // An error means that a subscriber is set already, which then stays.
+    if tracing_subscriber::registry().with(layer).with(counted).try_init().is_ok() {
+        std::panic::set_hook(Box::new(log_panic));
+    }
+    Ok(())
+}
+
+/// Says a text that is no event, such as why the process ends: through the log if it is begun, and not later than it takes.
+pub fn say(text: &str) {
+    let text = format!("{}\n", escaped_lines(text));
+    match LOG.get() {
+        Some(lines) => lines.push(bounded(text.as_bytes(), true)),
+        // With standard error closed there is nobody to tell.
+        None => drop(io::stderr().write_all(text.as_bytes())),
+    }
+}
+
+/// Waits until what was said is written, for a bounded time: for the end of the process.
+pub fn flush() {
+    flush_within(FLUSH_MAX);
+}
+
+fn flush_within(most: Duration) {
+    if let Some(lines) = LOG.get() {
+        lines.flush(most);
+    }
+}
+
+/// In place of the standard library's hook, which would wait for a full pipe.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
+    let place = panic.location().map(ToString::to_string);
+    // Asked for as in any Rust program, by RUST_BACKTRACE.
+    let backtrace = std::backtrace::Backtrace::capture();
+    let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(thread = thread.name(), place, reason, backtrace, "panicked");
+    flush_within(PANIC_FLUSH_MAX);
+}
+
+/// The way of a formatted line to the others that wait.
+struct Door {
+    is_human: bool,
+}
+
+struct Line {
+    is_human: bool,
+}
+
+impl MakeWriter<'_> for Door {
+    type Writer = Line;
+
+    fn make_writer(&self) -> Line {
+        Line { is_human: self.is_human }
+    }
+}
+
+impl Write for Line {
+    /// Takes a whole line: an event is written at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(lines) = LOG.get() {
+            lines.push(bounded(line, self.is_human));
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The line, or what there is room for. JSON stays JSON.
+fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
+    if line.len() <= LINE_BYTES_MAX {
+        return line.to_vec();
+    }
+    if is_human { cut_line(line).into() } else { cut_json(line).unwrap_or_else(|| cut_line_as_json(line)).into() }
+}
+
+fn cut_line(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    format!("{}\n", cut(text.trim_end(), LINE_BYTES_MAX - 1))
+}
+
+/// The same line with its long texts cut; none if that is not enough.
+fn cut_json(line: &[u8]) -> Option<String> {
+    let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
+    for value in event.values_mut() {
+        if let Value::String(text) = value {
+            *text = cut(text, CUT_TEXT_BYTES_MAX).into_owned();
+        }
+    }
+    let text = format!("{}\n", Value::Object(event));
+    (text.len() <= LINE_BYTES_MAX).then_some(text)
+}
+
+fn cut_line_as_json(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    // In JSON each of its bytes takes six at most, as \u0000.
+    let line = cut(&text, LINE_BYTES_MAX / 8);
+    format!("{}\n", serde_json::json!({ "level": "WARN", "message": "a line of the log is too long", "line": line }))
+}
+
+/// Fields as text, in which nothing can pretend to be another line, or move the cursor of a terminal.
+struct HumanFields;
+
+impl<'w> FormatFields<'w> for HumanFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut human = Human { writer, is_first: true, result: Ok(()) };
+        fields.record(&mut human);
+        human.result
+    }
+}
+
+struct Human<'w> {
+    writer: Writer<'w>,
+    is_first: bool,
+    result: fmt::Result,
+}
+
+impl Human<'_> {
+    fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
+        if !std::mem::take(&mut self.is_first) {
+            self.writer.write_char(' ')?;
+        }
+        match (name, self.writer.has_ansi_escapes()) {
+            ("message", _) => {}
+            (_, true) => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,
+            (_, false) => write!(self.writer, "{name}=")?,
+        }
+        write!(Escaping(&mut self.writer), "{value:?}")
+    }
+}
+
+impl Visit for Human<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" { self.record_debug(field, &format_args!("{value}")) } else { self.record_debug(field, &value) }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // What `log` says of a record's place stands before the fields already.
+        if self.result.is_ok() && !field.name().starts_with("log.") {
+            self.result = self.write(field.name(), value);
+        }
+    }
+}
+
+/// Lets the HTTP library's lines about connections into the log now and then: anybody can cause them, 10,000 a second.
+struct Throttled {
+    ticks: fn() -> Instant,
+    logged: Mutex<Option<Instant>>,
+}
+
+impl<S> Filter<S> for Throttled {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        if !event.metadata().target().starts_with(CONNECTIONS) {
+            return true;
+        }
+        let now = (self.ticks)();
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOGGED_EVERY);
+        if is_due {
+            *logged = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Counts what those lines tell, in the log or not.
+struct Counted;
+
+impl<S: Subscriber> Layer<S> for Counted {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut said = Said(String::new());
+        event.record(&mut said);
+        // Each failed connection is told by such a line.
+        if said.0.starts_with("stream error") {
+            let kind = if said.0.contains("parse error") { "malformed" } else { "other" };
+            CONNECTION_ERRORS.with_label_values(&[kind]).inc();
+        }
+    }
+}
+
+struct Said(String);
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            // Writing to a string cannot fail.
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::fmt::format;
+
+    #[test]
+    fn a_long_line_is_cut_and_json_stays_json() {
+        assert_eq!(bounded(b"short\n", true), b"short\n");
+        let human = bounded(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
+        let human = String::from_utf8(human).expect("whole characters");
+        assert!(human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"), "{}", human.len());
+
+        let event = serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
+        let line = bounded(format!("{event}\n").as_bytes(), false);
+        let cut: Value = serde_json::from_slice(&line).expect("JSON");
+        assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(b"\n"));
+        assert_eq!((&cut["level"], &cut["job"]), (&event["level"], &event["job"]));
+        assert!(cut["reason"].as_str().is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")), "{cut}");
+
+        for odd in [format!("[{}]", "1,".repeat(LINE_BYTES_MAX)), format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX))] {
+            let line = bounded(odd.as_bytes(), false);
+            assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
+            let cut: Value = serde_json::from_slice(&line).expect("JSON");
+            assert!(cut["line"].as_str().is_some_and(|text| text.contains("… (cut, ")), "{cut}");
+        }
+    }
+
+    /// Where a test's subscriber writes.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_for_people_is_one_line_without_controls() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(format().without_time())
+            .fmt_fields(HumanFields)
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        let hostile = "a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(shown = %hostile, quoted = hostile, count = 7, "{hostile}");
+        });
+        let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+        let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
+        assert_eq!(text, format!(" INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} quoted=\"{plain}\" count=7\n"));
+    }
+}
