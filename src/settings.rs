@@ -14,6 +14,9 @@ pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 /// The one setting that is a list; in the environment its files are parted by commas.
 const WORKFLOWS_VARIABLE: &str = "WORKFLOW_MANAGER__WORKFLOWS";
 
+/// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those have 255 bytes at most.
+pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
+
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +42,7 @@ pub struct AmqpSection {
     pub management: ServerAddress,
     pub reply_queue: String,
     pub reply_queue_type: ReplyQueueType,
+    pub unreadable: UnreadableMessages,
     pub prefetch: u16,
     pub unconfirmed_max: usize,
     pub reconnect_min: Span,
@@ -55,6 +59,16 @@ pub enum ReplyQueueType {
     Classic,
     /// A quorum queue with a single active consumer and no delivery limit.
     Quorum,
+}
+
+/// What becomes of messages whose headers cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnreadableMessages {
+    /// They go to the queue `<amqp.reply_queue>.unreadable`.
+    Keep,
+    /// They are dropped.
+    Drop,
 }
 
 /// Section `journal`.
@@ -177,6 +191,12 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T
 impl<'de> Deserialize<'de> for ReplyQueueType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         one_of(deserializer, &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)], "classic or quorum")
+    }
+}
+
+impl<'de> Deserialize<'de> for UnreadableMessages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one_of(deserializer, &[("keep", UnreadableMessages::Keep), ("drop", UnreadableMessages::Drop)], "keep or drop")
     }
 }
 
@@ -356,8 +376,8 @@ impl Settings {
                 self.http.listen
             ));
         }
-        if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > 255 {
-            return refuse("amqp.reply_queue must have 1 to 255 bytes".to_owned());
+        if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
+            return refuse(format!("amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
         }
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, .. } = &self.amqp;
         if heartbeat.0.subsec_nanos() > 0 || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs()) {

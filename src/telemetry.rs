@@ -61,6 +61,8 @@ pub struct Metrics {
     pub bus_unconfirmed: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
+    /// `workflow_messages_unreadable_total{bus,queue,outcome}`: messages that could not be read, kept or dropped.
+    pub unreadable: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
     /// `workflow_event_streams`: streams of events that are open.
@@ -112,6 +114,11 @@ impl Metrics {
             bus_blocked: kept.gauges("bus_blocked", "1 while the broker blocks publishers", &["bus"]),
             bus_unconfirmed: kept.gauges("bus_unconfirmed", "step messages given to the bus and not yet confirmed", &["bus"]),
             bus_notices: kept.counters("bus_notices_total", "messages returned, refused, or sent again", &["bus", "kind"]),
+            unreadable: kept.counters(
+                "messages_unreadable_total",
+                "messages that could not be read, put aside or dropped",
+                &["bus", "queue", "outcome"],
+            ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),
             events_published: kept.counters("events_published_total", "events confirmed by the sink", &["sink"]),

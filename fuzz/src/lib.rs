@@ -4,6 +4,7 @@
 pub mod bytes_in;
 pub mod correlation_ids;
 pub mod fan_outs;
+pub mod frames;
 pub mod http_requests;
 pub mod journal_rows;
 pub mod plain_json;

@@ -93,6 +93,22 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
                 job.post(JobInput::Take { input: Input::Confirmed { step, attempt }, ack: None });
             }
         }
+        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_kept } => {
+            let outcome = if is_kept { "kept" } else { "dropped" };
+            shared.metrics.unreadable.with_label_values(&[&*vhost, &*queue, outcome]).inc();
+            if shared.throttle.may_log("unreadable") {
+                let correlation_id = correlation_id.unwrap_or_default();
+                tracing::warn!(
+                    vhost = &*vhost,
+                    queue = &*queue,
+                    reason,
+                    correlation_id,
+                    bytes,
+                    outcome,
+                    "a message that cannot be read (logged once a minute)"
+                );
+            }
+        }
         BusEvent::QueueMissing { queue, taken } => shared.wiring().router.post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),
         BusEvent::State(state) => {
             let metrics = &shared.metrics;

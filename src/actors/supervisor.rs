@@ -373,6 +373,7 @@ fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettin
         management: section.management.0.clone(),
         reply_queue: section.reply_queue.clone(),
         reply_queue_type: section.reply_queue_type,
+        unreadable: section.unreadable,
         prefetch: section.prefetch,
         unconfirmed_max: section.unconfirmed_max,
         reconnect_min: section.reconnect_min.0,

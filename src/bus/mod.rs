@@ -228,6 +228,10 @@ impl Settlement {
         Settlement { tag: 0, epoch: 0, to: None }
     }
 
+    fn is_void(&self) -> bool {
+        self.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
+    }
+
     fn settle(&mut self, verdict: Verdict) {
         if let Some(to) = self.to.take() {
             // A closed channel means that the connection is gone: the broker redelivers by itself.
@@ -263,6 +267,11 @@ impl Delivery {
         self.settlement.settle(Verdict::Ack);
     }
 
+    /// See [`Acknowledge::is_void`].
+    pub fn is_void(&self) -> bool {
+        self.settlement.is_void()
+    }
+
     /// Parts the settlement from the content, which is consumed.
     pub fn into_settlement(self) -> Acknowledge {
         Acknowledge(self.settlement)
@@ -281,7 +290,7 @@ impl Acknowledge {
 
     /// Whether the delivery has gone back to its queue, because its channel is closed: it comes again.
     pub fn is_void(&self) -> bool {
-        self.0.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
+        self.0.is_void()
     }
 }
 
@@ -342,6 +351,19 @@ pub enum BusEvent {
         step: StepIndex,
         /// The attempt.
         attempt: u32,
+    },
+    /// A message could not be read, whatever it was to be: it is off its queue.
+    Unreadable {
+        /// The queue it came on.
+        queue: Arc<str>,
+        /// What is wrong with it.
+        reason: String,
+        /// Its property `correlation_id`, as far as it can be read.
+        correlation_id: Option<String>,
+        /// The size of its body.
+        bytes: usize,
+        /// Whether it was put aside; dropped else.
+        is_kept: bool,
     },
     /// The state changed.
     State(BusState),

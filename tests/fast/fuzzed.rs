@@ -29,6 +29,11 @@ fn fan_outs() {
 }
 
 #[test]
+fn frames() {
+    each("frames", targets::frames::run);
+}
+
+#[test]
 fn http_requests() {
     each("http_requests", targets::http_requests::run);
 }

@@ -307,6 +307,13 @@ impl Client {
         declared.unwrap_or_else(|error| panic!("the declaration of {queue}: {error}"));
     }
 
+    /// Declares a queue that belongs to this connection alone.
+    #[track_caller]
+    pub(crate) fn declare_exclusive(&self, queue: &str) {
+        let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        block_on("a queue is declared", self.channel.queue_declare(queue.into(), options, FieldTable::default())).unwrap();
+    }
+
     #[track_caller]
     pub(crate) fn declare_exchange(&self, exchange: &str, kind: &str) {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };

@@ -30,6 +30,7 @@ mod refusals;
 mod retries;
 mod soak;
 mod statuses;
+mod unreadable;
 mod usage;
 mod webhook;
 mod workers;

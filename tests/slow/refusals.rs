@@ -10,8 +10,8 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::{
-    amqp::{Broker, REPLY_QUEUE, Vhost, Worker},
-    harness::{Ran, Setup, command, eventually, free_port, run, when},
+    amqp::{Broker, Client, REPLY_QUEUE, Vhost, Worker},
+    harness::{Ran, Setup, command, free_port, run},
 };
 
 const SIMPLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
@@ -19,27 +19,43 @@ const SIMPLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]
 // ---- the broker refuses ----------------------------------------------------------------------------------------
 
 #[test]
-fn a_wrong_password_is_told_and_tried_again() {
+fn a_user_that_the_broker_refuses_is_told_once_and_tried_again() {
     let vhost = Vhost::new();
     let broker = Broker::shared();
-    let wrong = vhost.url.replacen(&format!("//{}:guest@", broker.user()), &format!("//{}:not-the-password@", broker.user()), 1);
-    assert_ne!(wrong, vhost.url, "the broker of the tests has the password guest");
-    let mut daemon = Setup::new(&wrong, SIMPLE).launch();
-
-    eventually("the log says that the broker refuses the user", || {
-        let log = daemon.log().to_lowercase();
-        when(log.contains("refused") && log.contains("password") && log.contains(broker.user()), "nothing of it")
-    });
+    let user = format!("late-{}", vhost.name);
+    let url = vhost.url.replacen(&format!("//{}:guest@", broker.user()), &format!("//{user}:the-secret@"), 1);
+    assert_ne!(url, vhost.url, "the broker of the tests has the password guest");
+    let mut daemon = Setup::new(&url, SIMPLE).launch();
+    daemon.await_log(&["refused", "password", &user]);
     let ready = daemon.api.get("/readyz?verbose").expect(503);
     assert!(ready.text.contains("refused"), "{ready}");
     let id = daemon.api.create("single", "{}");
     assert_eq!(daemon.api.job(id).state, "running");
-    eventually("it keeps trying", || {
-        let tries = daemon.log().lines().filter(|line| line.to_lowercase().contains("refused")).count();
-        when(tries >= 2, format!("{tries} lines"))
-    });
+
+    broker.ctl(&["add_user", &user, "the-secret"]);
+    // Now the password is right, and another thing is wrong.
+    daemon.await_log(&["may not use the virtual host", &user]);
+    vhost.ctl("set_permissions", &[&user, ".*", ".*", ".*"]);
+    daemon.await_ready();
+    broker.ctl(&["delete_user", &user]);
+    let log = daemon.log();
+    for refusal in ["refused the user name or password", "may not use the virtual host"] {
+        let told = log.lines().filter(|line| line.contains(refusal)).count();
+        assert_eq!(told, 1, "{refusal}: {log}");
+    }
     assert!(daemon.ended().is_none(), "it stays alive");
-    assert!(!daemon.log().contains("not-the-password") && !ready.text.contains("not-the-password"), "a password is never shown");
+    assert!(!log.contains("the-secret") && !ready.text.contains("the-secret"), "a password is never shown");
+}
+
+#[test]
+fn an_address_that_ends_with_a_slash_means_the_default_virtual_host() {
+    let queue = format!("replies-of-{}", uuid::Uuid::new_v4());
+    let daemon = Setup::new(&Broker::shared().url(""), SIMPLE).set("amqp.reply_queue", &queue).start();
+    let client = Client::connect(&Broker::shared().url("%2f"));
+    assert_eq!(client.count(&queue), Some((0, 1)), "its reply queue is there");
+    drop(daemon);
+    client.await_count(&queue, 0);
+    client.delete(&queue);
 }
 
 #[test]

@@ -228,9 +228,9 @@ fn a_broker_without_tls_is_told_apart_and_numbers_in_the_log_are_numbers() {
     let server = Broker::shared().url("/").replace("amqp://", "amqps://");
     let daemon = Setup::new(&server, IDLE).launch();
     daemon.await_log(&["not with TLS", "amqp instead of amqps"]);
-    daemon.await_log(&["not publishing step messages"]);
+    daemon.await_log(&["not connected to the broker"]);
     let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("not publishing step messages")).unwrap();
+    let line = log.lines().find(|line| line.contains("not connected to the broker")).unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert!(line["retry_in_ms"].is_u64(), "{line}");
 }

@@ -1,7 +1,7 @@
 //! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of its own, so that one that
 //! cannot be consumed holds up no other, and no reply.
 
-use super::connection::channel_error;
+use super::connection::{Told, channel_error};
 use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, reached};
@@ -105,6 +105,7 @@ struct Call {
 
 impl Call {
     async fn run(self, workflow: Arc<str>, mut phases: watch::Receiver<Phase>) {
+        let mut told = Told::default();
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
@@ -113,6 +114,7 @@ impl Call {
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
+                    told = Told::default();
                     // One for each channel: what a closed one has brought is known to be void.
                     let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
                     let ended = lane.serve(&channel, deliveries, &mut phases).await;
@@ -130,7 +132,11 @@ impl Call {
                 // The consumer of the replies tells why, and connects again.
                 return;
             }
-            tracing::warn!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
+            if told.is_news(&reason) {
+                tracing::warn!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
+            } else {
+                tracing::debug!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
+            }
             tokio::select! {
                 () = reached(&mut phases, Phase::EndConsuming) => return,
                 () = tokio::time::sleep(QUEUE_PAUSE) => {}

@@ -1,9 +1,12 @@
 //! Where the broker is, how a connection to it is opened, and in plain words why one could not be or was lost.
 
+use super::wire::guard;
 use super::{AmqpError, AmqpSettings};
 use crate::faults;
+use crate::settings::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use std::fmt;
@@ -16,8 +19,11 @@ const OPEN_SECONDS_MAX: u64 = 10;
 /// How long the orderly closing of a connection may take.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// The longest virtual host and queue name that AMQP can carry.
+/// The longest name of a virtual host that AMQP can carry.
 const NAME_BYTES_MAX: usize = 255;
+
+/// The virtual host of an address that names none.
+const DEFAULT_VHOST: &str = "/";
 
 /// A broker's address, checked. Shown without the password.
 pub(super) struct Address {
@@ -46,13 +52,17 @@ impl Address {
             // lapin takes such a host for a missing one and would connect to localhost.
             uri.authority.host = host.to_owned();
         }
+        if uri.vhost.is_empty() {
+            // The address ends with /: most clients take that for the default one, and a virtual host "" is hardly ever there.
+            uri.vhost = DEFAULT_VHOST.to_owned();
+        }
         if let Some(vhost) = &settings.vhost {
             uri.vhost = vhost.clone();
         }
         if uri.vhost.len() > NAME_BYTES_MAX {
             return refused("its virtual host has more than 255 bytes");
         }
-        if settings.reply_queue.is_empty() || settings.reply_queue.len() > NAME_BYTES_MAX {
+        if settings.reply_queue.is_empty() || settings.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return Err(AmqpError::ReplyQueue(settings.reply_queue.len()));
         }
         let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
@@ -72,7 +82,7 @@ impl Address {
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let allowed = Duration::from_millis(self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000));
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
-        let opening = Box::pin(Connection::connect_uri(self.uri.clone(), properties));
+        let opening = Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default()));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
             Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),
@@ -112,11 +122,6 @@ impl Address {
             AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("refused for user") => format!(
                 "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
             ),
-            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("not found") && vhost.is_empty() => {
-                format!(
-                    "the address ends with /, which names a virtual host \"\" that the broker does not have; without that / it is the default one ({said})"
-                )
-            }
             AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("not found") => {
                 format!("the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl add_vhost '{vhost}' ({said})")
             }
@@ -191,6 +196,25 @@ pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str
     }
 }
 
+/// The last reason that was told in the log: the same is not told again at each attempt.
+#[derive(Default)]
+pub(super) struct Told(Option<String>);
+
+impl Told {
+    /// Whether this reason is another one; it is remembered.
+    pub(super) fn is_news(&mut self, reason: &str) -> bool {
+        let is_news = !self.has(reason);
+        if is_news {
+            self.0 = Some(reason.to_owned());
+        }
+        is_news
+    }
+
+    pub(super) fn has(&self, reason: &str) -> bool {
+        self.0.as_deref() == Some(reason)
+    }
+}
+
 /// The pauses between attempts: doubled each time, jittered so that many managers do not come back at once.
 pub(super) struct Pauses {
     builder: ExponentialBuilder,
@@ -256,6 +280,23 @@ mod tests {
         let parsed = parse("amqp://me:p%40ss%2Fword@host:5672/a%40b").map(|address| address.uri);
         let parts = parsed.map(|uri| (uri.authority.userinfo.password, uri.authority.host, uri.vhost));
         assert_eq!(parts, Ok(("p@ss/word".to_owned(), "host".to_owned(), "a@b".to_owned())));
+    }
+
+    #[test]
+    fn an_address_without_a_virtual_host_means_the_default_one() {
+        let vhost = |server: &str| parse(server).map(|address| address.vhost().to_owned());
+        for server in ["amqp://host", "amqp://host/", "amqp://me:secret@host:5672/", "amqp://host:5672/%2f", "amqp://host/?heartbeat=9"] {
+            assert_eq!(vhost(server), Ok("/".to_owned()), "{server}");
+        }
+        assert_eq!(vhost("amqp://[::1]:5672/"), Ok("/".to_owned()));
+        assert_eq!(vhost("amqps://host/v"), Ok("v".to_owned()));
+    }
+
+    #[test]
+    fn a_reason_is_told_once_until_another_comes() {
+        let mut told = Told::default();
+        let news = ["refused", "refused", "gone", "refused"].map(|reason| told.is_news(reason));
+        assert_eq!(news, [true, false, true, true]);
     }
 
     #[test]

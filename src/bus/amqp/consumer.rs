@@ -7,7 +7,6 @@ use super::management;
 use super::queues::{Found, Queues, short};
 use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
-use crate::engine::Millis;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::protocol::AMQPSoftError;
 use lapin::types::FieldTable;
@@ -57,8 +56,7 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
             }
             End::Lost(reason) => {
                 let pause = pauses.next();
-                tracing::warn!(server = %common.address, reason, retry_in_ms = Millis::of(pause).0, "not consuming replies");
-                common.board.down(Side::Consumer, &reason);
+                common.down(Side::Consumer, &reason, pause);
                 tokio::select! {
                     () = reached(&mut phases, Phase::EndConsuming) => break,
                     () = tokio::time::sleep(pause) => {}

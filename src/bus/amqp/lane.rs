@@ -1,10 +1,12 @@
 //! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the broker.
 
 use super::acks::{Answer, Window};
+use super::aside::Aside;
 use super::connection::fail_point;
-use super::received::{called, received};
+use super::received::{called, received, unreadable};
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, Settled, Settlement};
+use crate::engine::Definition;
 use futures_util::StreamExt;
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
@@ -89,6 +91,15 @@ impl Lane {
     fn deliver(&self, delivery: lapin::message::Delivery, window: &mut Window) {
         window.deliver(delivery.delivery_tag);
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
+        if let Some(unreadable) = unreadable(&delivery) {
+            let queue = match &self.source {
+                Source::Replies => self.common.settings.reply_queue.as_str().into(),
+                Source::Workflow(workflow) => Definition::call_queue(workflow).into(),
+            };
+            // Nobody takes it only when the bus is gone: then it goes back to its queue.
+            let _ = self.common.aside.send(Aside { queue, unreadable, delivery: received(delivery, settlement) });
+            return;
+        }
         (self.common.sink)(match &self.source {
             Source::Replies => BusEvent::Delivered(received(delivery, settlement)),
             Source::Workflow(workflow) => BusEvent::Called { workflow: workflow.clone(), delivery: called(delivery, settlement) },

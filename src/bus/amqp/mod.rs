@@ -2,9 +2,11 @@
 //!
 //! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot stop the acks: the
 //! [`publisher`] sends step messages and waits for confirms, the [`consumer`] takes deliveries and returns verdicts. Each
-//! reconnects by itself, for ever. Both run on the arbiter on which [`Connector::connect`] was called.
+//! reconnects by itself, for ever. Both run on the arbiter on which [`Connector::connect`] was called. Beside them [`aside`]
+//! takes messages that cannot be read; [`wire`] sees to it that such a message costs no connection.
 
 mod acks;
+mod aside;
 mod calls;
 mod connection;
 mod consumer;
@@ -16,10 +18,13 @@ mod publisher;
 mod queues;
 mod received;
 mod topic;
+pub mod wire;
 
 use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueLook};
-use crate::settings::ReplyQueueType;
-use connection::Address;
+use crate::engine::Millis;
+use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
+use aside::AsideSender;
+use connection::{Address, Told};
 use futures_util::future::LocalBoxFuture;
 use management::Management;
 pub use received::dead_letter;
@@ -45,6 +50,8 @@ pub struct AmqpSettings {
     pub reply_queue: String,
     /// What kind of queue that becomes if it is not there yet.
     pub reply_queue_type: ReplyQueueType,
+    /// What becomes of messages that cannot be read.
+    pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
     pub prefetch: u16,
     /// The most messages published and not yet confirmed.
@@ -71,6 +78,7 @@ impl fmt::Debug for AmqpSettings {
             .field("management", &connection::masked(&self.management))
             .field("reply_queue", &self.reply_queue)
             .field("reply_queue_type", &self.reply_queue_type)
+            .field("unreadable", &self.unreadable)
             .field("prefetch", &self.prefetch)
             .field("unconfirmed_max", &self.unconfirmed_max)
             .field("reconnect_min", &self.reconnect_min)
@@ -112,8 +120,13 @@ pub enum AmqpError {
         why: String,
     },
     /// The reply queue's name.
-    #[error("amqp.reply_queue has {0} bytes; a queue's name has 1 to 255")]
+    #[error("amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable behind it it names a queue too")]
     ReplyQueue(usize),
+}
+
+/// The queue for messages that cannot be read.
+fn unreadable_queue(reply_queue: &str) -> String {
+    format!("{reply_queue}.unreadable")
 }
 
 /// Checked settings, ready to connect.
@@ -141,10 +154,12 @@ impl Connector {
         let management = self.settings.management().ok().flatten();
         let queues = self.settings.queues.iter().cloned().collect();
         let served = watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
-        let common = Rc::new(Common { settings: self.settings, address, management, sink, board, served });
+        let (aside, put_aside) = mpsc::unbounded_channel();
+        let common = Rc::new(Common { settings: self.settings, address, management, sink, board, served, aside });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
-        let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing) };
+        let putting_aside = watched(common.sink.clone(), aside::run(common.clone(), put_aside));
+        let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing), aside: actix_rt::spawn(putting_aside) };
         AmqpBus { outbox, unconfirmed, phase, loops: Some(loops), common: Some(common) }
     }
 }
@@ -226,14 +241,17 @@ impl Drop for Watch {
     }
 }
 
-/// The two loops; dropped they break off.
+/// The loops; dropped they break off.
 struct Loops {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,
+    /// It ends with the others: what it has not put aside comes again.
+    aside: actix_rt::task::JoinHandle<()>,
 }
 
 impl Drop for Loops {
     fn drop(&mut self) {
+        self.aside.abort();
         self.consumer.abort();
         self.publisher.abort();
     }
@@ -268,6 +286,20 @@ struct Common {
     management: Option<Management>,
     sink: EventSink,
     board: Rc<Board>,
+    aside: AsideSender,
+}
+
+impl Common {
+    /// Tells that a side is down and tries again after `pause`: in the log once for each reason.
+    fn down(&self, side: Side, reason: &str, pause: Duration) {
+        let (server, retry_in_ms) = (&self.address, Millis::of(pause).0);
+        if self.board.is_news(side, reason) {
+            tracing::warn!(%server, reason, retry_in_ms, "not connected to the broker (logged once for each reason)");
+        } else {
+            tracing::debug!(%server, ?side, reason, retry_in_ms, "not connected to the broker");
+        }
+        self.board.down(side, reason);
+    }
 }
 
 /// One of the two loops.
@@ -288,16 +320,23 @@ struct Sides {
     down: [Option<String>; 2],
     blocked: Option<String>,
     reported: BusState,
+    told: [Told; 2],
 }
 
 impl Board {
     fn new(sink: EventSink) -> Board {
         let reported = BusState::Disconnected { reason: String::new() };
-        Board { sink, sides: RefCell::new(Sides { down: [Some(String::new()), Some(String::new())], blocked: None, reported }) }
+        Board {
+            sink,
+            sides: RefCell::new(Sides { down: [Some(String::new()), Some(String::new())], blocked: None, reported, told: Default::default() }),
+        }
     }
 
     fn up(&self, side: Side) {
-        self.change(|sides| sides.down[side as usize] = None);
+        self.change(|sides| {
+            sides.down[side as usize] = None;
+            sides.told[side as usize] = Told::default();
+        });
     }
 
     fn down(&self, side: Side, reason: &str) {
@@ -307,6 +346,13 @@ impl Board {
                 sides.blocked = None;
             }
         });
+    }
+
+    /// Whether this reason is not in the log yet: both sides fail for the same one, at each attempt.
+    fn is_news(&self, side: Side, reason: &str) -> bool {
+        let mut sides = self.sides.borrow_mut();
+        let is_known = sides.told.iter().any(|told| told.has(reason));
+        sides.told[side as usize].is_news(reason) && !is_known
     }
 
     fn blocked(&self, reason: Option<String>) {
@@ -343,6 +389,7 @@ mod tests {
             management: "http://me:secret@host:15672".to_owned(),
             reply_queue: "replies".to_owned(),
             reply_queue_type: ReplyQueueType::Classic,
+            unreadable: UnreadableMessages::Keep,
             prefetch: 100,
             unconfirmed_max: 100,
             reconnect_min: Duration::from_secs(1),

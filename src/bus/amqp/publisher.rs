@@ -68,8 +68,7 @@ pub(super) async fn run(
         };
         let End::Lost(reason) = end else { break };
         let pause = pauses.next();
-        tracing::warn!(server = %common.address, reason, retry_in_ms = Millis::of(pause).0, "not publishing step messages");
-        common.board.down(Side::Publisher, &reason);
+        common.down(Side::Publisher, &reason, pause);
         tokio::select! {
             () = reached(&mut phases, Phase::EndPublishing) => break,
             () = tokio::time::sleep(pause) => {}

@@ -1,5 +1,6 @@
 //! What a delivery says: its properties and headers, read once.
 
+use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
 use crate::engine::CorrelationId;
 use bytes::Bytes;
@@ -28,6 +29,31 @@ pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement)
     let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
     let (message_id, reply_to) = (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
     Delivery { message_id, reply_to, ..received(delivery, settlement) }
+}
+
+/// What is known of a message that cannot be read.
+pub(super) struct Unreadable {
+    pub(super) reason: String,
+    /// Its content header, as far as it was kept.
+    pub(super) original: Vec<u8>,
+}
+
+/// The longest reason, in characters: whoever sets the header himself may write a book.
+const REASON_CHARS_MAX: usize = 200;
+
+/// Whether the header of this message was one that the library cannot bear (`wire`).
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is what `wire` sets")]
+pub(super) fn unreadable(delivery: &lapin::message::Delivery) -> Option<Unreadable> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    let reason = match headers.get(REASON)? {
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).chars().take(REASON_CHARS_MAX).collect(),
+        _ => "its headers say so".to_owned(),
+    };
+    let original = match headers.get(ORIGINAL) {
+        Some(AMQPValue::ByteArray(bytes)) => bytes.as_slice().to_vec(),
+        _ => Vec::new(),
+    };
+    Some(Unreadable { reason, original })
 }
 
 /// What the header `x-death` says: a list, the latest death first.

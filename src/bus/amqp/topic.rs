@@ -3,7 +3,7 @@
 //! Best effort: what the broker has not confirmed when the connection is lost is published again, in order; what comes while
 //! the buffer is full is dropped, and so is what waits when the process ends.
 
-use super::connection::{self, Address, Pauses, channel_error};
+use super::connection::{self, Address, Pauses, Told, channel_error};
 use super::queues::short;
 use super::{AmqpError, AmqpSettings};
 use crate::engine::Millis;
@@ -127,6 +127,7 @@ impl Publishing {
     async fn run(mut self) {
         // The settings were checked when the connector was made.
         let Ok(address) = Address::parse(&self.connector.settings) else { return };
+        let mut told = Told::default();
         loop {
             let mut is_closing = self.is_closing.clone();
             let opened = tokio::select! {
@@ -138,6 +139,7 @@ impl Publishing {
                 Ok((connection, channel)) => {
                     tracing::info!(server = %address, exchange = self.connector.exchange, "publishing events");
                     self.pauses.reset();
+                    told = Told::default();
                     let served = Box::pin(self.serve(&channel)).await;
                     connection::close(&connection).await;
                     match served {
@@ -148,7 +150,11 @@ impl Publishing {
                 Err(reason) => reason,
             };
             let pause = self.pauses.next();
-            tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
+            if told.is_news(&reason) {
+                tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
+            } else {
+                tracing::debug!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
+            }
             tokio::select! {
                 _ = is_closing.wait_for(|closing| *closing) => break,
                 () = tokio::time::sleep(pause) => {}

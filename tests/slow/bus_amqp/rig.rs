@@ -16,7 +16,7 @@ use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{Bus, BusEvent, BusState, Delivery, EventSink, Notice, StepMessage};
 use workflow_manager::engine::{JobId, StepIndex};
-use workflow_manager::settings::ReplyQueueType;
+use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -39,6 +39,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         management: String::new(),
         reply_queue: unique(&format!("{name}-replies")),
         reply_queue_type: ReplyQueueType::Classic,
+        unreadable: UnreadableMessages::Keep,
         prefetch: 100,
         unconfirmed_max: 500,
         reconnect_min: Duration::from_millis(50),
@@ -93,7 +94,7 @@ impl Observed {
             match event {
                 BusEvent::Delivered(delivery) => seen.deliveries.push(delivery),
                 BusEvent::Confirmed { job, attempt, .. } => seen.confirmed.push((job, attempt)),
-                BusEvent::Called { .. } | BusEvent::Answered { .. } => {}
+                BusEvent::Called { .. } | BusEvent::Answered { .. } | BusEvent::Unreadable { .. } => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {
                     seen.missing.push(queue.to_string());

@@ -1,0 +1,176 @@
+//! Messages that cannot be read, put aside: into a queue of their own, where nobody looks for them again, and off the queue
+//! they came on only when the broker has confirmed that.
+//!
+//! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not stop the acks.
+
+use super::connection::{Pauses, Told, channel_error, close, fail_point};
+use super::queues::{Found, Queues, short};
+use super::received::Unreadable;
+use super::wire::{ORIGINAL, Property, REASON, property};
+use super::{Common, unreadable_queue};
+use crate::bus::{BusEvent, Delivery};
+use crate::engine::Millis;
+use crate::settings::UnreadableMessages;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::try_join_all;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{BasicProperties, Channel, Confirmation};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How many are put aside at once.
+const BATCH_MAX: usize = 100;
+
+/// How long the connection is kept after the last one.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// How many messages the queue keeps; the oldest make room.
+const KEPT_MAX: i64 = 10_000;
+
+/// How many bytes of bodies the queue keeps; the oldest make room.
+const KEPT_BYTES_MAX: i64 = 1 << 30;
+
+/// The header that names the queue the message came on.
+const QUEUE: &str = "x-workflow-manager-queue";
+
+const DELIVERY_MODE_PERSISTENT: u8 = 2;
+
+/// A message that could not be read, on its way to the queue for such messages.
+pub(super) struct Aside {
+    pub(super) queue: Arc<str>,
+    pub(super) unreadable: Unreadable,
+    pub(super) delivery: Delivery,
+}
+
+/// The way to [`run`]. What waits there has no verdict yet, so that `amqp.prefetch` bounds it.
+pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
+
+/// Why messages were not put aside.
+enum Failure {
+    /// Another attempt may help.
+    Lost(String),
+    /// The broker does not take them; in its words.
+    Refused(String),
+}
+
+/// Puts messages aside until the bus is gone.
+pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<Aside>) {
+    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
+    let (mut told, mut batch) = (Told::default(), Vec::with_capacity(BATCH_MAX));
+    while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        if common.settings.unreadable == UnreadableMessages::Drop {
+            batch.drain(..).for_each(|aside| done(&common, aside, false));
+            continue;
+        }
+        while !batch.is_empty() {
+            match Box::pin(put_aside(&common, &mut batch, &mut inbox)).await {
+                Ok(()) => {
+                    pauses.reset();
+                    told = Told::default();
+                }
+                Err(Failure::Refused(said)) => {
+                    let queue = unreadable_queue(&common.settings.reply_queue);
+                    tracing::error!(
+                        queue,
+                        said,
+                        messages = batch.len(),
+                        "the broker does not let unreadable messages be put aside: they are dropped"
+                    );
+                    batch.drain(..).for_each(|aside| done(&common, aside, false));
+                }
+                Err(Failure::Lost(reason)) => {
+                    // What its queue has back comes again.
+                    batch.retain(|aside| !aside.delivery.is_void());
+                    let pause = pauses.next();
+                    if told.is_news(&reason) {
+                        tracing::warn!(reason, messages = batch.len(), retry_in_ms = Millis::of(pause).0, "unreadable messages are not put aside");
+                    } else {
+                        tracing::debug!(reason, messages = batch.len(), retry_in_ms = Millis::of(pause).0, "unreadable messages are not put aside");
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// Tells of a message, which then leaves its queue.
+fn done(common: &Common, aside: Aside, is_kept: bool) {
+    let Aside { queue, unreadable: Unreadable { reason, original }, delivery } = aside;
+    let correlation_id = property(&original, Property::CorrelationId).map(std::borrow::Cow::into_owned);
+    (common.sink)(BusEvent::Unreadable { queue, reason, correlation_id, bytes: delivery.body.len(), is_kept });
+    delivery.ack();
+}
+
+/// Opens a connection and puts aside these, and those that come within a while.
+async fn put_aside(common: &Common, batch: &mut Vec<Aside>, inbox: &mut mpsc::UnboundedReceiver<Aside>) -> Result<(), Failure> {
+    let connection = Rc::new(common.address.open("unreadable messages").await.map_err(Failure::Lost)?);
+    let queue = unreadable_queue(&common.settings.reply_queue);
+    let explain = |error: lapin::Error| match channel_error(&error) {
+        Some((_, said)) => Failure::Refused(said.to_owned()),
+        None => Failure::Lost(common.address.explain(&error)),
+    };
+    let publishing = async {
+        declare(&Queues::new(connection.clone()), &queue).await.map_err(|found| match found {
+            Found::Lost(error) => explain(error),
+            Found::Refused(said) => Failure::Refused(said),
+            Found::Locked => Failure::Refused("it is an exclusive queue of another connection".to_owned()),
+            Found::There { .. } | Found::Missing => Failure::Lost(format!("the queue \"{queue}\" was deleted")),
+        })?;
+        let channel = connection.create_channel().await.map_err(explain)?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
+        let header_bytes_max = connection.configuration().frame_max() as usize / 2;
+        loop {
+            let sent = batch.iter().map(|aside| publish(&channel, &queue, aside, header_bytes_max));
+            let taken = try_join_all(sent).await.map_err(explain)?;
+            if !taken.iter().all(|is_taken| *is_taken) {
+                // Those that it took are there twice, then: better than not at all.
+                return Err(Failure::Lost(format!("the broker did not take all messages for the queue \"{queue}\"")));
+            }
+            batch.drain(..).for_each(|aside| done(common, aside, true));
+            // An end of the wait, and of the inbox: nothing more comes for now.
+            if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX)).await.unwrap_or_default() == 0 {
+                return Ok(());
+            }
+        }
+    };
+    let put = publishing.await;
+    close(&connection).await;
+    put
+}
+
+/// An existing queue may have other arguments: then its owner bounds it.
+async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
+    let found = match queues.look(queue).await {
+        Found::Missing => {
+            let mut arguments = FieldTable::default();
+            arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(KEPT_MAX));
+            arguments.insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(KEPT_BYTES_MAX));
+            queues.declare(queue, arguments).await
+        }
+        found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
+    };
+    if matches!(found, Found::There { .. }) { Ok(()) } else { Err(found) }
+}
+
+/// Whether the broker took it.
+async fn publish(channel: &Channel, queue: &str, aside: &Aside, header_bytes_max: usize) -> lapin::Result<bool> {
+    fail_point("amqp::aside")?;
+    let Unreadable { reason, original } = &aside.unreadable;
+    // As text it has a third more; who sets such a header himself may have filled a frame with it.
+    let original = STANDARD.encode(&original[..original.len().min(header_bytes_max)]);
+    let mut headers = FieldTable::default();
+    for (name, text) in [(REASON, reason.as_str()), (ORIGINAL, &original), (QUEUE, &aside.queue)] {
+        headers.insert(name.into(), AMQPValue::LongString(LongString::from(text)));
+    }
+    let properties =
+        BasicProperties::default().with_delivery_mode(DELIVERY_MODE_PERSISTENT).with_app_id("workflow-manager".into()).with_headers(headers);
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let confirmation = channel.basic_publish("".into(), short(queue), options, &aside.delivery.body, properties).await?.await?;
+    // Returned: the queue was deleted.
+    Ok(matches!(confirmation, Confirmation::Ack(None)))
+}

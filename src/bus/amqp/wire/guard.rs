@@ -1,0 +1,229 @@
+//! The library's connections with the sieve in them: above TLS where there is TLS.
+
+use super::sieve::Sieve;
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use async_rs::{Runtime, Tokio};
+use futures_util::Stream;
+use futures_util::io::{AsyncRead, AsyncWrite};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionProperties};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// The largest frame, in bytes, unless the address says otherwise (`?frame_max=`): RabbitMQ's own default. The library makes
+/// room for 32 of them in each direction, so that a broker without a limit would cost all memory.
+const FRAME_BYTES_MAX: u32 = 131_072;
+
+/// Opens a connection on which nothing that the library cannot bear reaches it.
+pub(in crate::bus::amqp) async fn connect(mut uri: AMQPUri, properties: ConnectionProperties, tls: OwnedTLSConfig) -> lapin::Result<Connection> {
+    let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
+    uri.query.frame_max = Some(frame_bytes_max);
+    let sockets = Runtime::tokio_current();
+    let guarded = Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize };
+    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), guarded.clone()));
+    let open = async move |uri: AMQPUri, _| {
+        let stream = uri.connect_with_config_async(tls.as_ref(), &sockets).await?;
+        Ok(AsyncTcpStream::Plain(guarded.guard(stream)))
+    };
+    Connection::connector(uri, runtime, open, properties).await
+}
+
+/// What the library waits with: as tokio does, with guarded sockets.
+#[derive(Clone, Debug)]
+struct Guarded {
+    sockets: Tokio,
+    frame_bytes_max: usize,
+}
+
+type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
+
+impl Guarded {
+    fn guard(&self, stream: Socket) -> Guard<Socket> {
+        Guard { stream, sieve: Sieve::new(self.frame_bytes_max), read: vec![0; READ_BYTES], passed: Vec::new(), given: 0 }
+    }
+}
+
+impl Reactor for Guarded {
+    type TcpStream = Guard<Socket>;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        self.sockets.register(socket)
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.sockets.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+        self.sockets.interval(duration)
+    }
+
+    fn tcp_connect_addr(&self, address: SocketAddr) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        let (guarded, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
+        async move { connecting.await.map(|socket| guarded.guard(AsyncTcpStream::Plain(socket))) }
+    }
+}
+
+/// A stream of which the reader gets what the sieve lets pass.
+struct Guard<S> {
+    stream: S,
+    sieve: Sieve,
+    read: Vec<u8>,
+    passed: Vec<u8>,
+    /// How much of what passed the reader has.
+    given: usize,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let guard = self.get_mut();
+        while guard.given == guard.passed.len() {
+            guard.passed.clear();
+            guard.given = 0;
+            let count = ready!(Pin::new(&mut guard.stream).poll_read(context, &mut guard.read))?;
+            if count == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            guard.sieve.sift(&guard.read[..count], &mut guard.passed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+        let passed = &guard.passed[guard.given..];
+        let count = passed.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&passed[..count]);
+        guard.given += count;
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, buffer)
+    }
+
+    fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_close(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::REASON;
+    use super::*;
+    use futures_util::StreamExt;
+    use lapin::options::{BasicAckOptions, BasicConsumeOptions};
+    use lapin::types::{AMQPValue, FieldTable};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    /// What a broker says, in order, to a client that consumes: after how many of the client's frames, and which frames.
+    fn script() -> Vec<(usize, Vec<u8>)> {
+        let method = |channel: u8, bytes: &[u8]| frame(1, channel, bytes);
+        let start = [&[0, 10, 0, 10, 0, 9][..], &[0; 4], &long(b"PLAIN"), &long(b"en_US")].concat();
+        let deliver = |number: u8| method(1, &[&[0, 60, 0, 60, 1, b't'][..], &[0; 7], &[number, 0], &[1, 0xe9, 1, b'k']].concat());
+        let header = |properties: &[u8]| frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat());
+        // 3,000 arrays in one another.
+        let deep = (0..3_000).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat());
+        let bad = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &deep].concat())].concat();
+        let deliveries = [deliver(1), header(&bad), frame(3, 1, b"{}"), deliver(2), header(&[0, 0x20, 2, b'o', b'k']), frame(3, 1, b"[]")];
+        vec![
+            (0, method(0, &start)),
+            (1, method(0, &[0, 10, 0, 30, 0, 9, 0, 2, 0, 0, 0, 0])),
+            (2, method(0, &[0, 10, 0, 41, 0])),
+            (1, method(1, &[0, 20, 0, 11, 0, 0, 0, 0])),
+            (1, [method(1, &[0, 60, 0, 21, 1, b't']), deliveries.concat()].concat()),
+            (2, Vec::new()),
+        ]
+    }
+
+    fn frame(kind: u8, channel: u8, payload: &[u8]) -> Vec<u8> {
+        [&[kind, 0, channel][..], &long(payload), &[0xce]].concat()
+    }
+
+    fn long(bytes: &[u8]) -> Vec<u8> {
+        [&u32::try_from(bytes.len()).expect("small").to_be_bytes()[..], bytes].concat()
+    }
+
+    /// A broker with one client, which it serves as the script has it.
+    fn serve(mut client: impl Read + Write) -> io::Result<()> {
+        client.read_exact(&mut [0; 8])?;
+        for (frames, said) in script() {
+            for _ in 0..frames {
+                let mut head = [0; 7];
+                client.read_exact(&mut head)?;
+                let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
+                client.read_exact(&mut vec![0; size + 1])?;
+            }
+            client.write_all(&said)?;
+            client.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Takes both deliveries and acknowledges them.
+    async fn consume(uri: &str, tls: OwnedTLSConfig) {
+        let uri: AMQPUri = uri.parse().expect("an address");
+        let connection = connect(uri, ConnectionProperties::default(), tls).await.expect("connects");
+        let channel = connection.create_channel().await.expect("a channel");
+        let consuming = channel.basic_consume("q".into(), "t".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let mut deliveries = consuming.await.expect("consumes");
+        let bad = deliveries.next().await.expect("a delivery").expect("readable");
+        let headers = bad.properties.headers().clone().expect("headers");
+        assert_eq!(headers.inner().get(REASON), Some(&AMQPValue::LongString("its headers nest more than 16 deep".into())));
+        assert_eq!((bad.exchange.as_str(), bad.routing_key.as_str(), &bad.data[..]), ("?", "k", &b"{}"[..]));
+        let good = deliveries.next().await.expect("a delivery").expect("readable");
+        assert_eq!((good.properties.kind().as_ref().map(ToString::to_string), &good.data[..]), (Some("ok".to_owned()), &b"[]"[..]));
+        for delivery in [bad, good] {
+            delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
+        }
+    }
+
+    /// A broker on a port of its own, in a thread.
+    fn broker(serve: impl FnOnce(std::net::TcpStream) -> io::Result<()> + Send + 'static) -> (u16, std::thread::JoinHandle<io::Result<()>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        (port, std::thread::spawn(move || serve(listener.accept()?.0)))
+    }
+
+    #[actix_rt::test]
+    async fn what_the_library_cannot_bear_costs_no_connection() {
+        let (port, broker) = broker(serve);
+        consume(&format!("amqp://guest:guest@127.0.0.1:{port}"), OwnedTLSConfig::default()).await;
+        broker.join().expect("no panic").expect("both acknowledged");
+    }
+
+    #[actix_rt::test]
+    async fn nor_over_tls() {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+        let config = versions.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).expect("a configuration");
+        let (port, broker) = broker(move |socket| {
+            let session = rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
+            serve(rustls::StreamOwned::new(session, socket))
+        });
+        let tls = OwnedTLSConfig { cert_chain: Some(made.cert.pem()), ..OwnedTLSConfig::default() };
+        consume(&format!("amqps://guest:guest@localhost:{port}"), tls).await;
+        broker.join().expect("no panic").expect("both acknowledged");
+    }
+}

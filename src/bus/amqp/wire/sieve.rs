@@ -1,0 +1,342 @@
+//! Inbound frames, one after the other, from bytes that come in pieces of any size.
+
+use super::header::{Unbearable, check, stand_in};
+
+/// Type, channel and size.
+const HEAD_BYTES: usize = 7;
+
+/// The byte behind each payload.
+const END_BYTES: usize = 1;
+
+/// The smallest maximum that AMQP allows.
+const FRAME_BYTES_MIN: usize = 4_096;
+
+const METHOD: u8 = 1;
+const CONTENT_HEADER: u8 = 2;
+const BODY: u8 = 3;
+const HEARTBEAT: u8 = 8;
+
+/// Class and method of `connection.tune`, in which the broker says how large a frame may be.
+const TUNE: [u8; 4] = [0, 10, 0, 30];
+
+/// A field of a method.
+#[derive(Clone, Copy)]
+enum Field {
+    /// So many bytes that matter to nobody here.
+    Bytes(usize),
+    /// A short text.
+    Text,
+}
+
+use Field::{Bytes, Text};
+
+/// The methods in which the broker tells a short text: names that others may have chosen, and sentences about them, which it
+/// cuts at 255 bytes, in the middle of a character too. With class and method, and the fields up to the last such text.
+const TEXTS: [([u8; 4], &[Field]); 10] = [
+    ([0, 10, 0, 50], &[Bytes(2), Text]),             // connection.close: code, text
+    ([0, 10, 0, 60], &[Text]),                       // connection.blocked: reason
+    ([0, 20, 0, 40], &[Bytes(2), Text]),             // channel.close: code, text
+    ([0, 50, 0, 11], &[Text]),                       // queue.declare-ok: queue
+    ([0, 60, 0, 21], &[Text]),                       // basic.consume-ok: tag
+    ([0, 60, 0, 30], &[Text]),                       // basic.cancel: tag
+    ([0, 60, 0, 31], &[Text]),                       // basic.cancel-ok: tag
+    ([0, 60, 0, 50], &[Bytes(2), Text, Text, Text]), // basic.return: code, text, exchange, key
+    ([0, 60, 0, 60], &[Text, Bytes(9), Text, Text]), // basic.deliver: tag, number and redelivered, exchange, key
+    ([0, 60, 0, 71], &[Bytes(9), Text, Text]),       // basic.get-ok: number and redelivered, exchange, key
+];
+
+/// A frame that is larger than what was agreed, and no content header: the broker's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the broker sent a frame of {size} bytes; {max} were agreed")]
+pub struct TooLarge {
+    size: usize,
+    max: usize,
+}
+
+/// Passes frames on, those that the library could not bear in a bearable form. It keeps one frame at most.
+#[derive(Debug)]
+pub struct Sieve {
+    frame_bytes_max: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The beginning of a frame.
+    Head(Vec<u8>),
+    /// So many bytes are left of a frame that is passed on as it comes.
+    Passing(usize),
+    /// A frame that is looked at as a whole.
+    Held(Held),
+    /// These are no frames: the library tells.
+    Foreign,
+}
+
+#[derive(Debug)]
+struct Held {
+    head: [u8; HEAD_BYTES],
+    /// As its head has it.
+    size: usize,
+    /// The payload, as far as it fits into a frame.
+    payload: Vec<u8>,
+    /// Bytes of the payload that are still to come.
+    left: usize,
+}
+
+impl Sieve {
+    /// For frames of at most so many bytes, or fewer if the broker says so.
+    pub fn new(frame_bytes_max: usize) -> Sieve {
+        Sieve { frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN), state: State::Head(Vec::new()) }
+    }
+
+    /// Takes bytes from the broker; what the library may have goes to `output`.
+    pub fn sift(&mut self, mut input: &[u8], output: &mut Vec<u8>) -> Result<(), TooLarge> {
+        while let Some(first) = input.first() {
+            let taken = match &mut self.state {
+                State::Head(head) => {
+                    if head.is_empty() && !matches!(*first, METHOD | CONTENT_HEADER | BODY | HEARTBEAT) {
+                        self.state = State::Foreign;
+                        continue;
+                    }
+                    let taken = input.len().min(HEAD_BYTES - head.len());
+                    head.extend(&input[..taken]);
+                    if let Ok(head) = <[u8; HEAD_BYTES]>::try_from(head.as_slice()) {
+                        self.state = self.begin(head, output)?;
+                    }
+                    taken
+                }
+                State::Passing(left) => {
+                    let taken = input.len().min(*left);
+                    output.extend(&input[..taken]);
+                    *left -= taken;
+                    if *left == 0 {
+                        self.state = State::Head(Vec::new());
+                    }
+                    taken
+                }
+                State::Held(held) if held.left > 0 => {
+                    let taken = input.len().min(held.left);
+                    let room = self.frame_bytes_max.saturating_sub(HEAD_BYTES + END_BYTES + held.payload.len());
+                    held.payload.extend(&input[..taken.min(room)]);
+                    held.left -= taken;
+                    taken
+                }
+                State::Held(held) => {
+                    let held = std::mem::replace(held, Held { head: [0; HEAD_BYTES], size: 0, payload: Vec::new(), left: 0 });
+                    self.state = State::Head(Vec::new());
+                    self.release(held, *first, output);
+                    END_BYTES
+                }
+                State::Foreign => {
+                    output.extend(input);
+                    input.len()
+                }
+            };
+            input = &input[taken..];
+        }
+        Ok(())
+    }
+
+    fn begin(&self, head: [u8; HEAD_BYTES], output: &mut Vec<u8>) -> Result<State, TooLarge> {
+        let [kind, _, _, size @ ..] = head;
+        let size = u32::from_be_bytes(size) as usize;
+        let whole = size.saturating_add(HEAD_BYTES + END_BYTES);
+        // The broker does not divide content headers, and adds to those of dead letters.
+        if whole > self.frame_bytes_max && kind != CONTENT_HEADER {
+            return Err(TooLarge { size: whole, max: self.frame_bytes_max });
+        }
+        if matches!(kind, METHOD | CONTENT_HEADER) {
+            return Ok(State::Held(Held { head, size, payload: Vec::with_capacity(size.min(self.frame_bytes_max)), left: size }));
+        }
+        output.extend(head);
+        Ok(State::Passing(size + END_BYTES))
+    }
+
+    /// A frame that has come to its end.
+    fn release(&mut self, held: Held, end: u8, output: &mut Vec<u8>) {
+        let Held { mut head, size, mut payload, .. } = held;
+        if head[0] == METHOD {
+            self.hear(&payload);
+            mend(&mut payload);
+        } else {
+            let found = if payload.len() < size { Err(Unbearable::Large(size)) } else { check(&payload) };
+            if let Some(other) = found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max)) {
+                // It fits into a frame, of which the size has four bytes.
+                head[3..].copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
+                payload = other;
+            }
+        }
+        output.extend(head);
+        output.extend(payload);
+        output.push(end);
+    }
+
+    fn hear(&mut self, method: &[u8]) {
+        // The number of channels has two bytes.
+        let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6)) else { return };
+        let told = bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
+        // 0: no limit of its own.
+        if told > 0 {
+            self.frame_bytes_max = self.frame_bytes_max.min(told.max(FRAME_BYTES_MIN));
+        }
+    }
+}
+
+/// Makes short texts readable that are not UTF-8: names of exchanges, routing keys and sentences, on which nothing here
+/// depends.
+fn mend(method: &mut [u8]) {
+    let Some((kind, mut rest)) = method.split_at_mut_checked(4) else { return };
+    let Some((_, fields)) = TEXTS.iter().find(|(of, _)| of == kind) else { return };
+    for field in *fields {
+        let length = match field {
+            Bytes(count) => *count,
+            Text => {
+                let Some((length, text)) = rest.split_first_mut() else { return };
+                let length = usize::from(*length);
+                rest = text;
+                length
+            }
+        };
+        let Some((value, behind)) = rest.split_at_mut_checked(length) else { return };
+        if matches!(field, Text) && std::str::from_utf8(value).is_err() {
+            value.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        }
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::{ORIGINAL, REASON};
+    use super::*;
+    use proptest::prelude::*;
+
+    const FRAME_END: u8 = 0xce;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(payload.len()).expect("small").to_be_bytes();
+        [&[kind, 0, 1][..], &size, payload, &[FRAME_END]].concat()
+    }
+
+    fn sifted(sieve: &mut Sieve, input: &[u8]) -> Vec<u8> {
+        let mut output = Vec::new();
+        sieve.sift(input, &mut output).expect("no frame is too large");
+        output
+    }
+
+    fn deliver(exchange: &[u8], key: &[u8]) -> Vec<u8> {
+        let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
+        frame(METHOD, &[&[0, 60, 0, 60][..], &text(b"tag"), &[0; 9], &text(exchange), &text(key)].concat())
+    }
+
+    /// A content header with a property `type`.
+    fn header_of(kind: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(kind.len()).expect("short");
+        frame(CONTENT_HEADER, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1 << 5, length][..], kind].concat())
+    }
+
+    fn contains(bytes: &[u8], part: &[u8]) -> bool {
+        bytes.windows(part.len()).any(|window| window == part)
+    }
+
+    /// A delivery as the broker sends it, a good one around a bad header.
+    fn conversation() -> Vec<u8> {
+        let tune = frame(METHOD, &[0, 10, 0, 30, 7, 255, 0, 2, 0, 0, 0, 60]);
+        let (good, bad) = (header_of(b"error"), header_of(b"ma\xf1ana"));
+        [tune, deliver(b"", b"q"), bad, frame(BODY, b"abc"), frame(HEARTBEAT, b""), deliver(b"e", b"q"), good, frame(BODY, b"def")].concat()
+    }
+
+    #[test]
+    fn good_frames_pass_as_they_are() {
+        let good = [deliver("ü".as_bytes(), b"k"), header_of("größe".as_bytes()), frame(BODY, &[0xff; 9]), frame(HEARTBEAT, b"")].concat();
+        assert_eq!(sifted(&mut Sieve::new(131_072), &good), good);
+        for foreign in [&b"HTTP/1.1 400 Bad Request"[..], b"AMQP\0\0\x09\x01", &[21, 3, 3, 0, 2]] {
+            assert_eq!(sifted(&mut Sieve::new(131_072), foreign), foreign);
+        }
+    }
+
+    #[test]
+    fn a_bad_header_is_replaced_and_nothing_else_is() {
+        let passed = sifted(&mut Sieve::new(131_072), &conversation());
+        assert!(contains(&passed, REASON.as_bytes()) && contains(&passed, ORIGINAL.as_bytes()));
+        let bad = header_of(b"ma\xf1ana");
+        assert!(!contains(&passed, &bad) && contains(&passed, &bad[7..bad.len() - 1]), "the original is a value");
+        let good = [deliver(b"e", b"q"), header_of(b"error"), frame(BODY, b"def")].concat();
+        assert!(passed.ends_with(&good));
+    }
+
+    #[test]
+    fn frames_may_come_in_pieces_of_any_size() {
+        let whole = sifted(&mut Sieve::new(131_072), &conversation());
+        let input = conversation();
+        for cut in 0..=input.len() {
+            let mut sieve = Sieve::new(131_072);
+            let mut output = sifted(&mut sieve, &input[..cut]);
+            output.extend(sifted(&mut sieve, &input[cut..]));
+            assert_eq!(output, whole, "cut at {cut}");
+        }
+        let mut sieve = Sieve::new(131_072);
+        let bytes: Vec<u8> = input.iter().flat_map(|byte| sifted(&mut sieve, &[*byte])).collect();
+        assert_eq!(bytes, whole);
+    }
+
+    #[test]
+    fn names_that_others_chose_are_made_readable() {
+        assert_eq!(sifted(&mut Sieve::new(131_072), &deliver(b"\xff\xfe", b"a\xe9b")), deliver(b"??", b"a?b"));
+        let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
+        let returned = |text_: &[u8], key: &[u8]| frame(METHOD, &[&[0, 60, 0, 50, 1, 56][..], &text(text_), &text(b""), &text(key)].concat());
+        assert_eq!(sifted(&mut Sieve::new(131_072), &returned(b"NO\xc3", b"\xe9")), returned(b"NO?", b"?"));
+        let got = |key: &[u8]| frame(METHOD, &[&[0, 60, 0, 71][..], &[1; 9], &text(b"x"), &text(key), &[0, 0, 0, 4]].concat());
+        assert_eq!(sifted(&mut Sieve::new(131_072), &got(b"k\xe9")), got(b"k?"));
+        let closed = |text_: &[u8]| frame(METHOD, &[&[0, 20, 0, 40, 1, 148][..], &text(text_), &[0, 50, 0, 10]].concat());
+        let cut = [&[b'x'; 254][..], &[0xc3]].concat();
+        assert_eq!(sifted(&mut Sieve::new(131_072), &closed(&cut)), closed(&[&[b'x'; 254][..], b"?"].concat()));
+        // What ends early is the library's to refuse.
+        for length in 0..20 {
+            let short = frame(METHOD, &[0, 60, 0, 60, 9, 0xff, 0xff, 0, 60, 0, 60, 9, 0, 0, 0, 0, 0, 0, 0, 0][..length]);
+            assert_eq!(sifted(&mut Sieve::new(131_072), &short).len(), short.len());
+        }
+    }
+
+    #[test]
+    fn a_header_larger_than_a_frame_is_replaced_and_not_kept() {
+        let value =
+            [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0x20, 0, 0, 0, 0xea, 0x67, 1, b'k', b'S', 0, 0, 0xea, 0x60][..], &[b'v'; 60_000]].concat();
+        let frame = frame(CONTENT_HEADER, &value);
+        assert_eq!(sifted(&mut Sieve::new(131_072), &frame), frame);
+        let mut sieve = Sieve::new(8_192);
+        let mut passed = Vec::new();
+        for piece in frame.chunks(1_000) {
+            passed.extend(sifted(&mut sieve, piece));
+            assert!(!matches!(&sieve.state, State::Held(held) if held.payload.capacity() > 8_192), "memory is bounded");
+        }
+        assert!(contains(&passed, b"its content header has 60025 bytes") && passed.len() < 8_192);
+    }
+
+    #[test]
+    fn another_frame_that_is_too_large_is_an_error() {
+        let tune = |max: u32| frame(METHOD, &[&[0, 10, 0, 30, 0, 0][..], &max.to_be_bytes(), &[0, 0]].concat());
+        for (told, max) in [(0, 131_072), (16_384, 16_384), (1, FRAME_BYTES_MIN), (u32::MAX, 131_072)] {
+            let mut sieve = Sieve::new(131_072);
+            sifted(&mut sieve, &tune(told));
+            sifted(&mut sieve, &frame(BODY, &vec![0; max - 8]));
+            let error = sieve.sift(&frame(BODY, &vec![0; max - 7]), &mut Vec::new());
+            assert_eq!(error, Err(TooLarge { size: max + 1, max }), "{told}");
+        }
+        let endless = Sieve::new(0).sift(&[METHOD, 0, 0, 0xff, 0xff, 0xff, 0xff], &mut Vec::new());
+        assert!(endless.is_err_and(|error| error.to_string().contains("4096")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_and_no_cut_matter(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..300, kind in 0u8..10) {
+            let input = [&[kind, 0, 0, 0, 0, 0][..], &bytes].concat();
+            let cut = cut.min(input.len());
+            let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+            let first = Sieve::new(4_096).sift(&input, &mut whole);
+            let mut sieve = Sieve::new(4_096);
+            let second = sieve.sift(&input[..cut], &mut pieces).and_then(|()| sieve.sift(&input[cut..], &mut pieces));
+            prop_assert_eq!((first, whole), (second, pieces));
+        }
+    }
+}
