@@ -11,8 +11,8 @@ use std::time::Duration;
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 
-/// The one setting that is a list; in the environment its files are parted by commas.
-const WORKFLOWS_VARIABLE: &str = "WORKFLOW_MANAGER__WORKFLOWS";
+/// The settings that are lists; in the environment their parts stand between commas.
+const LISTS: [(&str, &str); 2] = [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
 /// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those have 255 bytes at most.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
@@ -95,6 +95,7 @@ pub struct HttpSettings {
     pub listen: SocketAddr,
     pub token: Secret,
     pub insecure: bool,
+    pub hosts: Vec<String>,
     pub body_bytes_max: usize,
     pub event_streams_max: usize,
     pub event_heartbeat: Span,
@@ -349,12 +350,14 @@ impl Settings {
         if let Ok(server) = std::env::var("AMQP_SERVER") {
             builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
         }
-        if let Ok(files) = std::env::var(WORKFLOWS_VARIABLE) {
-            let files: Vec<&str> = files.split(',').filter(|file| !file.is_empty()).collect();
-            builder = unusable(WORKFLOWS_VARIABLE, builder.set_override("workflows", files))?;
+        for (variable, setting) in LISTS {
+            if let Ok(list) = std::env::var(variable) {
+                let list: Vec<&str> = list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+                builder = unusable(variable, builder.set_override(setting, list))?;
+            }
         }
         // Values stay text until their setting says what they are: a token of digits is no number.
-        let variables = std::env::vars().filter(|(name, _)| name != WORKFLOWS_VARIABLE).collect();
+        let variables = std::env::vars().filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list)).collect();
         builder =
             builder.add_source(config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").source(Some(variables)));
         unusable("environment (WORKFLOW_MANAGER__…)", builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
@@ -375,6 +378,9 @@ impl Settings {
                 "http.listen is {}, which others can reach, but http.token is empty: set a token, listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
                 self.http.listen
             ));
+        }
+        if let Some(host) = self.http.hosts.iter().find(|host| !is_host(host)) {
+            return refuse(format!("http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"));
         }
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return refuse(format!("amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
@@ -416,6 +422,11 @@ impl Settings {
     }
 }
 
+/// Whether it can stand in the header `Host`: a name or an address, with or without a port.
+fn is_host(text: &str) -> bool {
+    text.parse::<ureq::http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,6 +457,17 @@ mod tests {
         let shown = |span: Duration| serde_json::to_string(&Span(span)).expect("serialises");
         assert_eq!(shown(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
         assert_eq!(shown(Duration::from_micros(1_500)), "\"1ms 500us\"");
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"].map(str::to_owned).into();
+        assert!(settings.clone().validated().is_ok());
+        for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
+            settings.http.hosts = vec![wrong.to_owned()];
+            assert!(settings.clone().validated().is_err(), "{wrong:?} was taken");
+        }
     }
 
     #[test]

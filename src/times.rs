@@ -23,6 +23,65 @@ pub fn seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
+/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`; without one it is UTC. In place of `+` and
+/// of `T` a space is taken: in a query `+` means one.
+pub fn parsed(text: &str) -> Option<Timestamp> {
+    let (local, offset) = split_offset(text)?;
+    let since = humantime::parse_rfc3339_weak(&local.replacen(['t', ' '], "T", 1)).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    // What lies beyond the year 2262 is as good as its end.
+    let utc = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
+    (utc >= 0).then_some(Timestamp(utc))
+}
+
+/// The length of an offset, as `+01:00`.
+const OFFSET_LENGTH: usize = 6;
+
+/// The time without its offset, and how many seconds its clock is before UTC.
+fn split_offset(text: &str) -> Option<(&str, i64)> {
+    if let Some(local) = text.strip_suffix(['Z', 'z']) {
+        return Some((local, 0));
+    }
+    let Some((local, offset)) = text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at)) else { return Some((text, 0)) };
+    let sign = match offset.as_bytes() {
+        [b'+' | b' ', _, _, b':', _, _] => 1,
+        [b'-', _, _, b':', _, _] => -1,
+        _ => return Some((text, 0)),
+    };
+    let number = |digits: &str, max: i64| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<i64>().ok().filter(|number| is_number && *number <= max)
+    };
+    Some((local, sign * (number(offset.get(1..3)?, 23)? * 3_600 + number(offset.get(4..6)?, 59)? * 60)))
+}
+
 fn system(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_with_any_offset() {
+        let noon = parsed("2026-01-31T12:00:00Z").expect("a time");
+        for same in [
+            "2026-01-31T12:00:00",
+            "2026-01-31 12:00:00",
+            "2026-01-31t12:00:00z",
+            "2026-01-31T12:00:00.000Z",
+            "2026-01-31T13:00:00+01:00",
+            "2026-01-31T13:00:00 01:00",
+            "2026-01-31 13:00:00 01:00",
+            "2026-01-31T06:30:00-05:30",
+            "2026-02-01T11:59:00.000000000+23:59",
+            "2026-01-31T12:00:00-00:00",
+        ] {
+            assert_eq!(parsed(same), Some(noon), "{same}");
+        }
+        let wrong = ["", "noon", "Z", "+01:00", "2026-01-31", "2026-01-31T12:00:00+24:00", "2026-01-31T12:00:00+01:60", "2026-01-31T12:00:00+1:00"];
+        for text in wrong.into_iter().chain(["2026-01-31T12:00:00++1:00", "2026-01-31T12:00:00Z+01:00", "1970-01-01T00:00:00+01:00", "ü01:00"]) {
+            assert_eq!(parsed(text), None, "{text}");
+        }
+    }
 }

@@ -118,7 +118,8 @@ fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
     let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
-    if let Ok(id) = message_id.parse() {
+    // In its hyphenated form alone: what other spellings have stood for must stay.
+    if let Some(id) = JobId::hyphenated(&message_id) {
         return id;
     }
     // A message without an id is told from others by all that its answer depends on.

@@ -9,7 +9,6 @@ use crate::actors::job::JobInput;
 use crate::actors::outbox::Done;
 use crate::actors::shared::Shared;
 use crate::engine::JobId;
-use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
@@ -98,11 +97,7 @@ fn streamed(shared: &web::Data<Shared>, first: String, feed: Option<Feed>, until
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = shared.settings.http.event_heartbeat.0;
     let streaming = Streaming { shared: shared.clone(), first, feed, until, heartbeat };
-    HttpResponse::Ok()
-        .content_type("text/event-stream")
-        .insert_header((header::CACHE_CONTROL, "no-store"))
-        .insert_header(("X-Accel-Buffering", "no"))
-        .streaming(pieces(streaming))
+    HttpResponse::Ok().content_type("text/event-stream").insert_header(("X-Accel-Buffering", "no")).streaming(pieces(streaming))
 }
 
 fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {

@@ -342,6 +342,7 @@ pub async fn end(shared: web::Data<Shared>, path: web::Path<String>, query: Quer
 }
 
 pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
+    let text = text.strip_suffix('/').unwrap_or(text);
     text.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
 }
 
@@ -350,6 +351,7 @@ pub(super) fn unknown_job(id: JobId) -> Problem {
 }
 
 fn full_name(name: &str, vhost: Option<&str>) -> String {
+    let name = name.strip_suffix('/').unwrap_or(name);
     match vhost {
         Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
         _ => name.to_owned(),

@@ -2,6 +2,7 @@
 //! [`observe`].
 
 pub mod events;
+mod guard;
 pub mod jobs;
 pub mod observe;
 pub mod operations;
@@ -13,11 +14,12 @@ pub mod why;
 
 use crate::actors::shared::Shared;
 use crate::engine::words::shortened;
-use actix_web::body::MessageBody;
-use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{Server, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
 use actix_web::middleware::{Next, from_fn};
-use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, web};
+use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, Resource, Route};
+use actix_web::{guard as method, web};
 pub use problem::Problem;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
@@ -29,45 +31,65 @@ const HTTP_WORKERS: usize = 2;
 /// A server that is bound and ready to run; also tells the address, which the system chose for port 0.
 pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = shared.settings.http.listen;
-    let server =
-        HttpServer::new(move || App::new().app_data(web::Data::from(shared.clone())).wrap(from_fn(authorise)).wrap(from_fn(count)).configure(routes))
-            .workers(HTTP_WORKERS)
-            .disable_signals()
-            .shutdown_timeout(1)
-            .bind(listen)?;
+    let server = HttpServer::new(move || app(shared.clone())).workers(HTTP_WORKERS).disable_signals().shutdown_timeout(1).bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
     Ok((server.run(), address))
 }
 
+/// The application: every call passes these, the last one first.
+pub fn app(
+    shared: Arc<Shared>,
+) -> App<impl ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<BoxBody>, Error = Error, InitError = ()>> {
+    App::new()
+        .app_data(web::Data::from(shared))
+        .wrap(from_fn(authorise))
+        .wrap(from_fn(guard::refuse_strangers))
+        .wrap(from_fn(count))
+        .wrap(from_fn(guard::harden))
+        .configure(routes)
+}
+
 fn routes(config: &mut web::ServiceConfig) {
     config
-        .service(resource("/livez", "GET").route(web::get().to(observe::live)))
-        .service(resource("/readyz", "GET").route(web::get().to(observe::ready)))
-        .service(resource("/metrics", "GET").route(web::get().to(observe::metrics)))
-        .service(resource("/api", "GET").route(web::get().to(to_api)))
-        .service(resource("/api/workflows", "GET").route(web::get().to(jobs::workflows)))
-        .service(resource("/api/workflows/{rest:.*}", "GET").route(web::get().to(jobs::workflows)))
-        .service(resource("/api/workflow/{name:.*}", "GET, POST").route(web::get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
-        .service(resource("/api/jobs", "GET").route(web::get().to(jobs::running)))
-        .service(resource("/api/events", "GET").route(web::get().to(events::all)))
-        .service(resource("/api/job/{id}/events", "GET").route(web::get().to(events::of_job)))
+        .service(resource("/livez", "GET, HEAD").route(get().to(observe::live)))
+        .service(resource("/readyz", "GET, HEAD").route(get().to(observe::ready)))
+        .service(resource("/metrics", "GET, HEAD").route(get().to(observe::metrics)))
+        .service(only(vec!["/api".to_owned()], "GET, HEAD").route(get().to(to_api)))
+        .service(resource("/api/workflows", "GET, HEAD").route(get().to(jobs::workflows)))
+        .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(jobs::workflows)))
+        .service(resource("/api/workflow/{name:.*}", "GET, HEAD, POST").route(get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
+        .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::running)))
+        .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
+        .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
-        .service(resource("/api/jobs/search", "GET").route(web::get().to(operations::search)))
+        .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(operations::search)))
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
-        .service(resource("/api/job/{id}/why", "GET").route(web::get().to(why::why)))
+        .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
         .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
-        .service(resource("/api/job/{id:.*}", "GET, DELETE").route(web::get().to(jobs::job)).route(web::delete().to(jobs::end)))
-        .service(resource("/api/status/{name:.*}", "GET").route(web::get().to(status::of_workflow)))
+        .service(resource("/api/job/{id:.*}", "GET, HEAD, DELETE").route(get().to(jobs::job)).route(web::delete().to(jobs::end)))
+        .service(resource("/api/status/{name:.*}", "GET, HEAD").route(get().to(status::of_workflow)))
         .default_service(web::to(nothing_here));
 }
 
-/// A path whose other methods than `allowed` are answered 405.
-fn resource(path: &str, allowed: &'static str) -> actix_web::Resource {
+/// GET, and HEAD, which [`guard::harden`] answers with the head alone.
+fn get() -> Route {
+    web::route().guard(method::Any(method::Get()).or(method::Head()))
+}
+
+/// A path, with and without a slash at its end, whose other methods than `allowed` are answered 405.
+fn resource(path: &str, allowed: &'static str) -> Resource {
+    // The slash of a path that ends in whatever comes is read off by its handler.
+    let paths = if path.ends_with(".*}") { vec![path.to_owned()] } else { vec![path.to_owned(), format!("{path}/")] };
+    only(paths, allowed)
+}
+
+/// These paths and no other.
+fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
     let wrong_method = move |request: HttpRequest| async move {
         Problem::method_not_allowed(allowed, format!("{} is not possible on {}, only {allowed}", request.method(), request.path()))
     };
-    web::resource(path.to_owned()).default_service(web::to(wrong_method))
+    web::resource(paths).default_service(web::to(wrong_method))
 }
 
 async fn to_api() -> HttpResponse {
@@ -81,8 +103,8 @@ async fn nothing_here(request: HttpRequest) -> Problem {
 /// With a token configured every call but health needs it.
 async fn authorise(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let token = request.app_data::<web::Data<Shared>>().map(|shared| shared.settings.http.token.0.clone()).unwrap_or_default();
-    let open = matches!(request.path(), "/livez" | "/readyz");
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| text.strip_prefix("Bearer "));
+    let open = guard::is_health(request.path());
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
     // Digests are compared, so that the time taken tells nothing of the token.
     let digest = |text: &str| Sha256::digest(text.as_bytes());
     if token.is_empty() || open || given.is_some_and(|given| digest(given) == digest(&token)) {
@@ -105,6 +127,12 @@ fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
         let (peer, path) = (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
         tracing::warn!(peer, path, has_token, "a request without the right token is refused (logged once a minute per kind)");
     }
+}
+
+/// The token of an `Authorization` header; the scheme's name is taken in any case (RFC 9110, section 11.1).
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
 async fn count(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {

@@ -2,7 +2,7 @@
 
 use crate::actors::shared::Shared;
 use crate::engine::words::escaped;
-use actix_web::http::{StatusCode, header};
+use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::fmt::Write;
 
@@ -28,7 +28,7 @@ pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpRespo
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    HttpResponse::build(status).content_type("text/plain; charset=utf-8").insert_header((header::CACHE_CONTROL, "no-store")).body(text)
+    HttpResponse::build(status).content_type("text/plain; charset=utf-8").body(text)
 }
 
 /// `GET /metrics`: the Prometheus exposition text.

@@ -27,6 +27,11 @@ impl Problem {
         Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None }
     }
 
+    /// 403: not from there.
+    pub fn forbidden(detail: String) -> Problem {
+        Problem { status: StatusCode::FORBIDDEN, detail, allowed: None }
+    }
+
     /// 404: there is none.
     pub fn not_found(detail: String) -> Problem {
         Problem { status: StatusCode::NOT_FOUND, detail, allowed: None }
@@ -37,6 +42,11 @@ impl Problem {
         Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail, allowed: Some(allowed) }
     }
 
+    /// 408: it did not come in time.
+    pub fn late(detail: String) -> Problem {
+        Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None }
+    }
+
     /// 409: it contradicts what is there.
     pub fn conflict(detail: String) -> Problem {
         Problem { status: StatusCode::CONFLICT, detail, allowed: None }
@@ -45,6 +55,11 @@ impl Problem {
     /// 413: the body is too large.
     pub fn too_large(detail: String) -> Problem {
         Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None }
+    }
+
+    /// 415: the body is in a form that is not read.
+    pub fn unsupported(detail: String) -> Problem {
+        Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None }
     }
 
     /// 422: understood, and wrong.
@@ -95,6 +110,9 @@ impl ResponseError for Problem {
         }
         if let Some(allowed) = self.allowed {
             response.insert_header((header::ALLOW, allowed));
+        }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            response.insert_header((header::ACCEPT_ENCODING, "identity"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));

@@ -5,11 +5,14 @@ use crate::actors::clock;
 use crate::engine::words::{nearest, quoted};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::JobNumber;
+use crate::times;
 use actix_web::web;
-use std::time::SystemTime;
 
 /// The most that `?limit=` can ask for.
 const LIMIT_MAX: u32 = 10_000;
+
+/// The one parameter that every call takes and none looks at: clients make it up, so that no cache answers.
+const CACHE_BUSTER: &str = "_";
 
 /// The parameters of a call, as they came. What a call does not know it refuses: a parameter that is misspelt would else mean
 /// something wider than was asked.
@@ -43,7 +46,8 @@ impl actix_web::FromRequest for Query {
 
     fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
         let parsed = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
-        std::future::ready(parsed.map(|query| Query(query.into_inner())).map_err(|error| Problem::malformed(format!("the query: {error}"))))
+        let known = |query: web::Query<Vec<(String, String)>>| query.into_inner().into_iter().filter(|(key, _)| key != CACHE_BUSTER).collect();
+        std::future::ready(parsed.map(|query| Query(known(query))).map_err(|error| Problem::malformed(format!("the query: {error}"))))
     }
 }
 
@@ -113,7 +117,8 @@ pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Ok(Timestamp(clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX))));
     }
-    let wrong = || Problem::malformed(format!("{key} is {text:?}, expected a time such as 2026-01-31T12:00:00Z, or how long ago, such as 2h or 7d"));
-    let since = humantime::parse_rfc3339_weak(text).map_err(|_| wrong())?.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| wrong())?;
-    Ok(Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)))
+    times::parsed(text).ok_or_else(|| {
+        let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how long ago, such as 2h or 7d";
+        Problem::malformed(format!("{key} is {text:?}, expected {expected}"))
+    })
 }

@@ -71,13 +71,31 @@ impl fmt::Display for JobId {
 #[error("invalid uuid {0:?}: expected 32 hexadecimal digits as 8-4-4-4-12")]
 pub struct InvalidJobId(pub String);
 
+/// What an id that is written as a URN begins with; the case of its letters is free (RFC 9562).
+const URN_PREFIX: &str = "urn:uuid:";
+
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
+    /// Reads every spelling of a UUID: hyphenated, of 32 digits, in braces, as a URN. It is shown hyphenated alone.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Only the hyphenated form: other spellings of one UUID would be two correlation ids.
-        let parsed = if text.len() == 36 { Uuid::try_parse(text).ok() } else { None };
+        let bare = match text.split_at_checked(URN_PREFIX.len()) {
+            Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => Some(bare).filter(|bare| bare.len() == HYPHENATED_LENGTH),
+            Some(_) | None => Some(text),
+        };
+        let parsed = bare.and_then(|bare| Uuid::try_parse(bare).ok());
         parsed.map(JobId).ok_or_else(|| InvalidJobId(shortened(text)))
+    }
+}
+
+/// The length of a UUID as 8-4-4-4-12.
+const HYPHENATED_LENGTH: usize = 36;
+
+impl JobId {
+    /// Reads the hyphenated form alone, where what is read goes back as it came: other spellings of one UUID would be other correlation
+    /// ids of the same step.
+    pub fn hyphenated(text: &str) -> Option<JobId> {
+        if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
 }
 
@@ -122,7 +140,7 @@ impl FromStr for CorrelationId {
         if !is_name(step) {
             return Err(malformed());
         }
-        Ok(CorrelationId { job: job.parse().map_err(|_| malformed())?, step: step.to_owned() })
+        Ok(CorrelationId { job: JobId::hyphenated(job).ok_or_else(malformed)?, step: step.to_owned() })
     }
 }
 
@@ -160,6 +178,20 @@ mod tests {
     fn malformed_correlation_ids_are_refused() {
         for text in ["", ":", ID, &format!("{ID}:"), &format!("{ID}:a b"), "x:step", &format!("{ID}:a:b"), &format!("{}:a", ID.replace('-', ""))] {
             assert!(text.parse::<CorrelationId>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn an_id_is_read_in_every_spelling_and_shown_in_one() {
+        let digits = ID.replace('-', "");
+        let upper = ID.to_uppercase();
+        for text in [ID, &upper, &digits, &format!("{{{ID}}}"), &format!("urn:uuid:{ID}"), &format!("URN:UUID:{upper}")] {
+            assert_eq!(text.parse::<JobId>().map(|id| id.to_string()).as_deref(), Ok(ID), "{text:?}");
+            assert!(text == ID || text == upper || format!("{text}:step").parse::<CorrelationId>().is_err(), "{text:?}");
+        }
+        let wrong = ["", "urn:uuid:", "{}", "nonsense", &digits[1..], &format!("{ID} "), &format!("{{{digits}"), &format!("urn:uuid:{{{ID}}}")];
+        for text in wrong.into_iter().chain([format!("{ID}{ID}").as_str(), "ü".repeat(20).as_str()]) {
+            assert!(text.parse::<JobId>().is_err(), "{text:?} was taken");
         }
     }
 

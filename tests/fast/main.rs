@@ -5,6 +5,7 @@ mod embedded;
 mod events;
 mod floors;
 mod fuzzed;
+mod http;
 mod journal;
 mod load;
 mod orders;

@@ -1,0 +1,221 @@
+//! What holds for every call, whatever it asks for: who may send it, and what each answer carries.
+//!
+//! A browser lets any page send requests to a manager on loopback. It says so, in `Sec-Fetch-Site` and `Origin`; and a page
+//! whose name was pointed at loopback (DNS rebinding) is known by its `Host`. Programs send neither of the first two.
+
+use super::problem::Problem;
+use crate::actors::shared::Shared;
+use crate::engine::words::quoted;
+use crate::settings::HttpSettings;
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
+use actix_web::error::PayloadError;
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::uri::{Authority, Uri};
+use actix_web::http::{Method, Version};
+use actix_web::middleware::Next;
+use actix_web::{Error, HttpMessage, ResponseError, web};
+use bytes::Bytes;
+use futures_util::Stream;
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Where a request comes from, as the browser that sends it says; programs leave it out.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// Headers of every answer: nothing is guessed, kept, run or framed.
+const HEADERS: [(HeaderName, HeaderValue); 3] = [
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+];
+
+/// Whether a path tells of the manager's health: to everybody, under any name.
+pub(super) fn is_health(path: &str) -> bool {
+    matches!(path, "/livez" | "/livez/" | "/readyz" | "/readyz/")
+}
+
+/// Refuses what a page of another site sends, and, without a token, what is sent to a name that is not the manager's.
+pub(super) async fn refuse_strangers(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let Some(shared) = request.app_data::<web::Data<Shared>>() else { return Ok(next.call(request).await?.map_into_left_body()) };
+    let Err(problem) = admitted(&request, &shared.settings.http) else { return Ok(next.call(request).await?.map_into_left_body()) };
+    if shared.throttle.may_log("stranger") {
+        let peer = request.peer_addr().map(|peer| peer.to_string());
+        tracing::warn!(peer, reason = problem.detail(), "a request is refused for where it comes from (logged once a minute)");
+    }
+    Ok(request.into_response(problem.error_response()).map_into_right_body())
+}
+
+fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
+    let headers = request.headers();
+    if let Some(site) = headers.get_all(SEC_FETCH_SITE).find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+        return Err(Problem::forbidden(format!(
+            "a page of another site sent this (Sec-Fetch-Site: {}): only pages of this manager may; programs leave the header out",
+            shown(site)
+        )));
+    }
+    let host = host_of(request)?;
+    for origin in headers.get_all(header::ORIGIN) {
+        if !is_same_host(origin, host.as_ref()) {
+            let host = host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
+            return Err(Problem::forbidden(format!(
+                "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy in between must pass the Host on as it came",
+                shown(origin)
+            )));
+        }
+    }
+    match host {
+        Some(host) if http.token.0.is_empty() && !is_health(request.path()) && !is_ours(&host, http) => Err(Problem::forbidden(format!(
+            "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or set http.token",
+            quoted(&host.text)
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn shown(value: &HeaderValue) -> String {
+    quoted(&String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// A name or address, with its port.
+#[derive(Debug)]
+struct Host {
+    text: String,
+    name: String,
+    port: Option<u16>,
+}
+
+impl Host {
+    fn parse(text: &str) -> Option<Host> {
+        let authority: Authority = text.parse().ok()?;
+        let has_user = authority.as_str().contains('@');
+        let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+        let port = match text.strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest)) {
+            None | Some("") => None,
+            Some(port) => Some(port.parse().ok()?),
+        };
+        (!has_user && !name.is_empty()).then(|| Host { text: text.to_owned(), name, port })
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.name.parse().ok().map(|address: IpAddr| address.to_canonical())
+    }
+}
+
+/// To whom the request is sent; none: one of HTTP/1.0 need not say, and no browser sends such.
+fn host_of(request: &ServiceRequest) -> Result<Option<Host>, Problem> {
+    let unclear = |text: String| Problem::malformed(format!("the header Host is {text}, expected one name or address, such as localhost:8088"));
+    // What stands in the request line counts before the header (RFC 9112, section 3.2.2).
+    if let Some(authority) = request.uri().authority() {
+        return Host::parse(authority.as_str()).map(Some).ok_or_else(|| unclear(quoted(authority.as_str())));
+    }
+    let mut values = request.headers().get_all(header::HOST);
+    match (values.next(), values.next()) {
+        (None, _) if request.version() < Version::HTTP_11 => Ok(None),
+        (None, _) => Err(unclear("missing".to_owned())),
+        (Some(one), None) => one.to_str().ok().and_then(Host::parse).map(Some).ok_or_else(|| unclear(shown(one))),
+        (Some(_), Some(_)) => Err(unclear("there twice".to_owned())),
+    }
+}
+
+fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
+    let origin: Option<Uri> = origin.to_str().ok().and_then(|text| text.parse().ok());
+    let parts = origin.as_ref().and_then(|origin| Some((origin.scheme_str()?, Host::parse(origin.authority()?.as_str())?)));
+    let (Some((scheme, origin)), Some(host)) = (parts, host) else { return false };
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return false,
+    };
+    origin.name == host.name && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
+}
+
+/// Whether the manager goes by this name. Ports do not count, but for those in `http.hosts`: they change where they are
+/// forwarded, and a page that was rebound has a name of its own whatever its port.
+fn is_ours(host: &Host, http: &HttpSettings) -> bool {
+    let is_listed = |listed: Host| listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port));
+    host.name == "localhost"
+        || host.address().is_some_and(|address| is_own(address, http.listen))
+        || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
+}
+
+/// Whether an address is this machine's: one that is loopback, the one listened on; where it listens on all of them any, since
+/// a page's name can be pointed elsewhere, and an address cannot.
+fn is_own(address: IpAddr, listen: SocketAddr) -> bool {
+    address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
+}
+
+/// The last word on every answer: its headers; of an answer to HEAD the head alone.
+pub(super) async fn harden(mut request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<BoxBody>, Error> {
+    let is_head = request.method() == Method::HEAD;
+    let payload = has_body(request.headers()).then(|| held(&mut request));
+    let mut response = next.call(request).await?;
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, value);
+    }
+    Ok(response.map_body(|_, body| match (is_head, payload) {
+        (true, _) => BoxBody::new(HeadOnly(body.size())),
+        (false, Some(payload)) => BoxBody::new(Held { body: body.boxed(), _payload: payload }),
+        (false, None) => body.boxed(),
+    }))
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING) || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
+}
+
+/// Keeps a hold of the request's body until the answer is sent. The server waits without end for the rest of a body that was let
+/// go unread; of one that is held it closes the connection.
+fn held(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
+    let payload = Rc::new(RefCell::new(request.take_payload()));
+    request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
+    payload
+}
+
+struct SharedPayload(Rc<RefCell<Payload>>);
+
+impl Stream for SharedPayload {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_next(context)
+    }
+}
+
+struct Held {
+    body: BoxBody,
+    _payload: Rc<RefCell<Payload>>,
+}
+
+impl MessageBody for Held {
+    type Error = Box<dyn std::error::Error>;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.body).poll_next(context)
+    }
+}
+
+/// A body of which only the size is told.
+struct HeadOnly(BodySize);
+
+impl MessageBody for HeadOnly {
+    type Error = std::convert::Infallible;
+
+    fn size(&self) -> BodySize {
+        self.0
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Poll::Ready(None)
+    }
+}

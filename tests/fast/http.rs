@@ -1,0 +1,353 @@
+//! What the HTTP API takes and from whom, in this process: no socket.
+
+use actix_web::dev::{Service, ServiceResponse};
+use actix_web::http::{Method, StatusCode, Version, header};
+use actix_web::test::{TestRequest, init_service, read_body};
+use serde_json::Value;
+use std::rc::Rc;
+use std::time::Duration;
+use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::api;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{Secret, Settings};
+
+const WORKFLOW: &str = "workflows: [{name: single, steps: [{name: work}]}]";
+const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
+/// An answer, read.
+struct Answer {
+    status: StatusCode,
+    headers: header::HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn header(&self, name: impl header::AsHeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    fn detail(&self) -> String {
+        assert_eq!(self.header(header::CONTENT_TYPE), "application/problem+json");
+        self.json()["detail"].as_str().expect("a detail").to_owned()
+    }
+}
+
+/// Runs `test` on a manager with these settings; it is given what sends a request.
+fn with_api<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Api) -> F) {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.journal.file = folder.path().join("j.db");
+        change(&mut settings);
+        let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
+        let manager = supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
+        let is_ready = || manager.shared().health.checks().iter().all(|(_, good, _)| *good);
+        let ready = async {
+            while !is_ready() {
+                actix_rt::task::yield_now().await;
+            }
+        };
+        actix_rt::time::timeout(DEADLINE, ready).await.expect("ready in time");
+        test(Api::new(&manager).await).await;
+        manager.stop().await;
+    });
+}
+
+type Sender = dyn Fn(TestRequest) -> std::pin::Pin<Box<dyn Future<Output = Answer>>>;
+
+/// Sends requests.
+#[derive(Clone)]
+struct Api(Rc<Sender>);
+
+impl Api {
+    async fn new(manager: &Manager) -> Api {
+        let service = Rc::new(init_service(api::app(manager.shared().clone())).await);
+        Api(Rc::new(move |request| {
+            let service = service.clone();
+            Box::pin(async move {
+                let response: ServiceResponse = service.call(request.to_request()).await.expect("an answer");
+                let (status, headers) = (response.status(), response.headers().clone());
+                Answer { status, headers, body: read_body(response).await.to_vec() }
+            })
+        }))
+    }
+
+    /// Sends a request as it is.
+    async fn send(&self, request: TestRequest) -> Answer {
+        (self.0)(request).await
+    }
+
+    /// Sends a request from a program on this machine.
+    async fn ask(&self, method: Method, path: &str, headers: Headers<'_>, body: &str) -> Answer {
+        let mut request = TestRequest::with_uri(path).method(method).set_payload(body.to_owned());
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            request = request.insert_header(("host", "127.0.0.1:8088"));
+        }
+        for (name, value) in headers {
+            request = request.append_header((*name, *value));
+        }
+        self.send(request).await
+    }
+
+    async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
+        self.ask(Method::GET, path, headers, "").await
+    }
+}
+
+#[test]
+fn a_page_of_another_site_is_refused_and_a_program_is_not() {
+    with_api(
+        |_| {},
+        |api| async move {
+            let calls = [
+                (Method::POST, "/api/workflow/single", r#"{"k":1}"#),
+                (Method::POST, "/api/jobs/cancel?workflow=single", ""),
+                (Method::POST, "/api/jobs/delete?workflow=single", ""),
+                (Method::GET, "/api/jobs", ""),
+                (Method::GET, "/readyz?verbose", ""),
+                (Method::GET, "/", ""),
+            ];
+            let refused: [Headers; 12] = [
+                &[("sec-fetch-site", "cross-site")],
+                &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
+                &[("sec-fetch-site", "same-site")],
+                &[("sec-fetch-site", "same-origin, cross-site")],
+                &[("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
+                &[("origin", "null")],
+                &[("origin", "http://evil.example")],
+                &[("origin", "http://127.0.0.1:3000")],
+                &[("origin", "http://127.0.0.1")],
+                &[("origin", "http://evil.example@127.0.0.1:8088")],
+                &[("origin", "file://127.0.0.1:8088")],
+                &[("origin", "http://127.0.0.1:8088"), ("origin", "http://evil.example")],
+            ];
+            for (method, path, body) in &calls {
+                for headers in refused {
+                    let answer = api.ask(method.clone(), path, headers, body).await;
+                    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {headers:?}");
+                    assert!(answer.detail().contains("a page of another site sent this"), "{}", answer.detail());
+                }
+            }
+            let jobs = api.get("/api/jobs", &[]).await;
+            assert_eq!(jobs.json(), serde_json::json!({ "jobs": [] }), "nothing was created");
+
+            let taken: [Headers; 6] = [
+                &[],
+                &[("content-type", "application/x-www-form-urlencoded")],
+                &[("sec-fetch-site", "none")],
+                &[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8088")],
+                &[("host", "localhost"), ("origin", "http://localhost:80")],
+                &[("host", "LOCALHOST:443"), ("origin", "https://localhost")],
+            ];
+            for headers in taken {
+                let answer = api.ask(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
+                assert_eq!(answer.status, StatusCode::CREATED, "{headers:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
+    let change = |settings: &mut Settings| settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()];
+    with_api(change, |api| async move {
+        for own in [
+            "127.0.0.1:8088",
+            "127.0.0.1",
+            "127.3.2.1:9000",
+            "localhost:9000",
+            "LocalHost",
+            "localhost.:8088",
+            "[::1]:8088",
+            "[::ffff:127.0.0.1]",
+            "manager.example",
+            "Manager.Example:9000",
+            "other.example:81",
+        ] {
+            assert_eq!(api.get("/api/jobs", &[("host", own)]).await.status, StatusCode::OK, "{own}");
+        }
+        for strange in
+            ["evil.example", "evil.example:8088", "localhost.evil.example", "other.example:82", "10.0.0.1:8088", "0.0.0.0:8088", "[::]", "2130706433"]
+        {
+            let answer = api.get("/api/jobs", &[("host", strange)]).await;
+            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{strange}");
+            let detail = answer.detail();
+            assert!([strange, "http.hosts", "http.token"].iter().all(|word| detail.contains(word)), "{detail}");
+            for path in ["/livez", "/readyz"] {
+                assert_eq!(api.get(path, &[("host", strange)]).await.status, StatusCode::OK, "a probe may call {path} by any name");
+            }
+            assert_eq!(api.get("/metrics", &[("host", strange)]).await.status, StatusCode::FORBIDDEN);
+        }
+        for unclear in ["", "me@localhost", "a b", "localhost:x", "localhost, evil.example"] {
+            assert_eq!(api.get("/api/jobs", &[("host", unclear)]).await.status, StatusCode::BAD_REQUEST, "{unclear:?}");
+        }
+        let twice = api.get("/api/jobs", &[("host", "localhost"), ("host", "evil.example")]).await;
+        assert_eq!(twice.status, StatusCode::BAD_REQUEST);
+        let by_line = api.get("http://evil.example/api/jobs", &[]).await;
+        assert_eq!(by_line.status, StatusCode::FORBIDDEN, "the request line counts before the header");
+
+        // HTTP/1.1 has a Host, HTTP/1.0 need not.
+        let without = |version: Version| api.send(TestRequest::with_uri("/api/jobs").version(version));
+        assert_eq!(without(Version::HTTP_11).await.status, StatusCode::BAD_REQUEST);
+        assert_eq!(without(Version::HTTP_10).await.status, StatusCode::OK);
+    });
+}
+
+#[test]
+fn with_a_token_or_on_all_addresses_more_names_are_taken() {
+    let token = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
+    with_api(token, |api| async move {
+        for scheme in ["Bearer", "bearer", "BEARER"] {
+            let headers = [("host", "anything.example"), ("authorization", &format!("{scheme} secret"))];
+            assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::OK, "{scheme}");
+        }
+        for wrong in ["secret", "Basic secret", "bearer", "bearer other", "bearersecret"] {
+            let answer = api.get("/api/jobs", &[("authorization", wrong)]).await;
+            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{wrong}");
+        }
+        let headers = [("authorization", "Bearer secret"), ("sec-fetch-site", "cross-site")];
+        assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::FORBIDDEN);
+        assert_eq!(api.get("/livez/", &[]).await.status, StatusCode::OK);
+    });
+    let everywhere = |settings: &mut Settings| settings.http.listen = "0.0.0.0:8088".parse().expect("an address");
+    with_api(everywhere, |api| async move {
+        for (host, status) in [("10.1.2.3:8088", StatusCode::OK), ("[fd00::1]", StatusCode::OK), ("evil.example", StatusCode::FORBIDDEN)] {
+            assert_eq!(api.get("/api/jobs", &[("host", host)]).await.status, status, "{host}");
+        }
+    });
+}
+
+#[test]
+fn every_answer_says_that_nothing_is_to_be_guessed_kept_or_run() {
+    let token = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
+    with_api(token, |api| async move {
+        let authorised = ("authorization", "Bearer secret");
+        let unknown = format!("/api/job/{ID}");
+        let calls: [(Method, &str, Headers, StatusCode); 13] = [
+            (Method::GET, "/livez", &[], StatusCode::OK),
+            (Method::GET, "/readyz", &[], StatusCode::OK),
+            (Method::GET, "/metrics", &[authorised], StatusCode::OK),
+            (Method::GET, "/api/jobs", &[authorised], StatusCode::OK),
+            (Method::GET, "/api/status/single", &[authorised, ("accept", "text/csv")], StatusCode::OK),
+            (Method::GET, "/api", &[authorised], StatusCode::MOVED_PERMANENTLY),
+            (Method::GET, "/api/jobs", &[], StatusCode::UNAUTHORIZED),
+            (Method::GET, "/api/jobs?nonsense=1", &[authorised], StatusCode::BAD_REQUEST),
+            (Method::GET, "/nowhere", &[authorised], StatusCode::NOT_FOUND),
+            (Method::GET, &unknown, &[authorised], StatusCode::NOT_FOUND),
+            (Method::PUT, "/api/jobs", &[authorised], StatusCode::METHOD_NOT_ALLOWED),
+            (Method::POST, "/api", &[authorised], StatusCode::METHOD_NOT_ALLOWED),
+            (Method::GET, "/api/jobs", &[authorised, ("origin", "null")], StatusCode::FORBIDDEN),
+        ];
+        for (method, path, headers, status) in calls {
+            let answer = api.ask(method.clone(), path, headers, "").await;
+            assert_eq!(answer.status, status, "{method} {path}");
+            assert_eq!(answer.header("x-content-type-options"), "nosniff", "{method} {path}");
+            assert_eq!(answer.header("cache-control"), "no-store", "{method} {path}");
+            assert_eq!(answer.header("content-security-policy"), "default-src 'none'; frame-ancestors 'none'", "{method} {path}");
+        }
+    });
+}
+
+#[test]
+fn head_is_answered_as_get_without_a_body() {
+    with_api(
+        |_| {},
+        |api| async move {
+            api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], "").await;
+            let (job, why, events) = (format!("/api/job/{ID}"), format!("/api/job/{ID}/why"), format!("/api/job/{ID}/events"));
+            let paths = ["/livez", "/readyz", "/metrics", "/api/workflows", "/api/workflow/single", "/api/jobs", "/api/jobs/search", "/nowhere"];
+            for path in paths.into_iter().chain([&*job, &why, "/api/status/single", "/api/status/nothing", "/api/job/x"]) {
+                let (get, head) = (api.get(path, &[]).await, api.ask(Method::HEAD, path, &[], "").await);
+                assert_eq!((head.status, head.header("content-type")), (get.status, get.header("content-type")), "{path}");
+                assert!(head.body.is_empty(), "{path}");
+            }
+            // Streams of events would never end.
+            for path in ["/api/events", &events] {
+                assert_eq!(api.ask(Method::HEAD, path, &[], "").await.status, StatusCode::OK, "{path}");
+            }
+            let wrong = api.ask(Method::PUT, "/api/jobs", &[], "").await;
+            assert_eq!(wrong.header("allow"), "GET, HEAD");
+        },
+    );
+}
+
+#[test]
+fn a_slash_at_the_end_and_a_cache_buster_change_nothing() {
+    with_api(
+        |_| {},
+        |api| async move {
+            api.ask(Method::POST, &format!("/api/workflow/single/?id={ID}&_=1"), &[], "").await;
+            let (job, why) = (format!("/api/job/{ID}"), format!("/api/job/{ID}/why"));
+            for path in ["/api/workflows", "/api/jobs", "/api/jobs/search", "/api/workflow/single", "/api/status/single", &job, &why] {
+                let plain = api.get(path, &[]).await;
+                assert_eq!(plain.status, StatusCode::OK, "{path}");
+                for same in [format!("{path}/"), format!("{path}?_=1700000000000"), format!("{path}/?_=1&_=2")] {
+                    let answer = api.get(&same, &[]).await;
+                    assert_eq!((answer.status, answer.body), (plain.status, plain.body.clone()), "{same}");
+                }
+            }
+            assert_eq!(api.get("/api/job/", &[]).await.status, StatusCode::BAD_REQUEST);
+            assert_eq!(api.get("/api/", &[]).await.status, StatusCode::NOT_FOUND);
+            assert_eq!(api.get("/api/jobs?__=1", &[]).await.status, StatusCode::BAD_REQUEST);
+            let cancelled = api.ask(Method::POST, &format!("/api/job/{ID}/cancel/"), &[], "").await;
+            assert_eq!(cancelled.status, StatusCode::OK);
+        },
+    );
+}
+
+#[test]
+fn an_id_is_taken_in_every_spelling_and_told_in_one() {
+    with_api(
+        |_| {},
+        |api| async move {
+            let digits = ID.replace('-', "");
+            let (braces, urn) = (format!("{{{ID}}}"), format!("urn:uuid:{ID}"));
+            for text in [ID, &digits, &braces, &urn] {
+                let in_query = text.replace('{', "%7B").replace('}', "%7D");
+                let created = api.ask(Method::POST, &format!("/api/workflow/single?id={in_query}"), &[], "").await;
+                assert_eq!((created.status, &created.json()["id"]), (StatusCode::CREATED, &ID.into()), "{text}");
+                let job = api.get(&format!("/api/job/{in_query}"), &[]).await;
+                assert_eq!((job.status, &job.json()["uuid"]), (StatusCode::OK, &ID.into()), "{text}");
+                let rows = api.get(&format!("/api/status/single?job={in_query}"), &[]).await;
+                assert_eq!(rows.json()["rows"][0]["job"], ID, "{text}");
+            }
+            let body = format!(r#"{{"id":"{{{}}}"}}"#, "11111111-1111-4111-8111-111111111111");
+            let created = api.ask(Method::POST, "/api/workflow/single?id=11111111111141118111111111111111", &[], &body).await;
+            assert_eq!(created.json()["id"], "11111111-1111-4111-8111-111111111111");
+            let job = api.get("/api/job/11111111-1111-4111-8111-111111111111", &[]).await;
+            assert!(String::from_utf8_lossy(&job.body).contains(&body), "the message stays as it came");
+        },
+    );
+}
+
+#[test]
+fn a_time_may_have_an_offset() {
+    with_api(
+        |_| {},
+        |api| async move {
+            api.ask(Method::POST, "/api/workflow/single", &[], "").await;
+            for (time, found) in [
+                ("2026-01-31T12:00:00Z", 1),
+                ("2026-01-31T12:00:00+01:00", 1),
+                ("2026-01-31T12:00:00%2B01:00", 1),
+                ("2026-01-31T12:00:00-01:00", 1),
+                ("2999-01-31T12:00:00-01:00", 0),
+            ] {
+                let answer = api.get(&format!("/api/jobs/search?after={time}"), &[]).await;
+                assert_eq!((answer.status, answer.json()["jobs"].as_array().map(Vec::len)), (StatusCode::OK, Some(found)), "{time}");
+            }
+            let wrong = api.get("/api/jobs/search?after=2026-01-31T12:00:00%2B25:00", &[]).await;
+            assert!(wrong.status == StatusCode::BAD_REQUEST && wrong.detail().contains("+01:00"), "{}", wrong.detail());
+        },
+    );
+}
