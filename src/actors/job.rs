@@ -4,21 +4,20 @@
 use super::call::{Call, Refusal, Refused};
 use super::events::News;
 use super::journal::{Append, JournalInput};
+use super::messages::{caller_answer, step_message};
 use super::observe::Said;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
-use super::router::{Live, RouterInput};
+use super::router::{Ending, Live, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
-use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Receipt, StepMessage};
-use crate::engine::id::span_id;
+use crate::bus::{Acknowledge, BusMessage};
 use crate::engine::{
-    Caller, ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation,
-    Origin, Rejected, StepIndex, Timestamp,
+    Caller, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation, Origin, Rejected,
+    Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
-use crate::times;
 use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,8 +66,8 @@ pub enum JobInput {
     },
     /// A message on its workflow's queue asks for a job under the same id.
     Called(Call),
-    /// A client ends the job: cancels it, or has it deleted.
-    End(oneshot::Sender<Answer>),
+    /// A client ends the job.
+    End(Ending, oneshot::Sender<Answer>),
     /// A client asks something of it; answered after the commit.
     Operate(Operation, oneshot::Sender<Answer>),
     /// A queue of a virtual host was found missing.
@@ -113,6 +112,13 @@ pub enum Start {
         /// What is to be done for it.
         effects: Vec<Effect>,
     },
+}
+
+/// Who waits for what follows from an operation.
+struct Asked {
+    /// The step that it is about, if it is about one alone.
+    step: Option<String>,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// The end of a child job that was never created counts in whatever round its parent is.
@@ -253,7 +259,7 @@ impl JobActor {
         if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
             return self.set_aside.push(input);
         }
-        let may_go_on = self.is_closing && matches!(input, JobInput::Take { .. } | JobInput::Called(_) | JobInput::End(_) | JobInput::Operate(..));
+        let may_go_on = self.is_closing && matches!(input, JobInput::Take { .. } | JobInput::Called(_) | JobInput::End(..) | JobInput::Operate(..));
         if may_go_on {
             // First of all it stays within reach, so that nobody else brings it back.
             let Some(reopened) = self.shared.routes.reopen(self.id, &ctx.address()) else { return self.hand_back(input) };
@@ -279,7 +285,7 @@ impl JobActor {
             }
             JobInput::Take { input, ack: None } => router.post(RouterInput::ToJob(self.id, input)),
             JobInput::Operate(operation, answer) => router.post(RouterInput::Operate(self.id, operation, answer)),
-            JobInput::End(answer) => router.post(RouterInput::End(self.id, answer)),
+            JobInput::End(ending, answer) => router.post(RouterInput::End(self.id, ending, answer)),
             // A delivery goes back to its queue, and comes again.
             JobInput::Take { ack: Some(_), .. } | JobInput::Called(_) => {}
             JobInput::Same { .. } | JobInput::QueueMissing { .. } | JobInput::Rebuilt { .. } | JobInput::Settled(_) | JobInput::Close => {}
@@ -291,7 +297,7 @@ impl JobActor {
             JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
-            JobInput::End(answer) => self.end(answer),
+            JobInput::End(ending, answer) => self.end(ending, answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { vhost, queue, done } => {
                 if self.job.as_ref().is_some_and(|job| *job.definition().vhost == *vhost) {
@@ -351,7 +357,7 @@ impl JobActor {
 
     /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt from the journal, what comes
     /// in meanwhile is set aside, and a delivery that was being taken goes back to its queue. A client is told the job's state.
-    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<oneshot::Sender<Answer>>) {
+    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
@@ -365,11 +371,12 @@ impl JobActor {
                 if faults::planted("ack before commit") {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
-                release.extend(answer.map(|answer| Outgoing::Answer(answer, Answer::Changed(job.state()))));
+                release.extend(answer.map(|Asked { step, answer }| Outgoing::Answer(answer, Answer::done(job, step.as_deref()))));
                 self.append(decision, None, now, release);
             }
             Ok(Err(rejected)) => {
-                release.extend(answer.map(|answer| Outgoing::Answer(answer, Answer::Conflict(format!("nothing to change: {}", rejected.label())))));
+                let refused = || Answer::Conflict(format!("nothing to change: {}", rejected.label()));
+                release.extend(answer.map(|Asked { answer, .. }| Outgoing::Answer(answer, refused())));
                 self.reject(rejected, said, release);
             }
             Err(_) => {
@@ -419,26 +426,29 @@ impl JobActor {
         self.close_if_over();
     }
 
-    fn end(&mut self, answer: oneshot::Sender<Answer>) {
+    fn end(&mut self, ending: Ending, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
-        if !job.state().is_ended() {
-            return self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer);
+        let state = job.state();
+        match ending {
+            Ending::Cancel if !state.is_ended() => self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer),
+            // Behind the commit of its end, which may still be under way.
+            Ending::Cancel => self.release_after_commit(vec![Outgoing::Answer(answer, Answer::Changed(state))]),
+            Ending::Erase if !state.is_ended() => Outgoing::Answer(answer, Answer::of_running(self.id, state)).release(&self.shared),
+            Ending::Erase if self.parent.is_some() => Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared),
+            // It has failed and was kept for late replies. What comes behind this is void.
+            Ending::Erase => self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer)),
         }
-        if self.parent.is_some() {
-            return Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared);
-        }
-        // It has failed and was kept for late replies. What comes behind this is void.
-        self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer));
     }
 
     fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
         let Some(job) = &mut self.job else { return };
-        if let Some(objection) = job.objection(&operation) {
+        if let Some(objection) = job.objection(&operation, &self.shared.limits) {
             Outgoing::Answer(answer, objection.into()).release(&self.shared);
             return self.close_if_over();
         }
         tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
-        self.decide(Input::Operate(operation), Vec::new(), Some(answer));
+        let asked = Asked { step: operation.step().map(str::to_owned), answer };
+        self.decide(Input::Operate(operation), Vec::new(), Some(asked));
     }
 
     fn closed(&mut self) -> Outgoing {
@@ -508,55 +518,6 @@ impl JobActor {
             }
         })
     }
-}
-
-fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u32, input: &Message, now: Timestamp) -> StepMessage {
-    let run = job.graph().step(step);
-    StepMessage {
-        job: job.id(),
-        root: job.origin().root,
-        workflow: definition.full_name().into(),
-        step,
-        step_name: run.name.clone(),
-        attempt,
-        queue: run.queue.clone(),
-        priority: run.priority,
-        traceparent: traceparent(job, step, attempt),
-        timestamp_s: times::seconds(now),
-        body: input.to_text().into(),
-    }
-}
-
-/// How the job ended, for its caller.
-fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, now: Timestamp) -> Option<CallerAnswer> {
-    let result = match job.state() {
-        JobState::Running | JobState::Paused => return None,
-        JobState::Completed => Ok(job.result().to_text()),
-        // Whoever asked may have it tried again, as a job of its own.
-        JobState::Failed => Err(CallerAnswer::error(&job.reason_text(), true)),
-        JobState::Cancelled => Err(CallerAnswer::error(&format!("cancelled: {}", job.reason_text()), false)),
-    };
-    let result = result.and_then(|text| {
-        let bytes = text.len();
-        let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
-        if bytes > bytes_max { Err(CallerAnswer::error(&too_large(), false)) } else { Ok(text.into()) }
-    });
-    Some(CallerAnswer {
-        caller: job.caller(caller)?.clone(),
-        workflow: job.definition().full_name().into(),
-        job: job.id(),
-        is_error: result.is_err(),
-        timestamp_s: times::seconds(now),
-        body: result.unwrap_or_else(|error| error),
-        receipt: Receipt::Job { caller, end },
-    })
-}
-
-/// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a message sent again
-/// carries the same.
-fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
-    let span = span_id(job.id(), &job.graph().step(step).name, attempt);
-    format!("00-{}-{span:016x}-01", job.origin().root.0.simple())
 }
 
 /// Lets tests make a job panic when it hears from a worker or a child.

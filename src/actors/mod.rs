@@ -12,6 +12,7 @@ pub mod events;
 pub mod feeds;
 pub mod job;
 pub mod journal;
+mod messages;
 mod observe;
 pub mod outbox;
 pub mod reload;

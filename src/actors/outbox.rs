@@ -7,7 +7,7 @@ use super::router::RouterInput;
 use super::shared::Shared;
 use super::webhook::Webhook;
 use crate::bus::{Acknowledge, BusMessage};
-use crate::engine::{ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent};
+use crate::engine::{ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent, StepState, Timestamp};
 use crate::faults;
 use crate::journal::JobNumber;
 use crate::journal::read::Creation;
@@ -84,14 +84,35 @@ pub enum Answer {
     Overloaded(String),
     /// What was asked of it is done; its state now.
     Changed(JobState),
+    /// What was asked of a step is done; the job's state now, and the step's.
+    Step(JobState, StepNow),
     /// It is deleted.
     Deleted,
     /// There is none.
     Unknown,
     /// The job has no such step.
     UnknownStep(String),
+    /// What was said of a step by hand is wrong.
+    Invalid(String),
     /// Something broke; the text is for the log and the client.
     Failed(String),
+}
+
+/// A step after what was asked of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepNow {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its state.
+    pub state: StepState,
+    /// Its status.
+    pub status: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Why it, or its last attempt, failed.
+    pub reason: Option<Arc<str>>,
+    /// When the next attempt is due.
+    pub retry_at: Option<Timestamp>,
 }
 
 /// What is known of the job that has an id.
@@ -136,12 +157,32 @@ impl Answer {
         }
     }
 
+    /// What a client is told whose operation, on that step or on the whole job, is done.
+    pub fn done(job: &Job, step: Option<&str>) -> Answer {
+        let Some(index) = step.and_then(|step| job.graph().index_of(step)) else { return Answer::Changed(job.state()) };
+        let run = job.step(index);
+        let now = StepNow {
+            name: job.graph().step(index).name.clone(),
+            state: job.step_state(index),
+            status: job.status(index).to_owned(),
+            attempt: run.attempt,
+            reason: run.failure.as_ref().map(|failure| failure.reason.clone()),
+            retry_at: run.retry_at,
+        };
+        Answer::Step(job.state(), now)
+    }
+
     /// What a client is told while no more jobs can run.
     pub fn of_full(limit: usize) -> Answer {
         Answer::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
     }
 
-    /// What a client is told who ends a child job that has ended.
+    /// What a client is told who erases a job that runs.
+    pub fn of_running(id: JobId, state: JobState) -> Answer {
+        Answer::Conflict(format!("job {id} is {}: only an ended job can be erased; cancel it first", state.word()))
+    }
+
+    /// What a client is told who erases a child job that has ended.
     pub fn of_ended_child(id: JobId) -> Answer {
         Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))
     }
@@ -152,6 +193,7 @@ impl From<Objection> for Answer {
         match objection {
             Objection::UnknownStep(text) => Answer::UnknownStep(text),
             Objection::Conflict(text) => Answer::Conflict(text),
+            Objection::Invalid(text) => Answer::Invalid(text),
         }
     }
 }
@@ -182,7 +224,7 @@ impl Outgoing {
             Outgoing::Hold(_) | Outgoing::Closed { .. } => Some(self),
             // Back to its queue: a reply is for nobody by then, a call finds the id free.
             Outgoing::Ack(_) => None,
-            Outgoing::Answer(to, Answer::Changed(_)) => Some(Outgoing::Answer(to, Answer::Unknown)),
+            Outgoing::Answer(to, Answer::Changed(_) | Answer::Step(..)) => Some(Outgoing::Answer(to, Answer::Unknown)),
             Outgoing::Answer(to, Answer::Existing(id)) => {
                 Some(Outgoing::Answer(to, Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again"))))
             }

@@ -199,8 +199,8 @@ pub enum RouterInput {
     Operate(JobId, Operation, oneshot::Sender<Answer>),
     /// The journal has rebuilt an ended job that is to go on, if it is still there.
     Revived(JobNumber, Option<Box<Recovered>>),
-    /// A client ends a job: cancels it if it runs, deletes it if it has ended.
-    End(JobId, oneshot::Sender<Answer>),
+    /// A client ends a job.
+    End(JobId, Ending, oneshot::Sender<Answer>),
     /// A queue was found missing in a virtual host.
     QueueMissing {
         /// The virtual host.
@@ -210,6 +210,15 @@ pub enum RouterInput {
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
+}
+
+/// How a client ends a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is cancelled. If it has ended already its state is told, so that asking twice does no harm.
+    Cancel,
+    /// It is erased from the journal, if it has ended.
+    Erase,
 }
 
 /// Why an ended job is brought back.
@@ -254,7 +263,7 @@ impl Router {
             RouterInput::ToChild(told) => self.tell_child(told),
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
             RouterInput::Revived(number, recovered) => self.revived(number, recovered.map(|recovered| *recovered), ctx),
-            RouterInput::End(id, answer) => self.end(id, answer),
+            RouterInput::End(id, ending, answer) => self.end(id, ending, answer),
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
                 tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
@@ -399,7 +408,7 @@ impl Router {
         }
         match self.shared.reader.job(id) {
             Ok(None) => tell(answer, Answer::Unknown),
-            Ok(Some(found)) => match found.job.objection(&operation) {
+            Ok(Some(found)) => match found.job.objection(&operation, &self.shared.limits) {
                 Some(objection) => tell(answer, objection.into()),
                 None if self.shared.bus(&found.job.definition().vhost).is_none() => {
                     let vhost = &found.job.definition().vhost;
@@ -488,14 +497,21 @@ impl Router {
         Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.shared);
     }
 
-    fn end(&self, id: JobId, answer: oneshot::Sender<Answer>) {
+    fn end(&self, id: JobId, ending: Ending, answer: oneshot::Sender<Answer>) {
         if let Some(job) = self.shared.routes.find(id) {
-            return job.post(JobInput::End(answer));
+            return job.post(JobInput::End(ending, answer));
         }
-        match self.shared.reader.creation(id) {
-            Ok(None) => tell(answer, Answer::Unknown),
-            Ok(Some(found)) if found.is_child => tell(answer, Answer::of_ended_child(id)),
-            Ok(Some(found)) => self.shared.wiring().journal.post(JournalInput::Delete(found.number, answer)),
+        let found = match ending {
+            Ending::Cancel => self.shared.reader.job(id).map(|found| Err(found.map_or(Answer::Unknown, |found| Answer::Changed(found.job.state())))),
+            Ending::Erase => self.shared.reader.creation(id).map(|found| match found {
+                None => Err(Answer::Unknown),
+                Some(found) if found.is_child => Err(Answer::of_ended_child(id)),
+                Some(found) => Ok(found.number),
+            }),
+        };
+        match found {
+            Ok(Ok(number)) => self.shared.wiring().journal.post(JournalInput::Delete(number, answer)),
+            Ok(Err(told)) => tell(answer, told),
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
         }
     }

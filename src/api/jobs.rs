@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
 use super::view::JobView;
 use crate::actors::outbox::Answer;
-use crate::actors::router::RouterInput;
+use crate::actors::router::{Ending, RouterInput};
 use crate::actors::shared::Shared;
 use crate::actors::{clock, supervisor};
 use crate::engine::words::did_you_mean;
@@ -74,7 +74,9 @@ pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Q
         Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
         Answer::Unknown => Err(Problem::not_found(format!("unknown workflow {}", definition.full_name()))),
         Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Changed(_) | Answer::Deleted | Answer::UnknownStep(_) => Err(Problem::broken("a creation was answered as an end".to_owned())),
+        Answer::Changed(_) | Answer::Step(..) | Answer::Deleted | Answer::UnknownStep(_) | Answer::Invalid(_) => {
+            Err(Problem::broken("a creation was answered as an operation".to_owned()))
+        }
     }
 }
 
@@ -334,11 +336,14 @@ pub async fn job(shared: web::Data<Shared>, path: web::Path<String>, query: Quer
     }
 }
 
-/// `DELETE /api/job/{id}`: cancels a running job, deletes an ended one.
+/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one; erases an ended one where
+/// that is asked for, so that a call sent twice erases nothing.
 pub async fn end(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
-    query.none()?;
+    let [erase] = query.of(["erase"])?;
+    let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
+    let ending = if erases { Ending::Erase } else { Ending::Cancel };
     let id = job_id(&path)?;
-    respond(id, answered(&shared, id, |answer| RouterInput::End(id, answer)).await?)
+    respond(id, answered(&shared, id, |answer| RouterInput::End(id, ending, answer)).await?)
 }
 
 pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {

@@ -3,11 +3,11 @@
 use super::jobs::{PAGE_ROWS, job_id, read, unknown_job, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
-use crate::actors::outbox::Answer;
+use crate::actors::outbox::{Answer, StepNow};
 use crate::actors::reload;
-use crate::actors::router::RouterInput;
+use crate::actors::router::{Ending, RouterInput};
 use crate::actors::shared::Shared;
-use crate::engine::{JobId, JobState, Message, Operation, Reply};
+use crate::engine::{JobId, Operation, Reply};
 use crate::journal::JobNumber;
 use crate::journal::search::{Filter, Hit};
 use crate::times::Time;
@@ -29,7 +29,7 @@ const REFUSALS_SHOWN_MAX: usize = 100;
 pub async fn operate(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
     let [step] = query.of(["step"])?;
-    let operation = operation(&word, step)?.ok_or_else(|| Problem::not_found("use DELETE /api/job/{id} to delete a job".to_owned()))?;
+    let operation = operation(&word, step)?.ok_or_else(|| Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned()))?;
     let id = job_id(&id)?;
     respond(id, ask(&shared, id, operation).await?)
 }
@@ -72,9 +72,7 @@ pub async fn reply(
         Some("progress") => Reply::Progress,
         Some(other) => return Err(Problem::malformed(format!("type is {other:?}, expected result, error or progress"))),
     };
-    Message::parse(&body).map_err(|error| Problem::malformed(format!("the body: {error}")))?;
-    let reply = reply(body);
-    respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
+    respond(id, ask(&shared, id, Operation::Reply { step, reply: reply(body) }).await?)
 }
 
 async fn ask(shared: &Shared, id: JobId, operation: Operation) -> Result<Answer, Problem> {
@@ -98,14 +96,28 @@ pub(super) async fn answered(shared: &Shared, id: JobId, input: impl FnOnce(ones
 pub(super) fn respond(id: JobId, answer: Answer) -> Result<HttpResponse, Problem> {
     match answer {
         Answer::Changed(state) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state }))),
+        Answer::Step(state, step) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) }))),
         Answer::Deleted => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" }))),
         Answer::Unknown => Err(unknown_job(id)),
         Answer::UnknownStep(reason) => Err(Problem::not_found(reason)),
         Answer::Conflict(reason) => Err(Problem::conflict(reason)),
+        Answer::Invalid(reason) => Err(Problem::invalid(reason)),
         Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
         Answer::Failed(reason) => Err(Problem::broken(reason)),
         Answer::Created(_) | Answer::Existing(_) => Err(Problem::broken("an operation was answered as a creation".to_owned())),
     }
+}
+
+/// A step after an operation on it, with the keys of `GET /api/job/{id}`.
+fn shown_step(step: &StepNow) -> serde_json::Value {
+    let mut shown = serde_json::json!({ "name": step.name, "state": step.state, "status": step.status, "attempt": step.attempt });
+    if let Some(reason) = &step.reason {
+        shown["reason"] = (**reason).into();
+    }
+    if let Some(at) = step.retry_at {
+        shown["retryAt"] = serde_json::json!(Time(at));
+    }
+    shown
 }
 
 /// The parameters of a search; a bulk operation has two more.
@@ -229,10 +241,7 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
         let asks = some.iter().map(|hit| async {
             let outcome = match operation(&word, asked.step.clone())? {
                 Some(operation) => ask(&shared, hit.id, operation).await,
-                None if JobState::of_word(&hit.state).is_some_and(|state| !state.is_ended()) => {
-                    Err(Problem::conflict(format!("job {} is {}: only an ended job can be deleted; cancel it first", hit.id, hit.state)))
-                }
-                None => answered(&shared, hit.id, |answer| RouterInput::End(hit.id, answer)).await,
+                None => answered(&shared, hit.id, |answer| RouterInput::End(hit.id, Ending::Erase, answer)).await,
             };
             respond(hit.id, outcome?)
         });

@@ -17,6 +17,39 @@ struct Changed {
     state: Text,
 }
 
+/// The answer to an operation on a step.
+#[derive(Deserialize)]
+struct OnStep {
+    id: String,
+    state: String,
+    step: StepNow,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StepNow {
+    name: String,
+    state: String,
+    #[serde(default)]
+    status: String,
+    attempt: u32,
+    reason: Option<String>,
+    retry_at: Option<String>,
+}
+
+impl StepNow {
+    /// What has become of the step.
+    fn told(&self) -> String {
+        let StepNow { name, state, status, attempt, .. } = self;
+        let reason = self.reason.as_deref().unwrap_or("no reason");
+        match &self.retry_at {
+            Some(at) => format!("attempt {attempt} of step {name} failed: {reason}; the next attempt follows at {at}"),
+            None if state == "failed" => format!("step {name} failed at attempt {attempt}: {reason}"),
+            None => format!("step {name} is {state} with status {status}"),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Found {
     job: Text,
@@ -80,13 +113,7 @@ pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArgumen
         return all(word, step, arguments, &client, out);
     };
     let body = match word {
-        "delete" => {
-            let job: serde_json::Value = parse(&client.get(&format!("/api/job/{id}"))?)?;
-            if matches!(job["state"].as_str(), Some("running" | "paused")) {
-                return Err(ClientError::Refused(format!("job {id} is under way: cancel it first")));
-            }
-            client.delete(&format!("/api/job/{id}"))?
-        }
+        "delete" => client.delete(&format!("/api/job/{id}?erase=true"))?,
         _ => client.post(&format!("/api/job/{id}/{word}"), step.as_slice(), "")?,
     };
     if arguments.client.json {
@@ -144,8 +171,8 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
     if arguments.client.json {
         writeln!(out, "{body}")?;
     } else {
-        let changed: Changed = parse(&body)?;
-        writeln!(out, "step {} is settled; job {} is {}", arguments.step, changed.id, changed.state)?;
+        let OnStep { id, state, step } = parse(&body)?;
+        writeln!(out, "{}; job {id} is {state}", step.told())?;
     }
     Ok(ExitCode::SUCCESS)
 }

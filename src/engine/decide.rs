@@ -94,13 +94,13 @@ impl Job {
             if is_late {
                 return Err(Rejected::Late);
             }
-            let progress = parse_progress(definition, body, ctx)?;
+            let progress = parse_progress(definition, body, ctx.limits)?;
             return Ok(Consequence::of(Entry::StepProgressed { step, at: ctx.now, progress, deadline: ctx.after(definition.timeout) }));
         }
         if attempt.is_some_and(|attempt| attempt <= run.attempts_undone) {
             return Err(Rejected::Late);
         }
-        match parse_reply(definition, reply, ctx) {
+        match parse_reply(definition, reply, ctx.limits) {
             Ok(output) => Ok(Consequence::of(Entry::StepCompleted { step, at: ctx.now, output })),
             // The first result wins, whatever attempt it is of since the last rerun; a failure settles its own attempt alone (SPEC §4).
             Err(_) if is_late && !faults::planted("late failures count") => Err(Rejected::Late),

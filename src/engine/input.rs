@@ -119,6 +119,17 @@ pub enum Objection {
     UnknownStep(String),
     /// It makes no sense now.
     Conflict(String),
+    /// What is said of a step by hand is nothing that its worker could have said: whoever said it can correct it.
+    Invalid(String),
+}
+
+impl Objection {
+    /// In a sentence.
+    pub fn text(&self) -> &str {
+        match self {
+            Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => text,
+        }
+    }
 }
 
 /// What a parent tells a child job. One that was kept up on its way and comes in a later round is no longer meant.
@@ -176,6 +187,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The step that it is about, if it is about one alone.
+    pub fn step(&self) -> Option<&str> {
+        match self {
+            Operation::Cancel { .. } | Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } => None,
+            Operation::Reply { step, .. } => Some(step),
+        }
+    }
+
     /// The word for users.
     pub fn word(&self) -> &'static str {
         match self {

@@ -3,13 +3,13 @@
 use super::decide::Consequence;
 use super::entry::{Entry, JobState};
 use super::id::StepIndex;
-use super::input::{Context, Objection, Operation, Rejected, Reply};
+use super::input::{Context, Limits, Objection, Operation, Rejected, Reply};
 use super::job::Job;
-use super::step::StepState;
+use super::step::{StepState, fault_by_hand};
 
 impl Job {
     /// Why `operation` is refused, if it is.
-    pub fn objection(&self, operation: &Operation) -> Option<Objection> {
+    pub fn objection(&self, operation: &Operation, limits: &Limits) -> Option<Objection> {
         let (id, state) = (self.origin.id, self.state.word());
         let conflict = |text: String| Some(Objection::Conflict(text));
         if let Operation::Rerun { step } | Operation::Reply { step, .. } = operation
@@ -21,7 +21,7 @@ impl Job {
         let is_child = self.origin.parent.is_some();
         match operation {
             Operation::Cancel { .. } if self.state.is_ended() => conflict(format!("job {id} is {state}: only a job under way can be cancelled")),
-            Operation::Reply { step, reply } => self.objection_to_reply(step, reply),
+            Operation::Reply { step, reply } => self.objection_to_reply(step, reply, limits),
             Operation::Cancel { .. } => None,
             Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } if is_child => {
                 let (word, root) = (operation.word(), self.origin.root);
@@ -47,7 +47,8 @@ impl Job {
         None
     }
 
-    fn objection_to_reply(&self, step: &str, reply: &Reply) -> Option<Objection> {
+    /// A worker's bad reply fails its attempt; a person's is refused, for a person can correct it.
+    fn objection_to_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<Objection> {
         let (id, index) = (self.origin.id, self.graph().index_of(step)?);
         let run = &self.steps[index.at()];
         let objection = if !self.takes_replies() {
@@ -59,16 +60,17 @@ impl Job {
         } else if !run.is_under_way() && !matches!(reply, Reply::Result(_)) {
             format!("no attempt of step \"{step}\" of job {id} is under way: it waits for its next one")
         } else {
-            return None;
+            let fault = fault_by_hand(self.graph().step(index), reply, limits)?;
+            return Some(Objection::Invalid(format!("nothing was changed: {fault} (step \"{step}\" of job {id})")));
         };
         Some(Objection::Conflict(objection))
     }
 
     pub(super) fn decide_operation(&self, operation: Operation, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
-        match self.objection(&operation) {
+        match self.objection(&operation, ctx.limits) {
             None => {}
             Some(Objection::UnknownStep(_)) => return Err(Rejected::UnknownStep),
-            Some(Objection::Conflict(_)) => return Err(Rejected::Void),
+            Some(Objection::Conflict(_) | Objection::Invalid(_)) => return Err(Rejected::Void),
         }
         match operation {
             Operation::Cancel { reason } => Ok(self.cancel(reason, true, ctx)),

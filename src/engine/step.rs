@@ -4,8 +4,8 @@ use super::definition::{Retry, Step};
 use super::entry::{Failure, Progress, REPLY_KEPT_BYTES_MAX, STATUS_BYTES_MAX, Timestamp};
 use super::fanout::FanOut;
 use super::id::{JobId, retry_chance};
-use super::input::{Context, Rejected, Reply};
-use super::json::{JsonKind, Message};
+use super::input::{Limits, Rejected, Reply};
+use super::json::{Json, JsonKind, Message};
 use super::words::{cut, cut_of};
 use serde::Serialize;
 use std::sync::Arc;
@@ -138,21 +138,16 @@ pub(super) struct Failed {
 }
 
 /// A reply's output, or why the attempt failed (SPEC §3.2).
-pub(super) fn parse_reply(step: &Step, reply: &Reply, ctx: &Context<'_>) -> Result<Message, Failed> {
+pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result<Message, Failed> {
     let failed = |reason: String, raw: Option<&[u8]>| Failed { failure: Failure { reason: reason.into(), raw: raw.map(kept) }, retryable: true };
     match reply {
-        Reply::Result(body) if body.len() > ctx.limits.reply_bytes_max => {
-            let limit = ctx.limits.reply_bytes_max;
-            let reason =
-                format!("the reply has {} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference", body.len());
-            Err(failed(reason, Some(body)))
-        }
+        Reply::Result(body) if body.len() > limits.reply_bytes_max => Err(failed(too_large(body, limits), Some(body))),
         Reply::Result(body) => {
             let output = Message::parse(body).map_err(|error| failed(format!("the reply is no JSON object: {error}"), Some(body)))?;
             reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
             Ok(output)
         }
-        Reply::Error(body) if body.len() > ctx.limits.reply_bytes_max => {
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => {
             Err(failed(format!("the worker reported an error of {} bytes, which is not read", body.len()), Some(body)))
         }
         Reply::Error(body) => {
@@ -174,6 +169,43 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, ctx: &Context<'_>) -> Resu
     }
 }
 
+fn too_large(body: &[u8], limits: &Limits) -> String {
+    let (size, limit) = (body.len(), limits.reply_bytes_max);
+    format!("the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference")
+}
+
+/// What is wrong with what is said of a step in its worker's place (SPEC §6). More is asked of people than of workers: a
+/// status where there is a list, the text of an error.
+pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
+    let words = || step.status.words.join(", ");
+    match reply {
+        Reply::Result(_) => match (parse_reply(step, reply, limits), &step.status.key) {
+            (Err(failed), _) => Some(failed.failure.reason.to_string()),
+            (Ok(output), Some(key)) if !step.status.words.is_empty() && !matches!(reported_status(step, &output), Ok(Some(_))) => {
+                Some(format!("there is no status under \"{key}\", expected one of {}", words()))
+            }
+            (Ok(_), _) => None,
+        },
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(too_large(body, limits)),
+        Reply::Error(body) => match Message::parse(body) {
+            Err(error) => Some(format!("the error is no JSON object: {error}")),
+            Ok(stated) if stated.get("error").and_then(Json::as_string).is_none() => {
+                Some("there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}".to_owned())
+            }
+            Ok(stated) => {
+                let retryable = stated.get("retryable").filter(|value| !matches!(value.text(), "true" | "false"))?;
+                Some(format!("\"retryable\" is {:.40}, expected true or false", retryable.text()))
+            }
+        },
+        Reply::Progress(body) => match parse_progress(step, body, limits) {
+            Err(Rejected::BadProgress(fault)) if step.status.words.is_empty() => Some(format!("the progress message: {fault}")),
+            Err(Rejected::BadProgress(fault)) => Some(format!("the progress message: {fault}; its statuses are {}", words())),
+            Err(_) | Ok(_) => None,
+        },
+        Reply::DeadLettered { .. } => None,
+    }
+}
+
 /// The status that an output reports under the step's `statusKey`; none without that key.
 pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
     let Some(key) = &step.status.key else { return Ok(None) };
@@ -189,8 +221,8 @@ fn unknown_status(step: &Step, word: &str) -> String {
 }
 
 /// What a progress message tells.
-pub(super) fn parse_progress(step: &Step, body: &[u8], ctx: &Context<'_>) -> Result<Progress, Rejected> {
-    if body.len() > ctx.limits.reply_bytes_max {
+pub(super) fn parse_progress(step: &Step, body: &[u8], limits: &Limits) -> Result<Progress, Rejected> {
+    if body.len() > limits.reply_bytes_max {
         return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
     }
     let told = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
@@ -229,17 +261,12 @@ fn kept(raw: &[u8]) -> Arc<str> {
 mod tests {
     use super::*;
     use crate::engine::definition::Millis;
-    use crate::engine::input::Limits;
     use bytes::Bytes;
 
     const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 3, window: 3 };
 
-    fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
-    }
-
     fn failure(reply: &Reply) -> Failure {
-        let Err(failed) = parse_reply(&Step::named("s"), reply, &context()) else { panic!("taken for a result") };
+        let Err(failed) = parse_reply(&Step::named("s"), reply, &LIMITS) else { panic!("taken for a result") };
         failed.failure
     }
 
@@ -263,7 +290,7 @@ mod tests {
         let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
         assert!(failure(&dead).reason.len() <= 2 * REPLY_KEPT_BYTES_MAX + 100);
 
-        let progress = |body: &[u8]| parse_progress(&Step::named("s"), body, &context());
+        let progress = |body: &[u8]| parse_progress(&Step::named("s"), body, &LIMITS);
         let told = progress(&said("message")).expect("progress");
         assert!(told.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)")));
         let told = progress(&said("status")).expect("progress");

@@ -123,7 +123,12 @@ impl<'t> Stage<'t> {
             Coming::Reply { job, step, name, attempt, reply } => {
                 let is_external = self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
                 let input = if is_external {
-                    Input::Operate(Operation::Reply { step: name.to_string(), reply })
+                    let operation = Operation::Reply { step: name.to_string(), reply };
+                    if let Some(Objection::Invalid(text)) = self.objection(job, &operation) {
+                        self.tell(format!("what is said of the external step \"{name}\" is refused: {text}"));
+                        return Ok(());
+                    }
+                    Input::Operate(operation)
                 } else {
                     Input::Reply { step: name.to_string(), attempt: Some(attempt), reply }
                 };
@@ -136,14 +141,18 @@ impl<'t> Stage<'t> {
             }
             Coming::User(act) => {
                 let operation = operation(&act)?;
-                if let Some(Objection::UnknownStep(text) | Objection::Conflict(text)) = self.jobs.get(&id).and_then(|job| job.objection(&operation)) {
-                    return Err(format!("users, at {}: {text}", act.at));
+                if let Some(objection) = self.objection(id, &operation) {
+                    return Err(format!("users, at {}: {}", act.at, objection.text()));
                 }
                 self.tell(format!("a user asks for {}", operation.word()));
                 self.take(id, Input::Operate(operation));
             }
         }
         Ok(())
+    }
+
+    fn objection(&self, id: JobId, operation: &Operation) -> Option<Objection> {
+        self.jobs.get(&id)?.objection(operation, context(self.now, &self.reserved).limits)
     }
 
     fn plan(&mut self, after: Duration, coming: Coming) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::RouterInput;
+use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::supervisor::{self, Manager};
 use workflow_manager::bus::StepMessage;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
@@ -271,7 +271,7 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
             }
             let (end, ended) = oneshot::channel();
             let (retry, retried) = oneshot::channel();
-            router.post(RouterInput::End(id, end));
+            router.post(RouterInput::End(id, Ending::Erase, end));
             router.post(RouterInput::Operate(id, Operation::Retry, retry));
             assert_eq!(ended.await, Ok(Answer::Deleted));
             assert_eq!(retried.await, Ok(Answer::Unknown));

@@ -1,5 +1,6 @@
 //! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the embedded bus.
 
+mod by_hand;
 mod conformance;
 mod embedded;
 mod events;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::RouterInput;
+use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::supervisor::{self, Manager};
 use workflow_manager::bus::StepMessage;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
@@ -88,7 +88,9 @@ impl Clients {
             let operation = match rng.u32(0..40) {
                 0 => Operation::Cancel { reason: "a test".into() },
                 1 => {
-                    asked.push((true, self.ask(|answer| RouterInput::End(id, answer))));
+                    // As often as a client looks first whether there is anything left to cancel.
+                    let ending = if rng.bool() { Ending::Cancel } else { Ending::Erase };
+                    asked.push((true, self.ask(|answer| RouterInput::End(id, ending, answer))));
                     continue;
                 }
                 2..6 => Operation::Pause,
@@ -104,7 +106,7 @@ impl Clients {
             let answer = tokio::time::timeout(DEADLINE, answered).await;
             match answer {
                 Ok(Ok(Answer::Changed(_) | Answer::Deleted)) if ends => self.jobs.borrow()[&id].is_over.set(true),
-                Ok(Ok(Answer::Changed(_) | Answer::Deleted | Answer::Conflict(_) | Answer::Unknown)) => {}
+                Ok(Ok(Answer::Changed(_) | Answer::Step(..) | Answer::Deleted | Answer::Conflict(_) | Answer::Unknown)) => {}
                 other => self.violations.borrow_mut().push(format!("{id} was answered {other:?}")),
             }
         }

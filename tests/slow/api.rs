@@ -308,7 +308,7 @@ fn a_body_over_the_limit_is_refused() {
 // ---- cancel and delete -----------------------------------------------------------------------------------------
 
 #[test]
-fn delete_cancels_a_running_job_with_its_children_and_removes_an_ended_one() {
+fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_where_that_is_asked_for() {
     let vhost = Vhost::new();
     let daemon = book(&vhost);
     let api = &daemon.api;
@@ -318,8 +318,9 @@ fn delete_cancels_a_running_job_with_its_children_and_removes_an_ended_one() {
     let late = [client.take("segment-word-counts"), client.take("segment-word-counts")];
     let children: Vec<Uuid> = late.iter().map(|message| message.job()).collect();
 
-    let cancelled = api.delete(&format!("/api/job/{id}"));
-    assert!((200..300).contains(&cancelled.status), "{cancelled}");
+    api.delete(&format!("/api/job/{id}?erase=true")).expect_problem(409, &["is running", "only an ended job can be erased"]);
+    let cancelled = api.delete(&format!("/api/job/{id}")).expect(200).json();
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
     api.await_state(id, "cancelled");
     for &child in &children {
         api.await_state(child, "cancelled");
@@ -333,8 +334,15 @@ fn delete_cancels_a_running_job_with_its_children_and_removes_an_ended_one() {
     assert!(api.get("/api/jobs").expect(200).ids("jobs").is_empty());
     assert!(client.take_now("sum-splits").is_none());
 
-    let deleted = api.delete(&format!("/api/job/{id}"));
-    assert!((200..300).contains(&deleted.status), "{deleted}");
+    // A call that is sent once more, by whoever got no answer, changes nothing.
+    for id in [id, children[0]] {
+        assert_eq!(api.delete(&format!("/api/job/{id}")).expect(200).json()["state"], "cancelled");
+        assert_eq!(api.job(id).state, "cancelled");
+    }
+    api.delete(&format!("/api/job/{}?erase=true", children[0])).expect_problem(409, &["ended child job"]);
+    api.delete(&format!("/api/job/{id}?erase=perhaps")).expect_problem(400, &["erase"]);
+    let deleted = api.delete(&format!("/api/job/{id}?erase=true")).expect(200).json();
+    assert_eq!(deleted["state"], "deleted", "{deleted}");
     eventually("the deleted job is unknown", || {
         let answer = api.get(&format!("/api/job/{id}"));
         when(answer.status == 404, &answer)
@@ -345,7 +353,9 @@ fn delete_cancels_a_running_job_with_its_children_and_removes_an_ended_one() {
             when(answer.status == 404, &answer)
         });
     }
-    api.delete(&format!("/api/job/{id}")).expect_problem(404, &[&id.to_string()]);
+    for query in ["", "?erase=true"] {
+        api.delete(&format!("/api/job/{id}{query}")).expect_problem(404, &[&id.to_string()]);
+    }
 }
 
 // ---- virtual hosts ---------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
         let ended: Vec<_> = accepted.lock().unwrap().iter().copied().filter(|id| daemon.api.job(*id).state == "completed").collect();
         assert!(!ended.is_empty());
         for id in ended {
-            let answer = daemon.api.delete(&format!("/api/job/{id}"));
+            let answer = daemon.api.delete(&format!("/api/job/{id}?erase=true"));
             assert!(answer.status < 300, "an ended job can be deleted while the disk is full: {answer}");
             accepted.lock().unwrap().retain(|kept| *kept != id);
         }

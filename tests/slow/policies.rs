@@ -285,7 +285,7 @@ workflows:
     let path = format!("/api/job/{id}/step");
     daemon.api.post(&format!("{path}/send"), "{}").expect_problem(409, &["is waiting", "only a running step"]);
     daemon.api.post(&format!("{path}/nope"), "{}").expect_problem(404, &["no step \"nope\"", "sign, send"]);
-    daemon.api.post(&format!("{path}/sign"), "[1]").expect_problem(400, &["expected a JSON object"]);
+    daemon.api.post(&format!("{path}/sign"), "[1]").expect_problem(422, &["nothing was changed", "expected a JSON object"]);
     daemon.api.post(&format!("{path}/sign?type=result"), r#"{"status":"SIGNED"}"#).expect(200);
     daemon.api.post(&format!("{path}/sign"), "{}").expect_problem(409, &["is completed"]);
     // Any running step can be completed in its worker's place, whose reply then comes too late.

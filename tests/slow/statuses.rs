@@ -93,7 +93,7 @@ print(json.dumps(connection.execute(sys.argv[2]).fetchall()))";
     daemon.start_again();
     client.reply(&message, "{}");
     await_statuses(&daemon.api, waiting, "running", &json!({ "application": "COMPLETED", "background-check": "COMPLETED", "limit": "PENDING" }));
-    daemon.api.delete(&format!("/api/job/{failed}")).expect(200);
+    daemon.api.delete(&format!("/api/job/{failed}?erase=true")).expect(200);
     assert_eq!(ask(&daemon), json!([]));
 }
 

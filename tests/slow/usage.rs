@@ -49,7 +49,7 @@ fn parameters_that_a_call_does_not_know_are_refused() {
     for operation in ["cancel", "pause", "resume", "retry", "rerun"] {
         api.post(&format!("/api/job/{id}/{operation}?dryRun=true"), "").expect_problem(400, &["unknown parameter \"dryRun\"", "step"]);
     }
-    api.delete(&format!("/api/job/{id}?dryRun=true")).expect_problem(400, &["unknown parameter \"dryRun\"", "takes none"]);
+    api.delete(&format!("/api/job/{id}?dryRun=true")).expect_problem(400, &["unknown parameter \"dryRun\"", "erase"]);
     assert_eq!(api.job(id).state, "running");
 
     api.post("/api/workflow/idle?ID=11111111-1111-4111-8111-111111111111", "{}").expect_problem(400, &["did you mean \"id\"?", "id, vhost"]);
@@ -197,6 +197,57 @@ fn a_reader_that_has_enough_is_no_error() {
     // Standard output is closed by its reader before anything is written.
     let ran = run(Command::new("bash").args(["-c", &format!("(sleep 0.5; '{program}' schema; echo \"code $?\" >&2) | true")]));
     assert_eq!(ran.stderr, "code 0\n", "{ran}");
+}
+
+const SIGNED: &str = "
+workflows:
+  - name: signed
+    steps:
+      - name: sign
+        external: true
+        statusKey: decision
+        statuses: [ OPEN, APPROVED, DENIED ]
+        retry: { attempts: 2, backoff: 1ms }
+";
+
+#[test]
+fn a_typo_by_hand_changes_nothing_and_complete_says_what_has_become_of_the_step() {
+    let daemon = start(SIGNED);
+    let id = daemon.api.create("signed", "{}").to_string();
+    let complete = |arguments: &[&str]| client(&daemon, &[&["complete", &id, "sign"][..], arguments].concat());
+    for (message, words) in [(r#"{"decision":"APROVED"}"#, &["APROVED", "OPEN, APPROVED, DENIED"][..]), ("{}", &["no status under", "APPROVED"])] {
+        let ran = complete(&["--message", message]);
+        assert!(ran.code == Some(1) && ran.stderr.contains("422") && ran.stderr.contains("nothing was changed"), "{ran}");
+        assert!(words.iter().all(|word| ran.stderr.contains(word)), "{ran}");
+    }
+    assert_eq!(daemon.api.get(&format!("/api/job/{id}")).expect(200).json()["steps"][0]["attempt"], json!(1));
+
+    let failed = complete(&["--error", "no pen"]);
+    assert!(failed.code == Some(0) && !failed.stdout.contains("settled"), "{failed}");
+    for words in ["attempt 1 of step sign failed", "no pen", "the next attempt follows at 2", &format!("job {id} is running")] {
+        assert!(failed.stdout.contains(words), "no {words:?}: {failed}");
+    }
+    eventually("the next attempt", || {
+        let job = daemon.api.get(&format!("/api/job/{id}")).expect(200).json();
+        when(job["steps"][0]["attempt"] == json!(2), &job)
+    });
+    let spent = complete(&["--error", "no ink"]);
+    assert!(spent.stdout.contains("step sign failed at attempt 2") && spent.stdout.contains("is failed"), "{spent}");
+    assert_eq!(client(&daemon, &["retry", &id]).code, Some(0));
+    let done = complete(&["--message", r#"{"decision":"APPROVED"}"#]);
+    assert!(done.stdout.contains("step sign is completed with status APPROVED; job") && done.stdout.contains("is completed"), "{done}");
+}
+
+#[test]
+fn delete_on_the_command_line_erases_what_has_ended_alone() {
+    let daemon = start(IDLE);
+    let id = daemon.api.create("idle", "{}").to_string();
+    let running = client(&daemon, &["delete", &id]);
+    assert!(running.code == Some(1) && running.stderr.contains("cancel it first"), "{running}");
+    assert_eq!(client(&daemon, &["cancel", &id]).code, Some(0));
+    let deleted = client(&daemon, &["delete", &id]);
+    assert!(deleted.code == Some(0) && deleted.stdout.contains("is deleted"), "{deleted}");
+    daemon.api.get(&format!("/api/job/{id}")).expect_problem(404, &[]);
 }
 
 // ---- settings ----------------------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ fn while_the_other_side_is_down_jobs_go_on_and_their_ends_wait() {
     // Down again, and the deletion of a job does not take its notice along.
     drop(receiver);
     let last = ended(&daemon, r#"{"last":true}"#);
-    daemon.api.delete(&format!("/api/job/{last}")).expect(200);
+    daemon.api.delete(&format!("/api/job/{last}?erase=true")).expect(200);
     let begun = Instant::now();
     assert!(daemon.stop().success());
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
-use workflow_manager::actors::router::RouterInput;
+use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::shared::Shared;
 use workflow_manager::actors::supervisor::{self, Queues, StartError, Threads};
 use workflow_manager::bus::{Bus, EventSink};
@@ -158,7 +158,11 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             Turn::Create(id) => ask(world, manager.shared(), id, None),
             Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
             Turn::Operate(id, operation) => manager.shared().wiring().router.post(RouterInput::Operate(id, operation, oneshot::channel().0)),
-            Turn::End(id) => manager.shared().wiring().router.post(RouterInput::End(id, oneshot::channel().0)),
+            Turn::End(id) => {
+                // Whoever sees that it has ended has it erased.
+                let ending = if lock(world).has_ended(id) { Ending::Erase } else { Ending::Cancel };
+                manager.shared().wiring().router.post(RouterInput::End(id, ending, oneshot::channel().0));
+            }
             Turn::Done => return true,
         }
     }

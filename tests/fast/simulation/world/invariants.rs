@@ -243,6 +243,11 @@ impl World {
         }
     }
 
+    /// Whether the journal says so.
+    pub(crate) fn has_ended(&self, id: JobId) -> bool {
+        self.durable(id).is_some_and(|found| found.job.state().is_ended())
+    }
+
     pub(super) fn durable(&self, id: JobId) -> Option<Arc<Found>> {
         self.journal.job(id)
     }
