@@ -17,6 +17,11 @@ const LISTS: [(&str, &str); 2] = [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), 
 /// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those have 255 bytes at most.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 
+/// The queue for messages that cannot be read.
+pub fn unreadable_queue(reply_queue: &str) -> String {
+    format!("{reply_queue}.unreadable")
+}
+
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,6 +8,7 @@ use super::values::Word;
 use super::yaml::Position;
 use crate::engine::Definition;
 use crate::engine::words::quoted;
+use crate::settings::unreadable_queue;
 use std::collections::HashMap;
 
 /// The most circles that are told.
@@ -55,19 +56,25 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
     calls.collect()
 }
 
-/// Refuses steps whose messages would lie among the manager's replies.
-pub(super) fn refuse_queue(draft: &WorkflowDraft, reply_queue: &str, report: &mut Report) {
+/// Refuses steps whose messages would lie among the manager's replies, or among messages that cannot be read, and workflows
+/// that would take those for calls.
+pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &mut Report) {
+    let unreadable = unreadable_queue(reply_queue);
+    let kept = [(reply_queue, "replies wait"), (unreadable.as_str(), "messages that cannot be read are kept")];
+    let taken = |name: &str| {
+        let (name, what) = kept.into_iter().find(|(kept, _)| *kept == name)?;
+        Some(format!("{what} in the queue {} (setting amqp.reply_queue)", quoted(name)))
+    };
+    if let Some(name) = &draft.name
+        && let Some(taken) = taken(&Definition::call_queue(&name.text))
+    {
+        report.error(name.at, format!("{taken}: the workflow cannot take its calls there, choose another name"));
+    }
     for (task, step) in steps(draft) {
-        if let Some(queue) = queue(step).filter(|queue| queue.text == reply_queue) {
+        if let Some((queue, taken)) = queue(step).and_then(|queue| Some((queue, taken(&queue.text)?))) {
             report.task = task.map(|task| task.text.clone());
             report.step = step.name.as_ref().map(|name| name.text.clone());
-            report.error(
-                queue.at,
-                format!(
-                    "replies wait in the queue {} (setting amqp.reply_queue): step messages cannot go there, choose another",
-                    quoted(reply_queue)
-                ),
-            );
+            report.error(queue.at, format!("{taken}: step messages cannot go there, choose another"));
         }
     }
     (report.task, report.step) = (None, None);

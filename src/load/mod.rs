@@ -238,7 +238,7 @@ impl Loading {
             );
         }
         if let Some(reply_queue) = &self.reply_queue {
-            calls::refuse_queue(draft, reply_queue, report);
+            calls::refuse_queues(draft, reply_queue, report);
         }
         let vhosts = if draft.vhosts.is_empty() { vec![String::new()] } else { draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect() };
         self.steps = self.steps.saturating_add(graphs.iter().map(|graph| graph.steps.len()).sum::<usize>().saturating_mul(vhosts.len()));

@@ -297,4 +297,15 @@ fn a_step_on_the_reply_queue_is_refused() {
     let daemon = Setup::new("", IDLE).set("amqp.reply_queue", "replies-here").start();
     daemon.write_workflows(workflows);
     daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "replies-here", "amqp.reply_queue"]);
+    daemon.write_workflows(&workflows.replace("replies-here", "replies-here.unreadable"));
+    daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "replies-here.unreadable", "cannot be read"]);
+
+    // A workflow that would take its calls from there.
+    for (reply_queue, name) in [("workflow", "unreadable"), ("workflow.w", "w")] {
+        let workflows = format!("workflows: [ {{ name: {name}, steps: [ {{ name: a }} ] }} ]");
+        let mut refused = Setup::new("", &workflows).set("amqp.reply_queue", reply_queue).spawn();
+        assert!(!refused.await_end().success());
+        let log = refused.log();
+        assert!(log.contains("choose another name") && log.contains(&format!("workflow.{name}")), "{log}");
+    }
 }

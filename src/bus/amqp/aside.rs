@@ -3,14 +3,14 @@
 //!
 //! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not stop the acks.
 
+use super::Common;
 use super::connection::{Pauses, Told, channel_error, close, fail_point};
 use super::queues::{Found, Queues, short};
 use super::received::Unreadable;
 use super::wire::{ORIGINAL, Property, REASON, property};
-use super::{Common, unreadable_queue};
 use crate::bus::{BusEvent, Delivery};
 use crate::engine::Millis;
-use crate::settings::UnreadableMessages;
+use crate::settings::{UnreadableMessages, unreadable_queue};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::try_join_all;

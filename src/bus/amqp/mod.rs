@@ -124,11 +124,6 @@ pub enum AmqpError {
     ReplyQueue(usize),
 }
 
-/// The queue for messages that cannot be read.
-fn unreadable_queue(reply_queue: &str) -> String {
-    format!("{reply_queue}.unreadable")
-}
-
 /// Checked settings, ready to connect.
 #[derive(Debug)]
 pub struct Connector {
