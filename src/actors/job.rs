@@ -13,8 +13,8 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, BusMessage};
 use crate::engine::{
-    Caller, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation, Origin, Rejected,
-    Timestamp,
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation, Origin,
+    Rejected, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -197,7 +197,7 @@ impl JobActor {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         self.shared.routes.remove(self.id, self.number, None);
         if let Some(parent) = origin.parent {
-            let outcome = ChildOutcome::Failed("the creation of the child job panicked".into());
+            let outcome = ChildOutcome::Failed(Cause::of_job("the creation of the child job panicked"));
             Outgoing::ToParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome }).release(&self.shared);
         }
         for outgoing in release {
@@ -325,7 +325,7 @@ impl JobActor {
             Some(reason) => {
                 // It panics at what its parent wants of it: then that is what has failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
-                    let ended = ChildEnd { child: self.id, round: ANY_ROUND, outcome: ChildOutcome::Failed(reason.clone()) };
+                    let ended = ChildEnd { child: self.id, round: ANY_ROUND, outcome: ChildOutcome::Failed(Cause::of_job(&reason)) };
                     Outgoing::ToParent(place, ended).release(&self.shared);
                 }
                 self.take(Input::Abandon(reason), Vec::new());

@@ -10,7 +10,7 @@ use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{
-    ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, JobState, Message, Operation, Origin, Parent, Reply,
+    Cause, ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, JobState, Message, Operation, Origin, Parent, Reply,
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
@@ -493,7 +493,7 @@ impl Router {
 
     /// A child job that cannot run fails, once more if it had before.
     fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
-        let outcome = ChildOutcome::Failed(reason.into());
+        let outcome = ChildOutcome::Failed(Cause::of_job(reason));
         Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.shared);
     }
 

@@ -125,9 +125,11 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
     }
 }
 
-/// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C]`
+/// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`
 pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
-    let [vhost, interval, limit, cursor] = query.of(["vhost", "interval", "limit", "cursor"])?;
+    let [vhost, interval, limit, cursor, states] = query.of(["vhost", "interval", "limit", "cursor", "states"])?;
+    let with_states = states.map_or(Ok(false), |value| query::flag("states", &value))?;
+    query::refuse_alone("states", with_states, "limit", limit.is_some())?;
     let workflow = with_jobs(&shared, &path, vhost.as_deref()).await?;
     let since = match interval.map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))? {
         0 => Timestamp(i64::MIN),
@@ -147,12 +149,18 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
     let (running, ended) = page.await?;
     let more = running.len() == limit as usize || ended.len() == limit as usize;
     let next = WorkflowCursor {
-        running: running.last().map_or(cursor.running, |(number, _)| *number),
-        ended: ended.last().map_or(cursor.ended, |(cursor, _)| *cursor),
+        running: running.last().map_or(cursor.running, |(number, ..)| *number),
+        ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
     };
     let mut answer = serde_json::Map::new();
-    insert_ids(&mut answer, "running", running.into_iter().map(|(_, id)| id));
-    insert_ids(&mut answer, "completed", ended.into_iter().map(|(_, id)| id));
+    insert_ids(&mut answer, "running", running.iter().map(|(_, id, _)| *id));
+    insert_ids(&mut answer, "completed", ended.iter().map(|(_, id, _)| *id));
+    if with_states {
+        let running = running.into_iter().map(|(_, id, state)| (id, state));
+        let all = running.chain(ended.into_iter().map(|(_, id, state)| (id, state)));
+        let states: serde_json::Map<_, _> = all.map(|(id, state)| (id.to_string(), state.into())).collect();
+        answer.insert("states".to_owned(), states.into());
+    }
     if more {
         answer.insert("next".to_owned(), next.text().into());
     }
@@ -227,13 +235,13 @@ impl Listing {
             }
             Listing::Running { workflow, after } => {
                 let page = reader.running(workflow, *after, PAGE_ROWS)?;
-                *after = page.last().map_or(*after, |(number, _)| *number);
-                Ok(page.into_iter().map(|(_, id)| id).collect())
+                *after = page.last().map_or(*after, |(number, ..)| *number);
+                Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
             Listing::Ended { workflow, since, beyond } => {
                 let page = reader.ended(workflow, *since, *beyond, PAGE_ROWS)?;
-                *beyond = page.last().map_or(*beyond, |(cursor, _)| *cursor);
-                Ok(page.into_iter().map(|(_, id)| id).collect())
+                *beyond = page.last().map_or(*beyond, |(cursor, ..)| *cursor);
+                Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
         }
     }
@@ -328,7 +336,8 @@ impl Streaming {
 pub async fn job(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
-    let body = read(&shared, move |reader| Ok(reader.job(id)?.map(|found| serde_json::to_string(&JobView::of(&found))))).await?;
+    let now = clock::now();
+    let body = read(&shared, move |reader| Ok(reader.job(id)?.map(|found| serde_json::to_string(&JobView::of(&found, now))))).await?;
     match body {
         Some(Ok(body)) => Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body)),
         Some(Err(error)) => Err(Problem::broken(error.to_string())),

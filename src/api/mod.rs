@@ -1,6 +1,7 @@
 //! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`], [`status`] and
 //! [`observe`].
 
+mod children;
 pub mod events;
 mod guard;
 pub mod jobs;
@@ -64,6 +65,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(operations::search)))
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
+        .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
         .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))

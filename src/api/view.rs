@@ -4,6 +4,7 @@ use crate::engine::{Job, JobId, JobState, Json, Message, StepIndex, StepRun, Ste
 use crate::journal::read::Found;
 use crate::times::Time;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// A job as the API shows it.
 #[derive(Serialize)]
@@ -61,8 +62,18 @@ struct StepView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     external: bool,
     attempt: u32,
+    /// When it started first.
     #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<Time>,
+    /// When the last attempt began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_start_time: Option<Time>,
+    /// Nanoseconds from the first start to the end, or until now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elapsed: Option<i64>,
+    /// The same of the last attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_elapsed: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     end_time: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +81,7 @@ struct StepView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    warning: Option<&'a str>,
+    warning: Option<Cow<'a, str>>,
     /// When the attempt that runs fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
@@ -98,17 +109,20 @@ struct ChildrenView {
 }
 
 impl<'a> JobView<'a> {
-    pub(super) fn of(found: &'a Found) -> JobView<'a> {
+    /// `now`: until when what runs has run.
+    pub(super) fn of(found: &'a Found, now: Timestamp) -> JobView<'a> {
         let job = &found.job;
         let origin = job.origin();
         let created = origin.created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
         let mut completed = vec![StepEntry::done("__start__", created, first_start, Vec::new(), job.message().clone())];
         let mut running = Vec::new();
-        for (at, (step, run)) in job.steps().enumerate() {
-            let tasks = children(job, at, run);
+        for (index, (step, run)) in job.graph().indices().zip(job.steps()) {
+            let tasks = children(job, index, run);
             let started = run.started.unwrap_or(created);
-            match run.state {
+            match job.step_state(index) {
+                // Of a failed job, what waits for its next attempt and what was halted runs no more; a reply may still come.
+                StepState::Running if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
                 StepState::Running => running.push(StepEntry {
                     name: &step.name,
                     start_time: Time(started),
@@ -139,14 +153,13 @@ impl<'a> JobView<'a> {
             parent: origin.parent.map(|parent| ParentView { job: parent.job, root: origin.root, item: parent.index }),
             running,
             completed,
-            steps: job.graph().indices().map(|step| StepView::of(job, step)).collect(),
+            steps: job.graph().indices().map(|step| StepView::of(job, step, now)).collect(),
         }
     }
 }
 
-fn children(job: &Job, at: usize, run: &StepRun) -> Vec<JobId> {
+fn children(job: &Job, step: StepIndex, run: &StepRun) -> Vec<JobId> {
     let Some(fan_out) = &run.fan_out else { return Vec::new() };
-    let step = StepIndex(u16::try_from(at).unwrap_or(u16::MAX));
     (0..fan_out.started()).filter_map(|index| job.child_id(step, index)).collect()
 }
 
@@ -158,8 +171,11 @@ impl<'a> StepEntry<'a> {
 }
 
 impl<'a> StepView<'a> {
-    fn of(job: &'a Job, index: StepIndex) -> StepView<'a> {
+    fn of(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
         let (step, run) = (job.graph().step(index), job.step(index));
+        let is_under_way = run.state == StepState::Running;
+        let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
+        let since = |start: Option<Timestamp>| Some((until?.0 - start?.0).max(0));
         StepView {
             name: &step.name,
             state: job.step_state(index),
@@ -168,10 +184,14 @@ impl<'a> StepView<'a> {
             external: step.external,
             attempt: run.attempt,
             start_time: run.started.map(Time),
+            attempt_start_time: run.attempt_started.map(Time),
+            elapsed: since(run.started),
+            // Between two attempts none runs.
+            attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at.is_none()),
             end_time: run.ended.map(Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
-            warning: run.warning.as_deref(),
+            warning: warning(run),
             deadline: run.deadline.map(Time),
             retry_at: run.retry_at.map(Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
@@ -185,4 +205,14 @@ impl<'a> StepView<'a> {
             }),
         }
     }
+}
+
+/// What the reader should know about the step's input, or about what its child jobs gave.
+fn warning(run: &StepRun) -> Option<Cow<'_, str>> {
+    if let Some(warning) = &run.warning {
+        return Some(Cow::Borrowed(warning));
+    }
+    let fan_out = run.fan_out.as_ref().filter(|fan_out| fan_out.without_item() > 0)?;
+    let (missing, results, key) = (fan_out.without_item(), fan_out.ended() - fan_out.failed(), fan_out.item_key());
+    Some(Cow::Owned(format!("{missing} of {results} results came without the key \"{key}\": null stands in their places")))
 }

@@ -3,6 +3,7 @@
 pub mod check;
 mod check_json;
 mod client;
+mod job;
 mod operate;
 mod show;
 mod status;
@@ -124,10 +125,13 @@ pub enum ClientCommand {
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
-    /// Show a job and its steps
+    /// Show a job, its steps and the first of its child jobs; with --children these alone
     Job {
         /// The job's id
         id: JobId,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        children: ChildrenArguments,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
@@ -242,6 +246,29 @@ pub struct OperateArguments {
     pub client: ClientArguments,
 }
 
+/// Which child jobs `job ID` lists.
+#[derive(Args, Debug)]
+pub struct ChildrenArguments {
+    /// List its child jobs, by step and item
+    #[arg(long)]
+    pub children: bool,
+    /// Only those that failed: --state failed
+    #[arg(long, requires = "children", conflicts_with = "state")]
+    pub failed: bool,
+    /// Only in this state: running, paused, completed, failed or cancelled
+    #[arg(long, requires = "children")]
+    pub state: Option<String>,
+    /// Only those of this step
+    #[arg(long, requires = "children")]
+    pub step: Option<String>,
+    /// At most so many, up to 10000
+    #[arg(long, value_name = "N", requires = "children", default_value_t = 1_000)]
+    pub limit: u32,
+    /// Go on where the page before ended
+    #[arg(long, value_name = "CURSOR", requires = "children")]
+    pub after: Option<String>,
+}
+
 /// Arguments of `complete`.
 #[derive(Args, Debug)]
 pub struct CompleteArguments {
@@ -277,6 +304,9 @@ pub struct StatusArguments {
     /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
     #[arg(long, value_name = "N")]
     pub limit: Option<u32>,
+    /// Only these steps, in this order [default: all; of too many those that are not empty, as many as fit]
+    #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', conflicts_with_all = ["json", "csv"])]
+    pub columns: Vec<String>,
     /// Print CSV
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -315,7 +345,8 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
     match command {
         ClientCommand::Run(arguments) => show::run(&arguments, out),
         ClientCommand::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
-        ClientCommand::Job { id, client } => show::job(id, &client, out),
+        ClientCommand::Job { id, children, client } if children.children => job::children(id, &children, &client, out),
+        ClientCommand::Job { id, client, .. } => job::job(id, &client, out),
         ClientCommand::Why { id, client } => operate::why(id, &client, out),
         ClientCommand::Reload { client } => operate::reload(&client, out),
         ClientCommand::Search { filter, client } => operate::search(&filter, &client, out),

@@ -1,63 +1,75 @@
-//! The client commands: create and follow a job, list jobs, show one.
+//! The client commands: create and follow a job, list jobs.
 
 use super::client::{Client, ClientError};
 use super::text::Text;
 use super::{ClientArguments, RunArguments};
+use crate::engine::JobId;
 use crate::engine::words::escaped;
-use crate::engine::{JobId, Millis};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// What a job's answer says, as far as the command line shows it.
 #[derive(Deserialize)]
-struct JobAnswer {
-    uuid: Text,
-    workflow: Text,
-    state: Text,
-    reason: Option<Text>,
-    created: Text,
-    ended: Option<Text>,
-    steps: Vec<StepAnswer>,
+pub(super) struct JobAnswer {
+    pub(super) uuid: Text,
+    pub(super) workflow: Text,
+    pub(super) task: Option<Text>,
+    pub(super) state: Text,
+    pub(super) reason: Option<Text>,
+    pub(super) created: Text,
+    pub(super) ended: Option<Text>,
+    pub(super) deadline: Option<Text>,
+    pub(super) parent: Option<ParentAnswer>,
+    pub(super) steps: Vec<StepAnswer>,
     #[serde(default)]
-    completed: Vec<EntryAnswer>,
+    pub(super) completed: Vec<EntryAnswer>,
 }
 
 #[derive(Deserialize)]
-struct EntryAnswer {
-    name: Text,
+pub(super) struct ParentAnswer {
+    pub(super) job: Text,
+    pub(super) root: Text,
+    pub(super) item: u32,
+}
+
+#[derive(Deserialize)]
+pub(super) struct EntryAnswer {
+    pub(super) name: Text,
     #[serde(default)]
-    elapsed: u64,
-    #[serde(default)]
-    message: Option<Box<RawValue>>,
+    pub(super) message: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StepAnswer {
-    name: Text,
-    state: Text,
-    attempt: u32,
-    queue: Option<Text>,
-    reason: Option<Text>,
-    warning: Option<Text>,
-    status: Text,
-    retry_at: Option<Text>,
-    message: Option<Text>,
-    children: Option<ChildrenAnswer>,
+pub(super) struct StepAnswer {
+    pub(super) name: Text,
+    pub(super) state: Text,
+    pub(super) attempt: u32,
+    pub(super) queue: Option<Text>,
+    pub(super) reason: Option<Text>,
+    pub(super) warning: Option<Text>,
+    pub(super) status: Text,
+    pub(super) retry_at: Option<Text>,
+    pub(super) elapsed: Option<u64>,
+    pub(super) attempt_elapsed: Option<u64>,
+    pub(super) progress: Option<serde_json::Value>,
+    pub(super) message: Option<Text>,
+    pub(super) children: Option<ChildrenAnswer>,
 }
 
 #[derive(Deserialize)]
-struct ChildrenAnswer {
-    items: u32,
-    started: u32,
-    ended: u32,
-    failed: u32,
+pub(super) struct ChildrenAnswer {
+    pub(super) items: u32,
+    pub(super) started: u32,
+    pub(super) ended: u32,
+    pub(super) failed: u32,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +83,7 @@ struct WorkflowAnswer {
 struct ListAnswer {
     running: Vec<Text>,
     completed: Vec<Text>,
+    states: HashMap<JobId, Text>,
     next: Option<Text>,
 }
 
@@ -200,14 +213,16 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
     let mut rows = Vec::new();
     let mut cut = false;
     for name in names {
-        let list: ListAnswer = parse(&client.get(&format!("/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}"))?)?;
+        let mut list: ListAnswer = parse(&client.get(&format!("/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}&states=true"))?)?;
         cut |= list.next.is_some();
-        let running = list.running.into_iter().map(|id| (id, "running"));
-        rows.extend(running.chain(list.completed.into_iter().map(|id| (id, "ended"))).map(|(id, state)| (id, name.clone(), state)));
+        rows.extend(list.running.into_iter().chain(list.completed).map(|id| {
+            let state = id.parse().ok().and_then(|id: JobId| list.states.remove(&id)).unwrap_or_default();
+            (id, name.clone(), state)
+        }));
     }
     if arguments.json {
         let list: Vec<serde_json::Value> =
-            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id.raw(), "workflow": workflow, "state": state })).collect();
+            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id.raw(), "workflow": workflow, "state": state.raw() })).collect();
         writeln!(out, "{}", serde_json::Value::from(list))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -222,44 +237,6 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
     if cut {
         writeln!(out, "… only the first {LISTED_MAX} of each list are shown; the API pages through all (docs/http-api.md)")?;
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// `job ID`
-pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    let body = Client::new(arguments).get(&format!("/api/job/{id}"))?;
-    if arguments.json {
-        writeln!(out, "{body}")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let job: JobAnswer = parse(&body)?;
-    writeln!(out, "job       {}\nworkflow  {}\nstate     {}\ncreated   {}", job.uuid, job.workflow, job.state, job.created)?;
-    if let Some(ended) = &job.ended {
-        writeln!(out, "ended     {ended}")?;
-    }
-    if let Some(reason) = &job.reason {
-        writeln!(out, "reason    {reason}")?;
-    }
-    let mut table = table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
-    for step in &job.steps {
-        let elapsed = job
-            .completed
-            .iter()
-            .find(|entry| entry.name == step.name)
-            .map_or_else(String::new, |entry| Millis(entry.elapsed / 1_000_000).to_string());
-        let place = match (&step.children, &step.queue) {
-            (Some(children), _) => {
-                format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)
-            }
-            (None, Some(queue)) => queue.to_string(),
-            (None, None) => String::new(),
-        };
-        let again = step.retry_at.as_ref().map(|at| Text::new(&format!("next attempt at {at}")));
-        let notes = [again, step.reason.clone(), step.warning.clone(), step.message.clone()];
-        let note = notes.iter().flatten().map(|note| &**note).collect::<Vec<_>>().join("; ");
-        table.add_row([&*step.name, &step.state, &step.status, &step.attempt.to_string(), &elapsed, &place, &note]);
-    }
-    writeln!(out, "\n{table}")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,11 +4,22 @@ use super::StatusArguments;
 use super::client::{Client, ClientError};
 use super::show::{parse, table};
 use super::text::Text;
+use crate::engine::words::{did_you_mean, quoted};
+use console::Term;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
+
+/// How wide a table may be that no terminal shows, in characters.
+const WIDTH_WITHOUT_TERMINAL: usize = 250;
+
+/// What the steps have at least: lines of a narrow terminal are broken, rather than without any step.
+const STEPS_WIDTH_MIN: usize = 80;
+
+/// The blanks around a cell.
+const GAP: usize = 2;
 
 #[derive(Deserialize)]
 struct StatusAnswer {
@@ -74,17 +85,66 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
         writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let header: Vec<&str> = ["JOB", "STATE", "UPDATED"].into_iter().chain(first.steps.0.iter().map(|(step, _)| &**step)).collect();
+    let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
+    let own_header = ["JOB", "STATE", "UPDATED"];
+    let own = |row: &'_ RowAnswer| [row.job.to_string(), row.state.to_string(), row.updated.to_string()];
+    let chosen = if arguments.columns.is_empty() {
+        let cells: Vec<Vec<&str>> = answer.rows.iter().map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect()).collect();
+        let own_width: usize = (0..own_header.len())
+            .map(|at| answer.rows.iter().map(|row| width_of(&own(row)[at])).chain([width_of(own_header[at])]).max().unwrap_or_default() + GAP)
+            .sum();
+        fitting(&steps, &cells, screen_width().saturating_sub(own_width).max(STEPS_WIDTH_MIN))
+    } else {
+        arguments.columns.iter().map(|name| column(name, &steps)).collect::<Result<_, _>>()?
+    };
+    let header: Vec<&str> = own_header.into_iter().chain(chosen.iter().map(|at| steps[*at])).collect();
     let mut table = table(&header);
     for row in &answer.rows {
-        let own = [&*row.job, &row.state, &row.updated];
-        table.add_row(own.into_iter().chain(row.steps.0.iter().map(|(_, status)| &**status)));
+        let status = |at: &usize| row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string());
+        table.add_row(own(row).into_iter().chain(chosen.iter().map(status)));
     }
     writeln!(out, "{table}")?;
+    if arguments.columns.is_empty() && chosen.len() < steps.len() {
+        let (left, all) = (steps.len() - chosen.len(), steps.len());
+        writeln!(out, "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and --json have all")?;
+    }
     if answer.next.is_some() {
         writeln!(out, "… only the newest {} are shown; --limit shows more, --csv all", answer.rows.len())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The columns to show where no one has chosen: all; else those in which any row has a status, as many as fit.
+fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
+    let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
+    let width_at = |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
+    if (0..steps.len()).map(width_at).sum::<usize>() <= width {
+        return (0..steps.len()).collect();
+    }
+    let filled = (0..steps.len()).filter(|at| cells(*at).any(|cell| !cell.is_empty()));
+    let mut used = 0;
+    let fits = |at: &usize| {
+        used += width_at(*at);
+        used <= width
+    };
+    filled.take_while(fits).collect()
+}
+
+/// The place of a step that is asked for.
+fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
+    steps.iter().position(|step| *step == name).ok_or_else(|| {
+        let hint = did_you_mean(name, steps.iter().copied());
+        ClientError::Usage(format!("--columns: the workflow has no step {}{hint}", quoted(name)))
+    })
+}
+
+/// As many columns as a terminal has; else what a line can bear.
+fn screen_width() -> usize {
+    Term::stdout().size_checked().map_or(WIDTH_WITHOUT_TERMINAL, |(_, columns)| usize::from(columns))
+}
+
+fn width_of(text: &str) -> usize {
+    text.chars().count()
 }
 
 impl<'de> Deserialize<'de> for Steps {
@@ -108,5 +168,22 @@ impl<'de> Deserialize<'de> for Steps {
         }
 
         deserializer.deserialize_map(InOrder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_columns_are_shown_that_fit_else_those_with_a_status_as_many_as_fit() {
+        let steps = ["a", "bb", "ccc", "dddd"];
+        let rows = vec![vec!["", "", "PENDING", ""], vec!["COMPLETED", "", "", "FAILED"]];
+        assert_eq!(fitting(&steps, &rows, 32), [0, 1, 2, 3]);
+        assert_eq!(fitting(&steps, &rows, 31), [0, 2, 3], "without the empty one");
+        assert_eq!(fitting(&steps, &rows, 20), [0, 2]);
+        assert!(fitting(&steps, &rows, 10).is_empty());
+        assert_eq!(column("ccc", &steps).expect("is there"), 2);
+        assert!(column("cc", &steps).is_err_and(|error| error.to_string().contains("no step \"cc\"; did you mean")));
     }
 }

@@ -1,5 +1,6 @@
 //! What follows from an input, and from the state alone: [`super::Job`] looks, and changes nothing.
 
+use super::cause::Cause;
 use super::definition::{Millis, OnFailure};
 use super::entry::{Effect, Entry, Failure, JobState, Parent, Timestamp};
 use super::expression::{Expression, Scope, SeenStep};
@@ -44,7 +45,7 @@ pub(super) enum Due {
 
 /// Why a step cannot go on, for a reason that another attempt would meet again.
 fn final_failure(reason: String) -> Failure {
-    Failure { reason: reason.into(), raw: None }
+    Failure { reason: reason.into(), raw: None, cause: None }
 }
 
 impl Job {
@@ -61,7 +62,7 @@ impl Job {
             Input::Operate(operation) => self.decide_operation(operation, ctx),
             Input::Called(caller) => self.decide_called(caller),
             Input::Answered { caller, end } => self.decide_answered(caller, end),
-            Input::Abandon(reason) if !self.state.is_ended() => Ok(self.fail(reason, ctx)),
+            Input::Abandon(reason) if !self.state.is_ended() => Ok(self.fail(reason, None, ctx)),
             Input::Abandon(_) => Err(Rejected::Ended),
         }
     }
@@ -149,10 +150,10 @@ impl Job {
         if !fan_out.is_under_way(index) || self.child_id(step, index) != Some(ended.child) {
             return Err(Rejected::Duplicate);
         }
-        let reason = match ended.outcome {
+        let cause = match ended.outcome {
             ChildOutcome::Completed(result) => return Ok(Consequence::of(fan_out.gather(step, index, &result))),
             ChildOutcome::Failed(_) if ended.round < fan_out.round(index) => return Err(Rejected::Late),
-            ChildOutcome::Failed(reason) => reason,
+            ChildOutcome::Failed(cause) => cause,
         };
         let recorded = Consequence::of(Entry::ChildFailed { step, index });
         // In a failed job they were halted: that is no failure of the step, which goes on when the job is retried.
@@ -160,7 +161,8 @@ impl Job {
             return Ok(recorded);
         }
         let child = ended.child;
-        let failure = final_failure(format!("child job {child} (item {index}) failed: {reason}"));
+        let cause = cause.in_child(child, &self.graph().step(step).name, index);
+        let failure = Failure { cause: Some(Box::new(cause.clone())), ..final_failure(cause.to_string()) };
         let mut failed = self.fail_attempt(step, Failed { failure, retryable: true }, ctx);
         failed.effects.retain(|effect| !matches!(effect, Effect::TellChild { child: other, .. } if *other == child));
         Ok(recorded.and(failed))
@@ -173,7 +175,7 @@ impl Job {
             return Err(Rejected::Late);
         }
         match what {
-            Instruction::Halt(reason) if !is_ended => Ok(self.fail(reason, ctx)),
+            Instruction::Halt(reason) if !is_ended => Ok(self.fail(reason, None, ctx)),
             Instruction::Cancel(reason) if !is_ended => Ok(self.cancel(reason, false, ctx)),
             Instruction::Expire(reason) if !is_ended => Ok(self.expire(reason, ctx)),
             Instruction::Pause if self.state == JobState::Running => Ok(self.pause(ctx)),
@@ -227,11 +229,16 @@ impl Job {
     /// The step's attempts are spent.
     fn fail_step(&self, step: StepIndex, failure: Failure, ctx: &Context<'_>) -> Consequence {
         let definition = self.graph().step(step);
-        let reason: Arc<str> = format!("step \"{}\": {}", definition.name, failure.reason).into();
+        // What went wrong in child jobs says by itself where it did.
+        let reason: Arc<str> = match &failure.cause {
+            Some(_) => failure.reason.clone(),
+            None => format!("step \"{}\": {}", definition.name, failure.reason).into(),
+        };
+        let cause = self.cause_of(step, &failure);
         let failed = Consequence::of(Entry::StepFailed { step, at: ctx.now, failure });
         match definition.on_failure {
             _ if self.state.is_ended() => failed,
-            OnFailure::Fail => failed.and(self.fail(reason, ctx)),
+            OnFailure::Fail => failed.and(self.fail(reason, Some((step, cause)), ctx)),
             OnFailure::Continue => {
                 let effects = self.tell_children_of(step, &Instruction::Halt("its step failed".into()));
                 failed.and(Consequence { entries: Vec::new(), effects })
@@ -239,23 +246,24 @@ impl Job {
         }
     }
 
-    /// The job fails: its children are halted, its parent is told (SPEC §6).
-    pub(super) fn fail(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
+    /// The job fails, by a step's failure or as a whole: its children are halted, its parent is told (SPEC §6).
+    pub(super) fn fail(&self, reason: Arc<str>, failed: Option<(StepIndex, Cause)>, ctx: &Context<'_>) -> Consequence {
+        let (step, cause) = failed.map_or_else(|| (None, Cause::of_job(&reason)), |(step, cause)| (Some(step), cause));
         let mut effects = self.tell_children(&Instruction::Halt("the job it belongs to failed".into()));
-        effects.extend(self.tell_parent(ChildOutcome::Failed(reason.clone())));
-        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: false }], effects }
+        effects.extend(self.tell_parent(ChildOutcome::Failed(cause)));
+        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: false, step }], effects }
     }
 
     /// The deadline has passed: the job fails for good, and so do its child jobs. The parent has heard of it already.
     fn expire(&self, reason: Arc<str>, ctx: &Context<'_>) -> Consequence {
         let effects = self.tell_children(&Instruction::Expire(reason.clone()));
-        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: true }], effects }
+        Consequence { entries: vec![Entry::JobFailed { at: ctx.now, reason, expired: true, step: None }], effects }
     }
 
     pub(super) fn cancel(&self, reason: Arc<str>, tell_parent: bool, ctx: &Context<'_>) -> Consequence {
         let mut effects = self.tell_children(&Instruction::Cancel("the job it belongs to was cancelled".into()));
         if tell_parent {
-            effects.extend(self.tell_parent(ChildOutcome::Failed(format!("cancelled: {reason}").into())));
+            effects.extend(self.tell_parent(ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {reason}")))));
         }
         Consequence { entries: vec![Entry::JobCancelled { at: ctx.now, reason }], effects }
     }

@@ -1,6 +1,7 @@
 //! What comes out of a decision: entries for the journal, effects for the world.
 
 use super::call::Caller;
+use super::cause::Cause;
 use super::definition::{Definition, GraphIndex, Millis};
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
@@ -85,6 +86,9 @@ pub struct Failure {
     /// The beginning of the reply that was no JSON object, up to [`REPLY_KEPT_BYTES_MAX`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Arc<str>>,
+    /// Of a step with child jobs: what went wrong in them, as the jobs above are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<Cause>>,
 }
 
 /// What was decided, in the past tense: the durable record. A job is the fold of its entries.
@@ -259,6 +263,9 @@ pub enum Entry {
         /// Whether it takes no more replies: its deadline has passed.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         expired: bool,
+        /// The step whose failure it was; none where it was no step's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<StepIndex>,
     },
     /// Nothing new is dispatched from now on.
     JobPaused {

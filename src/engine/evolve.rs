@@ -92,8 +92,9 @@ impl Job {
                 self.complete(*step, *at, output.unwrap_or_default());
             }
             Entry::JobCompleted { at } => self.end(JobState::Completed, *at, None),
-            Entry::JobFailed { at, reason, expired } => {
+            Entry::JobFailed { at, reason, expired, step } => {
                 self.expired = *expired;
+                self.failed_by = *step;
                 self.end(JobState::Failed, *at, Some(reason.clone()));
             }
             Entry::JobPaused { .. } => self.state = JobState::Paused,
@@ -123,6 +124,7 @@ impl Job {
         run.deadline = deadline;
         run.retry_at = None;
         run.started.get_or_insert(at);
+        run.attempt_started = Some(at);
         run
     }
 
@@ -193,6 +195,7 @@ impl Job {
             let run = &mut self.steps[step.at()];
             if anew.contains(&step) {
                 run.reset();
+                run.started = None;
                 run.attempts_undone = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
             } else if begins_again {
@@ -206,6 +209,7 @@ impl Job {
         self.ended = None;
         self.reason = None;
         self.expired = false;
+        self.failed_by = None;
         self.deadline = deadline;
         self.owe_again();
         self.count_anew();
@@ -270,6 +274,11 @@ impl Entry {
             | Entry::CallerAnswered { .. }
             | Entry::FanOutCompleted { .. } => None,
         }
+    }
+
+    /// Why it ended the job, if it did.
+    pub fn into_reason(self) -> Option<Arc<str>> {
+        if let Entry::JobFailed { reason, .. } | Entry::JobCancelled { reason, .. } = self { Some(reason) } else { None }
     }
 
     /// Which steps' states, statuses or outputs it may change.

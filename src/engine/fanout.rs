@@ -115,6 +115,11 @@ impl FanOut {
         self.without_item
     }
 
+    /// The key under which a child job's result has its item.
+    pub fn item_key(&self) -> &str {
+        &self.keys.item_key
+    }
+
     /// The id of the child job at `index`, as recorded when it was started.
     pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
         self.own_ids.get(&index).copied().unwrap_or_else(|| job.derived(step, index, self.first_salt))

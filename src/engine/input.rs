@@ -1,6 +1,7 @@
 //! What goes into a decision: what happened to a job, and what the decision may look at beside it.
 
 use super::call::Caller;
+use super::cause::Cause;
 use super::definition::Millis;
 use super::entry::Timestamp;
 use super::id::{JobId, StepIndex};
@@ -243,7 +244,7 @@ pub enum ChildOutcome {
     /// With this result.
     Completed(Message),
     /// Failed or cancelled, for this reason.
-    Failed(Arc<str>),
+    Failed(Cause),
 }
 
 /// An input that changes nothing: counted, acknowledged, harmless (SPEC §4).

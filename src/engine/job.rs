@@ -2,9 +2,10 @@
 //! [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an entry does.
 
 use super::call::{Caller, Waiting};
+use super::cause::Cause;
 use super::decide::Consequence;
 use super::definition::{Definition, Dependency, Graph, OnFailure, Step};
-use super::entry::{Decision, Effect, Entry, JobState, Origin, Timestamp};
+use super::entry::{Decision, Effect, Entry, Failure, JobState, Origin, Timestamp};
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected};
 use super::json::Message;
@@ -25,6 +26,8 @@ pub struct Job {
     pub(super) deadline: Option<Timestamp>,
     /// It has failed and takes no more replies: its deadline has passed.
     pub(super) expired: bool,
+    /// The step whose failure it failed by, if it was one's.
+    pub(super) failed_by: Option<StepIndex>,
     /// How often it was retried.
     pub(super) round: u32,
     /// How many entries it has come from.
@@ -296,6 +299,11 @@ impl Job {
         }
     }
 
+    /// Whether somebody outside may still answer the step: a worker that has its message, or a person.
+    pub fn is_awaited_by_others(&self, step: StepIndex) -> bool {
+        self.takes_replies() && self.graph().step(step).task.is_none() && self.steps[step.at()].is_under_way()
+    }
+
     /// Whether the step's message is with a worker, or on its way.
     pub(super) fn is_awaited(&self, step: StepIndex) -> bool {
         self.graph().step(step).has_queue() && self.steps[step.at()].is_under_way()
@@ -382,6 +390,7 @@ impl Job {
             reason: None,
             deadline: None,
             expired: false,
+            failed_by: None,
             round: 0,
             length: 0,
             turned: 0,
@@ -473,10 +482,24 @@ impl Job {
         let outcome = match self.state {
             JobState::Running | JobState::Paused => return None,
             JobState::Completed => ChildOutcome::Completed(self.result()),
-            JobState::Failed => ChildOutcome::Failed(self.reason_text()),
-            JobState::Cancelled => ChildOutcome::Failed(format!("cancelled: {}", self.reason_text()).into()),
+            JobState::Failed => ChildOutcome::Failed(self.cause()),
+            JobState::Cancelled => ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text()))),
         };
         Some(Effect::TellParent(parent, self.child_end(outcome)))
+    }
+
+    /// Why it failed, as its parent is told.
+    fn cause(&self) -> Cause {
+        let failed = self.failed_by.and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
+        failed.map_or_else(|| Cause::of_job(&self.reason_text()), |(step, failure)| self.cause_of(step, failure))
+    }
+
+    /// Why it fails with the failure of `step`.
+    pub(super) fn cause_of(&self, step: StepIndex, failure: &Failure) -> Cause {
+        match &failure.cause {
+            Some(cause) => (**cause).clone(),
+            None => Cause::of_step(&self.graph().step(step).name, &failure.reason),
+        }
     }
 
     pub(super) fn child_end(&self, outcome: ChildOutcome) -> ChildEnd {

@@ -11,6 +11,7 @@
 //! replaying never decides again; a [`Decision`]'s effects may leave only after its entries are committed.
 
 mod call;
+pub mod cause;
 mod decide;
 pub mod definition;
 pub mod entry;
@@ -26,6 +27,7 @@ pub mod step;
 pub(crate) mod words;
 
 pub use call::Caller;
+pub use cause::Cause;
 pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
 pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};
 pub use expression::Expression;

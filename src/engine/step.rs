@@ -62,8 +62,10 @@ pub struct StepRun {
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
-    /// When it started.
+    /// When it started first; a rerun begins anew.
     pub started: Option<Timestamp>,
+    /// When the last attempt began.
+    pub attempt_started: Option<Timestamp>,
     /// When it was settled.
     pub ended: Option<Timestamp>,
     /// Its output, once completed.
@@ -91,13 +93,14 @@ impl StepRun {
         StepRun { waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX), ..StepRun::default() }
     }
 
-    /// Back to waiting; its attempts are counted on, and those allowed are counted anew.
+    /// Back to waiting; its attempts are counted on, and those allowed are counted anew. When it started first is kept.
     pub(super) fn reset(&mut self) {
         *self = StepRun {
             attempt: self.attempt,
             attempts_before: self.attempt,
             attempts_undone: self.attempts_undone,
             reruns: self.reruns,
+            started: self.started,
             warning: self.warning.take(),
             fan_out: self.fan_out.take(),
             ..StepRun::default()
@@ -139,7 +142,8 @@ pub(super) struct Failed {
 
 /// A reply's output, or why the attempt failed (SPEC §3.2).
 pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result<Message, Failed> {
-    let failed = |reason: String, raw: Option<&[u8]>| Failed { failure: Failure { reason: reason.into(), raw: raw.map(kept) }, retryable: true };
+    let failed =
+        |reason: String, raw: Option<&[u8]>| Failed { failure: Failure { reason: reason.into(), raw: raw.map(kept), cause: None }, retryable: true };
     match reply {
         Reply::Result(body) if body.len() > limits.reply_bytes_max => Err(failed(too_large(body, limits), Some(body))),
         Reply::Result(body) => {

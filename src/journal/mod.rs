@@ -5,6 +5,7 @@
 //! together; its UUID may come back once the job that had it has ended. The tables `status_…` follow from the entries, for
 //! users to read (`status`, `status_query`).
 
+pub mod children;
 mod notices;
 pub mod read;
 pub mod recover;

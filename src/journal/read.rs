@@ -81,15 +81,24 @@ impl Reader {
                 .and_then(|mut statement| statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional())
                 .map_err(|error| self.failed(error))?;
             let Some((number, root)) = row else { return Ok(None) };
-            let mut rebuild = Rebuild::new(connection, &self.shared.file);
-            rebuild.definitions = self.definitions().clone();
-            let known = rebuild.definitions.len();
-            let found = rebuild.load(number)?.cloned().map(|job| Found { number, root, job });
-            if rebuild.definitions.len() > known {
-                *self.definitions() = if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
-            }
-            Ok(found)
+            self.with_definitions(connection, |rebuild| Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job })))
         })
+    }
+
+    /// Rebuilds with the definitions that are known, and keeps those that become known.
+    pub(super) fn with_definitions<T>(
+        &self,
+        connection: &Connection,
+        read: impl FnOnce(&mut Rebuild<'_>) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        let mut rebuild = Rebuild::new(connection, &self.shared.file);
+        rebuild.definitions = self.definitions().clone();
+        let known = rebuild.definitions.len();
+        let found = read(&mut rebuild)?;
+        if rebuild.definitions.len() > known {
+            *self.definitions() = if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
+        }
+        Ok(found)
     }
 
     /// How the newest job with this id was created: its number, workflow and message; no message for a child job.
@@ -116,10 +125,18 @@ impl Reader {
         Ok(found.first().map(|(number, _)| *number))
     }
 
-    /// Running top-level jobs of a workflow, oldest first, beyond `after`.
-    pub fn running(&self, workflow: &str, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        let sql = "SELECT number, id FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
-        self.ids(sql, params![workflow, after, limit])
+    /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.
+    pub fn running(&self, workflow: &str, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
+        let sql =
+            "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
+        self.with(|connection| {
+            let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map(params![workflow, after, limit], |row| Ok((row.get(0)?, id_of(row.get(1)?), row.get(2)?)))?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
     }
 
     /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
@@ -127,15 +144,21 @@ impl Reader {
         self.ids("SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
     }
 
-    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the cursor.
-    pub fn ended(&self, workflow: &str, since: Timestamp, beyond: EndedCursor, limit: u32) -> Result<Vec<(EndedCursor, JobId)>, JournalError> {
-        let sql = "SELECT ended, number, id FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the cursor, with their states.
+    pub fn ended(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+    ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
+        let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
                    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
         self.with(|connection| {
-            let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId)>> {
+            let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(params![workflow, since.0, beyond.ended.0, beyond.number, limit], |row| {
-                    Ok((EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? }, id_of(row.get(2)?)))
+                    Ok((EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? }, id_of(row.get(2)?), row.get(3)?))
                 })?;
                 rows.collect()
             };

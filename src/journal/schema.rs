@@ -1,6 +1,6 @@
 //! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
 
-use super::{JobRow, JournalError, Options, checksum, content_hash, notices, status};
+use super::{JobRow, JournalError, Options, checksum, children, content_hash, notices, status};
 use crate::engine::{JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
@@ -59,6 +59,7 @@ DROP INDEX jobs_retained;
 CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
 ",
     notices::SCHEMA,
+    children::SCHEMA,
 ];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.

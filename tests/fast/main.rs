@@ -1,6 +1,7 @@
 //! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the embedded bus.
 
 mod by_hand;
+mod children;
 mod conformance;
 mod embedded;
 mod events;
@@ -12,6 +13,7 @@ mod load;
 mod orders;
 mod properties;
 mod races;
+mod reasons;
 mod rehearsal;
 #[cfg(feature = "failpoints")]
 mod simulation;

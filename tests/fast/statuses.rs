@@ -426,7 +426,7 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
     Live::create(2, &definition).commit(&mut store);
     drop(store);
     place.change(
-        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; DROP INDEX jobs_retained;
+        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; DROP INDEX jobs_retained; DROP INDEX jobs_children_failed;
          PRAGMA user_version = 1;
          CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;",
     );

@@ -28,6 +28,7 @@ mod policies;
 mod power_loss;
 mod refusals;
 mod retries;
+mod shown;
 mod soak;
 mod statuses;
 mod unreadable;

@@ -1,0 +1,191 @@
+//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, and told how to be had whole.
+
+use super::client::{Client, ClientError};
+use super::show::{EntryAnswer, JobAnswer, StepAnswer, parse, table};
+use super::text::Text;
+use super::{ChildrenArguments, ClientArguments};
+use crate::engine::words::escaped;
+use crate::engine::{JobId, Millis};
+use serde::Deserialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// How much of a message or result is shown, in characters.
+const MESSAGE_CHARS_MAX: usize = 400;
+
+/// How much of a reason or note is shown in a table, in characters.
+const NOTE_CHARS_MAX: usize = 300;
+
+/// How many child jobs are shown with their job.
+const CHILDREN_SHOWN: u32 = 5;
+
+#[derive(Deserialize)]
+struct ChildrenPage {
+    children: Vec<ChildAnswer>,
+    next: Option<Text>,
+}
+
+#[derive(Deserialize)]
+struct ChildAnswer {
+    job: Text,
+    step: Text,
+    item: u32,
+    state: Text,
+    created: Text,
+    ended: Option<Text>,
+    reason: Option<Text>,
+}
+
+/// `job ID`
+pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let client = Client::new(arguments);
+    let body = client.get(&format!("/api/job/{id}"))?;
+    if arguments.json {
+        writeln!(out, "{body}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let job: JobAnswer = parse(&body)?;
+    head(&job, out)?;
+    let mut table = table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
+    for step in &job.steps {
+        let attempt = step.attempt.to_string();
+        table.add_row([&*step.name, &step.state, &step.status, &attempt, &elapsed(step), &place(step), &note(step)]);
+    }
+    writeln!(out, "\n{table}")?;
+    let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
+    let (started, failed) = counts.fold((0, 0), |(started, failed), children| (started + children.started, failed + children.failed));
+    if started > 0 {
+        first_children(&client, id, failed > 0, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of the job itself.
+fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
+    let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
+    tell("job", &job.uuid)?;
+    tell("workflow", &job.workflow)?;
+    if let Some(parent) = &job.parent {
+        tell("task", job.task.as_deref().unwrap_or_default())?;
+        tell("parent", &format!("{}, item {}", parent.job, parent.item))?;
+        if parent.root != *parent.job {
+            tell("top job", &parent.root)?;
+        }
+    }
+    tell("state", &job.state)?;
+    tell("created", &job.created)?;
+    let named = [("ended", &job.ended), ("deadline", &job.deadline)];
+    for (key, value) in named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+        tell(key, value)?;
+    }
+    if let Some(reason) = &job.reason {
+        tell("reason", &cut(reason, MESSAGE_CHARS_MAX))?;
+    }
+    for (key, name) in [("message", "__start__"), ("result", "__end__")] {
+        let of_name = |entry: &&EntryAnswer| entry.name == name;
+        if let Some(message) = job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref()) {
+            // JSON may have marks of direction as they are.
+            tell(key, &cut(&escaped(message.get()), MESSAGE_CHARS_MAX))?;
+        }
+    }
+    Ok(())
+}
+
+/// From the first dispatch, and of the last attempt by itself where there were several.
+fn elapsed(step: &StepAnswer) -> String {
+    let shown = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
+    match (step.elapsed, step.attempt_elapsed) {
+        (None, _) => String::new(),
+        (Some(total), Some(last)) if step.attempt > 1 => format!("{}, last attempt {}", shown(total), shown(last)),
+        (Some(total), _) => shown(total),
+    }
+}
+
+fn place(step: &StepAnswer) -> String {
+    match (&step.children, &step.queue) {
+        (Some(children), _) => {
+            format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)
+        }
+        (None, Some(queue)) => queue.to_string(),
+        (None, None) => String::new(),
+    }
+}
+
+fn note(step: &StepAnswer) -> String {
+    let again = step.retry_at.as_ref().map(|at| format!("next attempt at {at}"));
+    let progress = step.progress.as_ref().and_then(serde_json::Value::as_f64).map(|share| format!("{:.0} %", share * 100.0));
+    let told = [&step.message, &step.reason, &step.warning].into_iter().flatten().map(|text| &**text);
+    let notes: Vec<&str> = [&again, &progress].into_iter().flatten().map(String::as_str).chain(told).collect();
+    cut(&notes.join("; "), NOTE_CHARS_MAX)
+}
+
+/// Some child jobs of a job: those that failed, if any did.
+fn first_children(client: &Client, id: JobId, has_failed: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+    let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN.to_string())];
+    if has_failed {
+        query.push(("state".to_owned(), "failed".to_owned()));
+    }
+    let page: ChildrenPage = parse(&client.query(&format!("/api/job/{id}/children"), &query)?)?;
+    if page.children.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", rows(&page.children))?;
+    if page.next.is_some() || has_failed {
+        let failed = if has_failed { " --failed" } else { "" };
+        let all = if has_failed { ", and without --failed all" } else { "" };
+        writeln!(out, "… workflow-manager job {id} --children{failed} shows more{all}")?;
+    }
+    Ok(())
+}
+
+/// `job ID --children`
+pub(super) fn children(id: JobId, asked: &ChildrenArguments, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let state = if asked.failed { Some("failed".to_owned()) } else { asked.state.clone() };
+    let named = [("state", &state), ("step", &asked.step), ("after", &asked.after)];
+    let mut query = vec![("limit".to_owned(), asked.limit.to_string())];
+    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
+    let body = Client::new(arguments).query(&format!("/api/job/{id}/children"), &query)?;
+    if arguments.json {
+        writeln!(out, "{body}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let page: ChildrenPage = parse(&body)?;
+    if page.children.is_empty() {
+        writeln!(out, "no child jobs are found")?;
+    } else {
+        writeln!(out, "{}", rows(&page.children))?;
+    }
+    if let Some(next) = page.next {
+        writeln!(out, "… only {} are shown; --limit shows more, --after {next} the next", page.children.len())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(children: &[ChildAnswer]) -> comfy_table::Table {
+    let mut table = table(&["CHILD JOB", "STEP", "ITEM", "STATE", "CREATED", "ENDED", "REASON"]);
+    for child in children {
+        let reason = child.reason.as_ref().map_or_else(String::new, |reason| cut(reason, NOTE_CHARS_MAX));
+        let ended = child.ended.as_deref().unwrap_or_default();
+        table.add_row([&*child.job, &child.step, &child.item.to_string(), &child.state, &child.created, ended, &reason]);
+    }
+    table
+}
+
+/// A text that is cut says so, and how to get it whole.
+fn cut(text: &str, characters_max: usize) -> String {
+    match text.char_indices().nth(characters_max) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}… ({} bytes; --json shows all)", &text[..at], text.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_says_how_to_get_it_whole() {
+        assert_eq!(cut("äöü", 3), "äöü");
+        assert_eq!(cut("äöüß", 3), "äöü… (8 bytes; --json shows all)");
+    }
+}

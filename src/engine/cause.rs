@@ -1,0 +1,150 @@
+//! Why a child job failed, as the jobs above it are told: what went wrong first, then the way to it, bounded in length.
+
+use super::id::JobId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// How much of what went wrong the jobs above keep, in characters.
+pub const CAUSE_CHARS_MAX: usize = 1_000;
+
+/// How many steps with child jobs are named on the way, half of them from the top and half from the bottom.
+const LEVELS_NAMED_MAX: usize = 8;
+
+/// How much of a step's name is repeated, in characters.
+const NAME_CHARS_MAX: usize = 80;
+
+/// What went wrong in a child job, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The step that failed; none where no step did: the job was cancelled, say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    step: Option<Arc<str>>,
+    /// Why.
+    reason: Arc<str>,
+    /// The child job in which it went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    child: Option<JobId>,
+    /// Where that child job belongs to, from the inside out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    way: Vec<Level>,
+    /// Levels in the middle of the way that are left out.
+    #[serde(default)]
+    left_out: u32,
+}
+
+/// One level of child jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Level {
+    step: Arc<str>,
+    item: u32,
+}
+
+impl Cause {
+    /// A job failed because one of its steps did.
+    pub(super) fn of_step(name: &str, reason: &str) -> Cause {
+        Cause { step: Some(cut(name, NAME_CHARS_MAX)), ..Cause::of_job(reason) }
+    }
+
+    /// A job failed, or was cancelled, as a whole.
+    pub fn of_job(reason: &str) -> Cause {
+        Cause { step: None, reason: cut(reason, CAUSE_CHARS_MAX), child: None, way: Vec::new(), left_out: 0 }
+    }
+
+    /// The same for the parent, whose child job of `step` at `item` is `child`.
+    pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
+        self.child.get_or_insert(child);
+        self.way.push(Level { step: cut(step, NAME_CHARS_MAX), item });
+        if self.way.len() > LEVELS_NAMED_MAX {
+            self.way.remove(LEVELS_NAMED_MAX / 2);
+            self.left_out += 1;
+        }
+        self
+    }
+}
+
+impl fmt::Display for Cause {
+    /// `step "x" of item 17: why (child job …)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let innermost = self.way.first();
+        match (&self.step, innermost) {
+            (Some(step), Some(level)) => write!(f, "step \"{step}\" of item {}: ", level.item)?,
+            (Some(step), None) => write!(f, "step \"{step}\": ")?,
+            (None, Some(level)) => write!(f, "item {}: ", level.item)?,
+            (None, None) => {}
+        }
+        f.write_str(&self.reason)?;
+        let Some(child) = self.child else { return Ok(()) };
+        if let [only] = self.way.as_slice() {
+            return write!(f, " (child job {child} of step \"{}\")", only.step);
+        }
+        write!(f, " (child job {child}, by way of ")?;
+        // From the top: the last half, what is left out, the first half.
+        for (at, level) in self.way.iter().enumerate().rev() {
+            if at + 1 < self.way.len() {
+                f.write_str(", ")?;
+            }
+            if self.left_out > 0 && at + 1 == LEVELS_NAMED_MAX / 2 {
+                write!(f, "… {} more …, ", self.left_out)?;
+            }
+            write!(f, "item {} of step \"{}\"", level.item, level.step)?;
+        }
+        f.write_str(")")
+    }
+}
+
+fn cut(text: &str, characters_max: usize) -> Arc<str> {
+    match text.char_indices().nth(characters_max) {
+        None => text.into(),
+        Some((at, _)) => format!("{}…", &text[..at]).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_comes_first_and_then_the_way() {
+        let cause = Cause::of_step("price", "no such article");
+        assert_eq!(cause.to_string(), "step \"price\": no such article");
+        let (child, outer) = (JobId(uuid::Uuid::from_u128(1)), JobId(uuid::Uuid::from_u128(2)));
+        let cause = cause.in_child(child, "lines", 3);
+        let text = "step \"price\" of item 3: no such article (child job 00000000-0000-0000-0000-000000000001 of step \"lines\")";
+        assert_eq!(cause.to_string(), text);
+        let text = "step \"price\" of item 3: no such article (child job 00000000-0000-0000-0000-000000000001, \
+                    by way of item 17 of step \"orders\", item 3 of step \"lines\")";
+        assert_eq!(cause.in_child(outer, "orders", 17).to_string(), text);
+        let cancelled = Cause::of_job("cancelled: by a user").in_child(child, "lines", 0);
+        let text = "item 0: cancelled: by a user (child job 00000000-0000-0000-0000-000000000001 of step \"lines\")";
+        assert_eq!(cancelled.to_string(), text);
+    }
+
+    #[test]
+    fn a_deep_way_and_long_words_are_bounded() {
+        let mut cause = Cause::of_step(&"n".repeat(10_000), &"ü".repeat(100_000));
+        for level in 0..200 {
+            cause = cause.in_child(JobId(uuid::Uuid::from_u128(level)), &"s".repeat(10_000), u32::MAX);
+        }
+        let text = cause.to_string();
+        assert!(text.chars().count() < 2_200, "{} characters", text.chars().count());
+        assert!(text.contains("… 192 more …"), "{text}");
+        assert!(text.contains("child job 00000000-0000-0000-0000-000000000000,"), "the innermost: {text}");
+        let stored = serde_json::to_string(&cause).expect("serialises");
+        assert_eq!(serde_json::from_str::<Cause>(&stored).expect("parses"), cause);
+    }
+
+    #[test]
+    fn of_many_levels_the_outermost_and_the_innermost_are_named() {
+        let mut cause = Cause::of_step("x", "why");
+        for level in 0..10 {
+            cause = cause.in_child(JobId(uuid::Uuid::from_u128(7)), &format!("s{level}"), level);
+        }
+        let text = cause.to_string();
+        assert!(text.starts_with("step \"x\" of item 0: why (child job "), "{text}");
+        let way: Vec<&str> = text.split_once("by way of ").expect("a way").1.split(", ").collect();
+        let named: Vec<String> = [9, 8, 7, 6].iter().map(|n| format!("item {n} of step \"s{n}\"")).collect();
+        assert_eq!(way[..4], named);
+        assert_eq!((way[4], way[5]), ("… 2 more …", "item 3 of step \"s3\""), "{text}");
+    }
+}

@@ -1,0 +1,182 @@
+//! The child jobs of a job, a page at a time, in the order of their steps and items.
+
+use super::read::{Reader, id_of};
+use super::schema::checked_body;
+use super::{JobNumber, JournalError};
+use crate::engine::{Definition, Entry, Graph, JobId, JobState, StepIndex, Timestamp};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+use std::sync::Arc;
+
+/// Child jobs that have no result are found by themselves, however many siblings have one. It costs nothing where none fails.
+pub(super) const SCHEMA: &str = "
+CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
+";
+
+/// A job whose child jobs are asked for.
+#[derive(Clone)]
+pub struct Family {
+    number: JobNumber,
+    root: JobNumber,
+    definition: Arc<Definition>,
+    graph: u16,
+}
+
+impl Family {
+    /// The graph that the parent runs.
+    pub fn graph(&self) -> &Graph {
+        &self.definition.graphs[usize::from(self.graph)]
+    }
+}
+
+/// Which child jobs are looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChildFilter {
+    /// The state.
+    pub state: Option<JobState>,
+    /// The step of the parent.
+    pub step: Option<StepIndex>,
+}
+
+/// The last child job of a page; the next page begins behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildCursor {
+    /// The step of the parent.
+    pub step: i64,
+    /// The item's index.
+    pub item: i64,
+    /// Its number.
+    pub number: JobNumber,
+}
+
+impl ChildCursor {
+    /// Before the first.
+    pub const START: ChildCursor = ChildCursor { step: -1, item: -1, number: -1 };
+}
+
+/// A child job as lists show it.
+#[derive(Clone, Debug)]
+pub struct ChildRow {
+    /// Where the page goes on behind it.
+    pub cursor: ChildCursor,
+    /// Its id.
+    pub id: JobId,
+    /// The step of the parent.
+    pub step: StepIndex,
+    /// The item's index.
+    pub item: u32,
+    /// Its state.
+    pub state: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// Why it failed or was cancelled.
+    pub reason: Option<Arc<str>>,
+}
+
+impl Reader {
+    /// The newest job with this id, as a parent.
+    pub fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
+        self.with(|connection| {
+            let row = connection
+                .prepare_cached("SELECT number, root, definition, graph FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
+                .and_then(|mut statement| {
+                    statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))).optional()
+                })
+                .map_err(|error| self.failed(error))?;
+            let Some((number, root, definition, graph)) = row else { return Ok(None) };
+            let definition = self.with_definitions(connection, |rebuild| rebuild.definition(definition))?;
+            Ok(Some(Family { number, root, definition, graph }))
+        })
+    }
+
+    /// The child jobs that meet the filter, behind a cursor, by step and item. Of an item whose step was rerun the newest.
+    pub fn children(&self, of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> Result<Vec<ChildRow>, JournalError> {
+        self.with(|connection| {
+            let (sql, values) = sql(of, filter, after, limit);
+            let read = || -> rusqlite::Result<Vec<ChildRow>> {
+                let mut statement = connection.prepare_cached(&sql)?;
+                let rows = statement.query_map(params_from_iter(values), |row| {
+                    let (number, step, item) = (row.get(0)?, row.get(2)?, row.get(3)?);
+                    Ok(ChildRow {
+                        cursor: ChildCursor { step: i64::from(step), item: i64::from(item), number },
+                        id: id_of(row.get(1)?),
+                        step: StepIndex(step),
+                        item,
+                        state: row.get(4)?,
+                        created: Timestamp(row.get(5)?),
+                        ended: row.get::<_, Option<i64>>(6)?.map(Timestamp),
+                        reason: None,
+                    })
+                })?;
+                rows.collect()
+            };
+            let mut rows = read().map_err(|error| self.failed(error))?;
+            // Only the entries have it, so it is read for the rows of this page alone.
+            let without_result = [JobState::Failed.word(), JobState::Cancelled.word()];
+            for row in rows.iter_mut().filter(|row| without_result.contains(&&*row.state)) {
+                row.reason = self.reason(connection, row.cursor.number)?;
+            }
+            Ok(rows)
+        })
+    }
+
+    /// Why a job came to its end, from the last entry that gave it a state.
+    fn reason(&self, connection: &Connection, number: JobNumber) -> Result<Option<Arc<str>>, JournalError> {
+        let failed = |error| self.failed(error);
+        let sql = "SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq DESC";
+        let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+        let mut rows = statement.query([number]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, self.file())?).unwrap_or_default();
+            if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some()) {
+                return Ok(entry.into_reason());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a page of failed child jobs is found by their index, for tests.
+    #[doc(hidden)]
+    pub fn plan_of_children(&self, of: &Family, filter: ChildFilter) -> Result<String, JournalError> {
+        self.with(|connection| {
+            let (sql, values) = sql(of, filter, ChildCursor::START, 1);
+            let read = || -> rusqlite::Result<Vec<String>> {
+                let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
+                statement.query_map(params_from_iter(values), |row| row.get(3))?.collect()
+            };
+            read().map(|lines| lines.join("\n")).map_err(|error| self.failed(error))
+        })
+    }
+}
+
+fn sql(of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> (String, Vec<Value>) {
+    let mut conditions = vec!["c.root = ?", "c.parent = ?", "(c.step, c.item, c.number) > (?, ?, ?)"];
+    let mut values: Vec<Value> = vec![of.root.into(), of.number.into(), after.step.into(), after.item.into(), after.number.into()];
+    let mut index = "jobs_by_place";
+    if let Some(step) = filter.step {
+        conditions.push("c.step = ?");
+        values.push(i64::from(step.0).into());
+    }
+    if let Some(state) = filter.state {
+        match state {
+            JobState::Failed | JobState::Cancelled => {
+                // The condition of the index, word for word.
+                conditions.push("c.state IN ('failed', 'cancelled')");
+                index = "jobs_children_failed";
+            }
+            JobState::Running | JobState::Paused | JobState::Completed => {}
+        }
+        conditions.push("c.state = ?");
+        values.push(state.word().to_owned().into());
+    }
+    values.push(limit.into());
+    let newer = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent AND n.step = c.step AND n.item = c.item AND n.number > c.number";
+    let sql = format!(
+        "SELECT c.number, c.id, c.step, c.item, c.state, c.created, c.ended FROM jobs c INDEXED BY {index}
+         WHERE {} AND NOT EXISTS ({newer}) ORDER BY c.step, c.item, c.number LIMIT ?",
+        conditions.join(" AND ")
+    );
+    (sql, values)
+}
