@@ -153,17 +153,18 @@ impl Shared {
 
 /// Lets each kind of line into the log once a minute (SPEC §4).
 #[derive(Default)]
-pub struct Throttle(Mutex<BTreeMap<&'static str, Timestamp>>);
+pub struct Throttle(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 
 /// How often a kind of line is logged.
-const LOGGED_EVERY_NS: i64 = 60_000_000_000;
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 impl Throttle {
     /// Whether a line of this kind may be logged now.
     pub fn may_log(&self, kind: &'static str) -> bool {
-        let now = clock::now();
+        // Not by the wall clock: set back, it would keep the kind out of the log for as long.
+        let now = clock::ticks();
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = logged.get(kind).is_none_or(|at| now.0 - at.0 >= LOGGED_EVERY_NS);
+        let due = logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOGGED_EVERY);
         if due {
             logged.insert(kind, now);
         }
