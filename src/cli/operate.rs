@@ -20,21 +20,21 @@ struct Changed {
 /// The answer to an operation on a step.
 #[derive(Deserialize)]
 struct OnStep {
-    id: String,
-    state: String,
+    id: Text,
+    state: Text,
     step: StepNow,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StepNow {
-    name: String,
-    state: String,
+    name: Text,
+    state: Text,
     #[serde(default)]
-    status: String,
+    status: Text,
     attempt: u32,
-    reason: Option<String>,
-    retry_at: Option<String>,
+    reason: Option<Text>,
+    retry_at: Option<Text>,
 }
 
 impl StepNow {
