@@ -1,7 +1,10 @@
 //! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown keys are errors;
 //! secrets are masked wherever settings are shown.
 
+mod http;
+
 use crate::engine::Millis;
+pub use http::HttpSettings;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::SocketAddr;
@@ -89,21 +92,6 @@ pub struct JournalSettings {
     pub cache_bytes: u64,
     pub verify_bytes_max: u64,
     pub pages_max: u32,
-}
-
-/// Section `http`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
-pub struct HttpSettings {
-    #[serde(deserialize_with = "address_to_listen_on")]
-    pub listen: SocketAddr,
-    pub token: Secret,
-    pub insecure: bool,
-    pub hosts: Vec<String>,
-    pub body_bytes_max: usize,
-    pub event_streams_max: usize,
-    pub event_heartbeat: Span,
 }
 
 /// Section `limits`.
@@ -384,9 +372,7 @@ impl Settings {
                 self.http.listen
             ));
         }
-        if let Some(host) = self.http.hosts.iter().find(|host| !is_host(host)) {
-            return refuse(format!("http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"));
-        }
+        self.http.validate().map_err(SettingsError::Refused)?;
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return refuse(format!("amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
         }
@@ -427,11 +413,6 @@ impl Settings {
     }
 }
 
-/// Whether it can stand in the header `Host`: a name or an address, with or without a port.
-fn is_host(text: &str) -> bool {
-    text.parse::<ureq::http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,17 +443,6 @@ mod tests {
         let shown = |span: Duration| serde_json::to_string(&Span(span)).expect("serialises");
         assert_eq!(shown(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
         assert_eq!(shown(Duration::from_micros(1_500)), "\"1ms 500us\"");
-    }
-
-    #[test]
-    fn hosts_are_names_or_addresses() {
-        let mut settings = Settings::defaults().expect("defaults");
-        settings.http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"].map(str::to_owned).into();
-        assert!(settings.clone().validated().is_ok());
-        for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
-            settings.http.hosts = vec![wrong.to_owned()];
-            assert!(settings.clone().validated().is_err(), "{wrong:?} was taken");
-        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod messages;
 mod observe;
 pub mod outbox;
 pub mod reload;
+pub mod room;
 pub mod router;
 pub mod shared;
 pub mod supervisor;

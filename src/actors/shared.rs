@@ -4,6 +4,7 @@ use super::announcer::Announcer;
 use super::bus::BusActor;
 use super::feeds::Feeds;
 use super::journal::JournalActor;
+use super::room::Rooms;
 use super::router::{Router, Routes};
 use super::supervisor::Supervisor;
 use super::webhook::Webhook;
@@ -42,6 +43,8 @@ pub struct Shared {
     pub throttle: Throttle,
     /// Places for creations that are asked for and not yet answered.
     pub creations: Semaphore,
+    /// Room for what clients of the API make the process hold.
+    pub rooms: Rooms,
     /// The metrics of job mailboxes.
     pub job_kind: Arc<Kind>,
     /// The streams of events.
@@ -82,6 +85,7 @@ impl Shared {
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings.events, &metrics);
         let creations = Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
+        let rooms = Rooms::new(&settings.http);
         Shared {
             settings,
             limits,
@@ -91,6 +95,7 @@ impl Shared {
             health: Health::default(),
             throttle: Throttle::default(),
             creations,
+            rooms,
             job_kind,
             feeds: Feeds::default(),
             webhook,

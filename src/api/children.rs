@@ -1,8 +1,9 @@
 //! The child jobs of a job: listed and searched, a page at a time.
 
-use super::jobs::{PAGE_ROWS, job_id, read, unknown_job};
+use super::jobs::{PAGE_ROWS, job_id, unknown_job};
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::{self, read};
 use crate::actors::shared::Shared;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use crate::engine::{Graph, JobId, StepIndex};
@@ -13,6 +14,9 @@ use serde::Serialize;
 
 /// How much of a reason a list shows, in characters; the child job itself has all of it.
 const REASON_CHARS_MAX: usize = 1_000;
+
+/// What a row takes, in the worst case: read, with its reason, and as text.
+const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -44,11 +48,13 @@ pub(super) async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, q
     let family = read(&shared, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
     let step = step.map(|name| step_named(family.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
-    let of = family.clone();
-    let rows = read(&shared, move |reader| reader.children(&of, filter, after, limit)).await?;
-    let next = rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));
-    let children = rows.iter().map(|row| shown(family.graph(), row)).collect();
-    Ok(HttpResponse::Ok().json(Page { children, next }))
+    let bytes = ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX);
+    let page = reads::answer(&shared, bytes, move |reader, answer| {
+        let rows = reader.children(&family, filter, after, limit)?;
+        let next = rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));
+        answer.json(&Page { children: rows.iter().map(|row| shown(family.graph(), row)).collect(), next })
+    });
+    page.await
 }
 
 fn shown<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {

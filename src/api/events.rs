@@ -1,8 +1,9 @@
 //! Streams of events (SPEC §8): server-sent events, as they happen.
 
 use super::Problem;
-use super::jobs::{job_id, read, unknown_job, with_jobs};
+use super::jobs::{job_id, with_jobs};
 use super::query::{self, Query};
+use super::reads;
 use crate::actors::events::{Event, Subject};
 use crate::actors::feeds::{Batch, Feed, Wanted};
 use crate::actors::job::JobInput;
@@ -43,9 +44,8 @@ pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, query: Q
     settled(&shared, id).await;
     let source = shared.settings.events.source.clone();
     // What is decided from now on is in the feed, what was decided before is in the journal: no end gets lost in between.
-    let end =
-        read(&shared, move |reader| Ok(reader.job(id)?.map(|found| found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))));
-    let Some(end) = end.await? else { return Err(unknown_job(id)) };
+    let end = reads::job(&shared, id, move |found, _| Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source))));
+    let (end, _) = end.await?;
     let Some(end) = end else { return Ok(streamed(&shared, String::new(), Some(feed), Some(id))) };
     // A reader that comes back after the end has nothing more to come for: 204 ends the reconnecting of browsers.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());

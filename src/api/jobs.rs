@@ -1,8 +1,11 @@
 //! Workflows and jobs: create, list, show, end.
 
+use super::incoming::Incoming;
 use super::operations::{answered, respond};
 use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
+use super::reads;
+pub(super) use super::reads::{pieces, read};
 use super::view::JobView;
 use crate::actors::outbox::Answer;
 use crate::actors::router::{Ending, RouterInput};
@@ -16,8 +19,8 @@ use crate::journal::{JobNumber, JournalError};
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
-use futures_util::stream::{self, Stream};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
@@ -61,11 +64,11 @@ pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpRe
 }
 
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
-pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query, payload: web::Payload) -> Result<HttpResponse, Problem> {
+pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query, incoming: Incoming) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.of(["id", "vhost"])?;
     let definition = definition(&shared, &path, vhost.as_deref())?;
-    let body = body(&shared, payload).await?;
-    let (id, message) = asked_for(id.as_deref(), &body)?;
+    let body = incoming.read(&shared).await?;
+    let ((id, message), _body) = body.parsed(&shared, move |body| asked_for(id.as_deref(), body)).await?;
     match supervisor::create(&shared, &definition.full_name(), id, message).await {
         Answer::Created(id) | Answer::Existing(id) => {
             Ok(HttpResponse::Created().insert_header((header::LOCATION, format!("/api/job/{id}"))).json(serde_json::json!({ "id": id })))
@@ -77,16 +80,6 @@ pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Q
         Answer::Changed(_) | Answer::Step(..) | Answer::Deleted | Answer::UnknownStep(_) | Answer::Invalid(_) => {
             Err(Problem::broken("a creation was answered as an operation".to_owned()))
         }
-    }
-}
-
-/// A request's body, within its limit.
-pub(super) async fn body(shared: &Shared, payload: web::Payload) -> Result<Bytes, Problem> {
-    let limit = shared.settings.http.body_bytes_max;
-    match payload.to_bytes_limited(limit).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
-        Err(_) => Err(Problem::too_large(format!("the body is larger than {limit} bytes (setting http.body_bytes_max)"))),
     }
 }
 
@@ -141,30 +134,40 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
         let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
         return Ok(streamed(&shared, vec![("running", running), ("completed", ended)], false));
     };
-    let page = read(&shared, move |reader| {
+    let bytes = 2 * row_bytes(limit);
+    let page = reads::answer(&shared, bytes, move |reader, answer| {
         let running = reader.running(&workflow, cursor.running, limit)?;
         let ended = reader.ended(&workflow, since, cursor.ended, limit)?;
-        Ok((running, ended))
+        let more = running.len() == limit as usize || ended.len() == limit as usize;
+        let next = WorkflowCursor {
+            running: running.last().map_or(cursor.running, |(number, ..)| *number),
+            ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
+        };
+        let (completed, under_way) = (ended.iter().map(|(_, id, _)| *id).collect(), running.iter().map(|(_, id, _)| *id).collect());
+        let states = running.into_iter().map(|(_, id, state)| (id, state)).chain(ended.into_iter().map(|(_, id, state)| (id, state)));
+        let states = with_states.then(|| states.collect());
+        answer.json(&WorkflowPage { completed, next: more.then(|| next.text()), running: under_way, states })
     });
-    let (running, ended) = page.await?;
-    let more = running.len() == limit as usize || ended.len() == limit as usize;
-    let next = WorkflowCursor {
-        running: running.last().map_or(cursor.running, |(number, ..)| *number),
-        ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
-    };
-    let mut answer = serde_json::Map::new();
-    insert_ids(&mut answer, "running", running.iter().map(|(_, id, _)| *id));
-    insert_ids(&mut answer, "completed", ended.iter().map(|(_, id, _)| *id));
-    if with_states {
-        let running = running.into_iter().map(|(_, id, state)| (id, state));
-        let all = running.chain(ended.into_iter().map(|(_, id, state)| (id, state)));
-        let states: serde_json::Map<_, _> = all.map(|(id, state)| (id.to_string(), state.into())).collect();
-        answer.insert("states".to_owned(), states.into());
-    }
-    if more {
-        answer.insert("next".to_owned(), next.text().into());
-    }
-    Ok(HttpResponse::Ok().json(answer))
+    page.await
+}
+
+/// What a row of a page takes, in the worst case: read, and as text.
+const ROW_BYTES: usize = 512;
+
+pub(super) fn row_bytes(limit: u32) -> usize {
+    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+#[derive(Serialize)]
+struct WorkflowPage {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    completed: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    running: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    states: Option<BTreeMap<JobId, String>>,
 }
 
 /// Where the next page of both lists begins.
@@ -201,20 +204,19 @@ pub async fn running(shared: web::Data<Shared>, query: Query) -> Result<HttpResp
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
         return Ok(streamed(&shared, vec![("jobs", Listing::All { after: 0 })], true));
     };
-    let page = read(&shared, move |reader| reader.all_running(after, limit)).await?;
-    let mut answer = serde_json::Map::new();
-    answer.insert("jobs".to_owned(), page.iter().map(|(_, id)| id.to_string()).collect());
-    if let (true, Some((number, _))) = (page.len() == limit as usize, page.last()) {
-        answer.insert("next".to_owned(), number.to_string().into());
-    }
-    Ok(HttpResponse::Ok().json(answer))
+    let page = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+        let page = reader.all_running(after, limit)?;
+        let next = page.last().filter(|_| page.len() == limit as usize).map(|(number, _)| number.to_string());
+        answer.json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
+    });
+    page.await
 }
 
-fn insert_ids(answer: &mut serde_json::Map<String, serde_json::Value>, key: &str, ids: impl Iterator<Item = JobId>) {
-    let ids: Vec<serde_json::Value> = ids.map(|id| id.to_string().into()).collect();
-    if !ids.is_empty() {
-        answer.insert(key.to_owned(), ids.into());
-    }
+#[derive(Serialize)]
+struct JobsPage {
+    jobs: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 /// A list under way, page by page.
@@ -259,7 +261,7 @@ fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, kee
         keep_empty,
         ended: false,
     };
-    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(state, Streaming::next_piece))
+    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(shared, state, Streaming::next_piece))
 }
 
 struct Streaming {
@@ -270,26 +272,6 @@ struct Streaming {
     any_list: bool,
     keep_empty: bool,
     ended: bool,
-}
-
-/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none.
-pub(super) fn pieces<S: Send + 'static>(
-    state: S,
-    next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
-) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
-    stream::unfold(Some(state), move |state| async move {
-        let mut state = state?;
-        let step = web::block(move || {
-            let piece = next(&mut state);
-            (state, piece)
-        });
-        match step.await {
-            Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
-            // The answer has begun: breaking the connection is the only way to say that it is not whole.
-            Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
-            Ok((_, Ok(None))) | Err(_) => None,
-        }
-    })
 }
 
 impl Streaming {
@@ -337,12 +319,8 @@ pub async fn job(shared: web::Data<Shared>, path: web::Path<String>, query: Quer
     query.none()?;
     let id = job_id(&path)?;
     let now = clock::now();
-    let body = read(&shared, move |reader| Ok(reader.job(id)?.map(|found| serde_json::to_string(&JobView::of(&found, now))))).await?;
-    match body {
-        Some(Ok(body)) => Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body)),
-        Some(Err(error)) => Err(Problem::broken(error.to_string())),
-        None => Err(unknown_job(id)),
-    }
+    let ((), answer) = reads::job(&shared, id, move |found, answer| answer.json(&JobView::of(&found, now))).await?;
+    Ok(answer.into_response())
 }
 
 /// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one; erases an ended one where
@@ -391,15 +369,4 @@ pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Re
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))
     })
-}
-
-pub(super) async fn read<T: Send + 'static>(
-    shared: &web::Data<Shared>,
-    query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
-) -> Result<T, Problem> {
-    let reader = shared.reader.clone();
-    match web::block(move || query(&reader)).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(Problem::broken("the read was cancelled".to_owned())),
-    }
 }

@@ -2,13 +2,16 @@
 //! [`observe`].
 
 mod children;
+mod connections;
 pub mod events;
 mod guard;
+mod incoming;
 pub mod jobs;
 pub mod observe;
 pub mod operations;
 mod problem;
 mod query;
+mod reads;
 pub mod status;
 mod view;
 pub mod why;
@@ -25,14 +28,27 @@ pub use problem::Problem;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Threads that answer requests; the work is in the actors and in SQLite's readers.
 const HTTP_WORKERS: usize = 2;
 
+/// How long what a client still sends is read and dropped once it is answered, so that the answer reaches it before the end.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// A server that is bound and ready to run; also tells the address, which the system chose for port 0.
 pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = shared.settings.http.listen;
-    let server = HttpServer::new(move || app(shared.clone())).workers(HTTP_WORKERS).disable_signals().shutdown_timeout(1).bind(listen)?;
+    let http = shared.settings.http.clone();
+    let server = HttpServer::new(move || app(shared.clone()))
+        .workers(HTTP_WORKERS)
+        .max_connections(connections::connections_max(&http).div_ceil(HTTP_WORKERS))
+        .client_request_timeout(http.header_timeout.0)
+        .keep_alive(http.keep_alive.0)
+        .client_disconnect_timeout(LINGER)
+        .disable_signals()
+        .shutdown_timeout(1)
+        .bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
     Ok((server.run(), address))
 }

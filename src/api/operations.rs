@@ -1,8 +1,10 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
-use super::jobs::{PAGE_ROWS, job_id, read, unknown_job, with_jobs};
+use super::incoming::Incoming;
+use super::jobs::{PAGE_ROWS, job_id, row_bytes, unknown_job, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::{self, read};
 use crate::actors::outbox::{Answer, StepNow};
 use crate::actors::reload;
 use crate::actors::router::{Ending, RouterInput};
@@ -14,6 +16,7 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 /// The reason that the reader of a cancelled job sees.
@@ -56,23 +59,20 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
 }
 
 /// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by a person or another system.
-pub async fn reply(
-    shared: web::Data<Shared>,
-    path: web::Path<(String, String)>,
-    query: Query,
-    payload: web::Payload,
-) -> Result<HttpResponse, Problem> {
+pub async fn reply(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query, incoming: Incoming) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     let [kind] = query.of(["type"])?;
     let id = job_id(&id)?;
-    let body = super::jobs::body(&shared, payload).await?;
+    let body = incoming.read(&shared).await?;
     let reply: fn(Bytes) -> Reply = match kind.as_deref() {
         None | Some("result") => Reply::Result,
         Some("error") => Reply::Error,
         Some("progress") => Reply::Progress,
         Some(other) => return Err(Problem::malformed(format!("type is {other:?}, expected result, error or progress"))),
     };
-    respond(id, ask(&shared, id, Operation::Reply { step, reply: reply(body) }).await?)
+    // Its room is kept until the answer.
+    let reply = reply(body.bytes().clone());
+    respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
 }
 
 async fn ask(shared: &Shared, id: JobId, operation: Operation) -> Result<Answer, Problem> {
@@ -195,22 +195,40 @@ impl Asked {
 pub async fn search(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
     let asked = Asked::parse(&shared, query.into_pairs(), &[]).await?;
     let limit = asked.limit();
-    let hits = read(&shared, move |reader| reader.search(&asked.filter, asked.below(), limit)).await?;
-    let rows: Vec<serde_json::Value> = hits.iter().map(shown).collect();
-    let mut answer = serde_json::json!({ "jobs": rows });
-    if let (true, Some(last)) = (hits.len() == limit as usize, hits.last()) {
-        answer["next"] = last.number.to_string().into();
-    }
-    Ok(HttpResponse::Ok().json(answer))
+    let found = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+        let hits = reader.search(&asked.filter, asked.below(), limit)?;
+        answer.json(&Found { jobs: hits.iter().map(Row::of).collect(), next: next_page(&hits, limit) })
+    });
+    found.await
 }
 
-fn shown(hit: &Hit) -> serde_json::Value {
-    let ended = hit.ended.map(Time);
-    let mut row = serde_json::json!({ "job": hit.id, "workflow": hit.workflow, "state": hit.state, "created": Time(hit.created) });
-    if let Some(ended) = ended {
-        row["ended"] = serde_json::json!(ended);
+/// What a search found.
+#[derive(Serialize)]
+struct Found<'a> {
+    jobs: Vec<Row<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    created: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Time>,
+    job: JobId,
+    state: &'a str,
+    workflow: &'a str,
+}
+
+impl Row<'_> {
+    fn of(hit: &Hit) -> Row<'_> {
+        Row { created: Time(hit.created), ended: hit.ended.map(Time), job: hit.id, state: &hit.state, workflow: &hit.workflow }
     }
-    row
+}
+
+/// Where the page behind these begins.
+fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
+    hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the filter finds, a page at a time;
@@ -224,17 +242,19 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
     if asked.filter.is_empty() {
         return Err(Problem::malformed(format!("{word} for all jobs needs a filter: workflow, state, status.<step>, after or before")));
     }
+    if asked.dry_run == Some(true) {
+        let told = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+            let hits = reader.search(&asked.filter, below, limit)?;
+            let jobs = hits.iter().map(Row::of).collect();
+            answer.json(&Dry { dry_run: true, jobs, matched: hits.len(), next: next_page(&hits, limit), operation: &word })
+        });
+        return told.await;
+    }
     let filter = asked.filter.clone();
     let hits = read(&shared, move |reader| reader.search(&filter, below, limit)).await?;
-    let next = (hits.len() == limit as usize).then(|| hits.last().map(|hit| hit.number.to_string())).flatten();
     let mut answer = serde_json::json!({ "operation": word, "matched": hits.len() });
-    if let Some(next) = next {
+    if let Some(next) = next_page(&hits, limit) {
         answer["next"] = next.into();
-    }
-    if asked.dry_run == Some(true) {
-        answer["dryRun"] = true.into();
-        answer["jobs"] = hits.iter().map(shown).collect();
-        return Ok(HttpResponse::Ok().json(answer));
     }
     let (mut done, mut refused) = (0, Vec::new());
     for some in hits.chunks(BULK_AT_ONCE) {
@@ -257,6 +277,18 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
     refused.truncate(REFUSALS_SHOWN_MAX);
     answer["refusals"] = refused.into();
     Ok(HttpResponse::Ok().json(answer))
+}
+
+/// What a bulk operation would be done to.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Dry<'a> {
+    dry_run: bool,
+    jobs: Vec<Row<'a>>,
+    matched: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    operation: &'a str,
 }
 
 /// `POST /api/reload`: the workflow files once more, all or nothing.

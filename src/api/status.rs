@@ -19,7 +19,7 @@ const ROWS_DEFAULT: u32 = 1_000;
 
 /// Rows read and sent at once, and the most statuses in them.
 const PAGE_ROWS: usize = 1_000;
-const PAGE_STATUSES: usize = 100_000;
+const PAGE_STATUSES: usize = 10_000;
 
 /// What stands before the name of a step in the query, where the name alone means something else.
 const STEP_PREFIX: &str = "step.";
@@ -47,9 +47,9 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
     answer.insert_header((header::VARY, "Accept"));
     if is_csv {
         answer.content_type("text/csv; charset=utf-8; header=present").insert_header((header::CONTENT_DISPOSITION, file));
-        return Ok(answer.streaming(pieces(sheet, Sheet::next_csv)));
+        return Ok(answer.streaming(pieces(&shared, sheet, Sheet::next_csv)));
     }
-    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(sheet, Sheet::next_json)))
+    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(&shared, sheet, Sheet::next_json)))
 }
 
 /// A step's name as the loaded definition spells it; of a step that no loaded one has, as its column is called.

@@ -1,8 +1,9 @@
 //! Why a job does not move: one sentence that names the cause first.
 
-use super::jobs::{job_id, read, unknown_job};
+use super::jobs::job_id;
 use super::problem::Problem;
 use super::query::Query;
+use super::reads;
 use crate::actors::bus::BusInput;
 use crate::actors::clock;
 use crate::actors::shared::Shared;
@@ -65,7 +66,8 @@ pub async fn why(shared: web::Data<Shared>, path: web::Path<String>, query: Quer
 
 fn of_job(shared: &web::Data<Shared>, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
-        let job = read(shared, move |reader| Ok(reader.job(id)?.map(|found| found.job))).await?.ok_or_else(|| unknown_job(id))?;
+        // Its room is kept as long as it is.
+        let (job, _room) = reads::job(shared, id, |found, _| Ok(found.job)).await?;
         if let Some(why) = of_state(shared, &job) {
             return Ok(why);
         }

@@ -101,6 +101,19 @@ impl Reader {
         Ok(found)
     }
 
+    /// The bytes of the entries from which the newest job with this id is rebuilt, those of its parents included.
+    pub fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+        let sql = "WITH RECURSIVE line(number, parent) AS (
+                       SELECT number, parent FROM (SELECT number, parent FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1)
+                       UNION SELECT jobs.number, jobs.parent FROM jobs JOIN line ON jobs.number = line.parent)
+                   SELECT (SELECT count(*) FROM line), sum(octet_length(e.body)) FROM line JOIN entries e ON e.job = line.number";
+        self.with(|connection| {
+            let read = || connection.prepare_cached(sql)?.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)));
+            let (jobs, bytes): (i64, Option<i64>) = read().map_err(|error| self.failed(error))?;
+            Ok((jobs > 0).then(|| usize::try_from(bytes.unwrap_or_default()).unwrap_or(usize::MAX)))
+        })
+    }
+
     /// How the newest job with this id was created: its number, workflow and message; no message for a child job.
     pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
         let sql = "SELECT e.job, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job

@@ -259,7 +259,7 @@ fn offer(daemon: &Daemon, count: usize) -> (Vec<TcpStream>, usize) {
     for _ in 0..count {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.write_all(b"GET /api/events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        stream.write_all(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let mut head = [0; 12];
         stream.read_exact(&mut head).unwrap();
         if head == *b"HTTP/1.1 200" {

@@ -20,6 +20,7 @@ mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
 mod harness;
+mod http_limits;
 mod load;
 mod logs;
 mod outages;

@@ -1,0 +1,103 @@
+//! Room for what the API's clients make the process hold: bytes of bodies and of answers, and reads of the journal at once.
+
+use crate::settings::HttpSettings;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bodies up to this size have room of their own, which large ones cannot take from them; in bytes.
+pub const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes are counted in pieces of this size.
+const UNIT_BYTES: usize = 1024;
+
+/// Room that is taken; given back when it is dropped.
+pub type Taken = OwnedSemaphorePermit;
+
+/// So much of something and no more.
+pub struct Room {
+    free: Arc<Semaphore>,
+    whole: u32,
+    unit: usize,
+}
+
+impl Room {
+    fn of(amount: usize, unit: usize) -> Room {
+        let whole = u32::try_from(amount / unit).unwrap_or(u32::MAX).max(1);
+        Room { free: Arc::new(Semaphore::new(usize::try_from(whole).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))), whole, unit }
+    }
+
+    /// In units; nothing is larger than the whole room, so that what is has it for itself.
+    fn units(&self, amount: usize) -> u32 {
+        u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.whole)
+    }
+
+    /// Takes so much, if it is free.
+    pub fn take(&self, amount: usize) -> Option<Taken> {
+        self.free.clone().try_acquire_many_owned(self.units(amount)).ok()
+    }
+
+    /// Takes so much as soon as it is free, in the order of asking.
+    pub async fn wait(&self, amount: usize) -> Option<Taken> {
+        // Never closed.
+        self.free.clone().acquire_many_owned(self.units(amount)).await.ok()
+    }
+
+    /// Takes more, so that it is so much in all; whether that was free.
+    pub fn grow(&self, taken: &mut Taken, amount: usize) -> bool {
+        let missing = usize::try_from(self.units(amount)).unwrap_or(usize::MAX).saturating_sub(taken.num_permits());
+        let more = u32::try_from(missing).ok().and_then(|missing| self.free.clone().try_acquire_many_owned(missing).ok());
+        more.map(|more| taken.merge(more)).is_some()
+    }
+
+    /// Gives back what is more than so much.
+    pub fn shrink(&self, taken: &mut Taken, amount: usize) {
+        let kept = usize::try_from(self.units(amount)).unwrap_or(usize::MAX);
+        drop(taken.split(taken.num_permits().saturating_sub(kept)));
+    }
+}
+
+/// All rooms of a process.
+pub struct Rooms {
+    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of what there is for bodies.
+    pub small_bodies: Room,
+    /// Bytes of larger bodies, and of what is made of them: the rest.
+    pub large_bodies: Room,
+    /// Bytes of large reads and of large answers on their way.
+    pub answers: Room,
+    /// Reads of the journal at once.
+    pub reads: Room,
+}
+
+impl Rooms {
+    /// As the settings say.
+    pub fn new(http: &HttpSettings) -> Rooms {
+        let large = http.large_bodies_bytes_max();
+        Rooms {
+            small_bodies: Room::of(http.bodies_bytes_max - large, UNIT_BYTES),
+            large_bodies: Room::of(large, UNIT_BYTES),
+            answers: Room::of(http.reads_bytes_max, UNIT_BYTES),
+            reads: Room::of(http.reads_max, 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_taken_grown_shrunk_and_given_back() {
+        let room = Room::of(10 * UNIT_BYTES, UNIT_BYTES);
+        let mut first = room.take(4 * UNIT_BYTES).expect("free");
+        assert!(room.take(7 * UNIT_BYTES).is_none());
+        assert!(room.grow(&mut first, 8 * UNIT_BYTES - 1) && first.num_permits() == 8);
+        assert!(room.grow(&mut first, UNIT_BYTES) && first.num_permits() == 8, "it has that already");
+        let second = room.take(2 * UNIT_BYTES).expect("free");
+        assert!(!room.grow(&mut first, 9 * UNIT_BYTES) && first.num_permits() == 8);
+        room.shrink(&mut first, UNIT_BYTES + 1);
+        assert_eq!((first.num_permits(), room.free.available_permits()), (2, 6));
+        drop((first, second));
+        let all = room.take(1 << 40).expect("alone");
+        assert_eq!((all.num_permits(), room.free.available_permits()), (10, 0));
+    }
+}

@@ -1,0 +1,165 @@
+//! Bodies of requests: each within its size and its time, all of them within their room.
+
+use super::problem::Problem;
+use crate::actors::room::{Room, SMALL_BODY_BYTES_MAX, Taken};
+use crate::actors::shared::Shared;
+use crate::engine::words::quoted;
+use actix_web::dev::Payload;
+use actix_web::http::header;
+use actix_web::{FromRequest, HttpRequest, web};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+
+/// What an entry of a parsed message takes, however short: key, value, a place in the list and one in the table; in bytes.
+const ENTRY_BYTES: usize = 192;
+
+/// A body to come.
+pub struct Incoming {
+    payload: Payload,
+    /// As its header says.
+    length: Option<usize>,
+    /// Where it is encoded: how.
+    encoding: Option<String>,
+}
+
+impl FromRequest for Incoming {
+    type Error = Problem;
+    type Future = std::future::Ready<Result<Self, Problem>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let headers = request.headers();
+        let encodings = headers.get_all(header::CONTENT_ENCODING).map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
+        let encoding = encodings.into_iter().find(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"));
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+        std::future::ready(Ok(Incoming { payload: payload.take(), length, encoding }))
+    }
+}
+
+impl Incoming {
+    /// Reads it whole.
+    pub(super) async fn read(self, shared: &Shared) -> Result<Body, Problem> {
+        if let Some(encoding) = self.encoding {
+            return Err(Problem::unsupported(format!(
+                "the body is encoded (Content-Encoding: {}), which is not read here: send it as it is, without that header",
+                quoted(&encoding)
+            )));
+        }
+        let limit = shared.settings.http.body_timeout;
+        match tokio::time::timeout(limit.0, self.collect(shared)).await {
+            Ok(body) => body,
+            Err(_) => Err(Problem::late(format!("the body was not whole within {limit} (setting http.body_timeout)"))),
+        }
+    }
+
+    async fn collect(mut self, shared: &Shared) -> Result<Body, Problem> {
+        let max = shared.settings.http.body_bytes_max;
+        let too_large = || Problem::too_large(format!("the body is larger than {max} bytes (setting http.body_bytes_max)"));
+        if self.length.is_some_and(|length| length > max) {
+            return Err(too_large());
+        }
+        // Room for all of it before any of it: bodies that come side by side would else stop one another half-way.
+        let mut taken = room(shared, self.length.unwrap_or_default()).take(self.length.unwrap_or_default()).ok_or_else(|| full(shared))?;
+        let mut bytes = BytesMut::with_capacity(self.length.unwrap_or_default());
+        while let Some(chunk) = self.payload.next().await {
+            let chunk = chunk.map_err(|error| Problem::malformed(format!("the body could not be read: {error}")))?;
+            let (before, length) = (bytes.len(), bytes.len() + chunk.len());
+            if length > max {
+                return Err(too_large());
+            }
+            if self.length.is_none() {
+                // A buffer that grows is there twice while it is moved.
+                taken = grown(shared, taken, before, length, 2 * length).ok_or_else(|| full(shared))?;
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(Body { bytes: bytes.freeze(), taken })
+    }
+}
+
+/// The room of a body that is so long.
+fn room(shared: &Shared, length: usize) -> &Room {
+    if length <= SMALL_BODY_BYTES_MAX { &shared.rooms.small_bodies } else { &shared.rooms.large_bodies }
+}
+
+/// Room of so many bytes for a body that has grown.
+fn grown(shared: &Shared, mut taken: Taken, before: usize, length: usize, bytes: usize) -> Option<Taken> {
+    let was_small = before <= SMALL_BODY_BYTES_MAX;
+    if was_small && length > SMALL_BODY_BYTES_MAX {
+        return room(shared, length).take(bytes);
+    }
+    room(shared, length).grow(&mut taken, bytes).then_some(taken)
+}
+
+fn full(shared: &Shared) -> Problem {
+    let max = shared.settings.http.bodies_bytes_max;
+    Problem::overloaded(format!("too many bytes of bodies at once: there is room for {max} (setting http.bodies_bytes_max)"))
+}
+
+/// A whole body, and the room that it takes.
+pub(super) struct Body {
+    bytes: Bytes,
+    taken: Taken,
+}
+
+impl Body {
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// What `parse` makes of it, and the body again, whose room is to be kept until the call is answered. A large one is parsed
+    /// off the threads that answer.
+    pub(super) async fn parsed<T: Send + 'static>(
+        mut self,
+        shared: &web::Data<Shared>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<(T, Body), Problem> {
+        if self.bytes.len() <= SMALL_BODY_BYTES_MAX {
+            return Ok((parse(&self.bytes)?, self));
+        }
+        let shared = shared.clone();
+        let parsed = web::block(move || {
+            let needed = self.bytes.len().max(entries_at_most(&self.bytes) * ENTRY_BYTES);
+            if !room(&shared, self.bytes.len()).grow(&mut self.taken, needed) {
+                return Err(full(&shared));
+            }
+            Ok((parse(&self.bytes)?, self))
+        });
+        parsed.await.map_err(|_| Problem::broken("the parsing was cancelled".to_owned()))?
+    }
+}
+
+/// No fewer than the entries of the object that this is the text of.
+fn entries_at_most(text: &[u8]) -> usize {
+    let (mut entries, mut depth, mut in_string, mut escaped) = (1, 0_usize, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth <= 1 => entries += 1,
+            _ => {}
+        }
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_counted_and_what_lies_deeper_is_not() {
+        for (text, entries) in [
+            ("", 1),
+            (r#"{"a":1}"#, 1),
+            (r#"{"a":1,"b":[1,2,3],"c":{"d":1,"e":2}}"#, 3),
+            (r#"{"a,b":",\",\\","c":"["}"#, 2),
+            (r#"{"a":[[1,2],[3,4]],"b":"]"}"#, 2),
+        ] {
+            assert_eq!(entries_at_most(text.as_bytes()), entries, "{text}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Reads of the journal: so many at once, and what they and their answers hold within a room. A read waits for its turn a moment,
+//! then it is answered 503. Room is waited for before a place: who has a place never waits, so the line moves.
+
+use super::jobs::unknown_job;
+use super::problem::Problem;
+use crate::actors::room::{Room, Taken};
+use crate::actors::shared::Shared;
+use crate::engine::JobId;
+use crate::journal::JournalError;
+use crate::journal::read::{Found, Reader};
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::{HttpResponse, web};
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Jobs whose entries are no larger than this are read without a reservation: the limit on reads at once bounds them; in bytes.
+const SMALL_JOB_BYTES_MAX: usize = 256 * 1024;
+
+/// What a job takes while it is rebuilt, by the bytes of its entries: their text, what is parsed, and the job.
+const REBUILT_FACTOR: usize = 3;
+
+/// What a job and the answer that shows it take: an answer tells each message once or twice more.
+const SHOWN_FACTOR: usize = 2 * REBUILT_FACTOR;
+
+/// An answer is built, kept and sent in pieces of this size, in bytes; one piece is not counted.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Reads something that is small.
+pub(super) async fn read<T: Send + 'static>(
+    shared: &web::Data<Shared>,
+    query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
+) -> Result<T, Problem> {
+    placed(shared, move |reader| Ok(query(reader)?)).await
+}
+
+/// Answers with what `query` writes, which is about so many bytes, all in all.
+pub(super) async fn answer(
+    shared: &web::Data<Shared>,
+    bytes: usize,
+    query: impl FnOnce(&Reader, &mut Written) -> Result<(), Problem> + Send + 'static,
+) -> Result<HttpResponse, Problem> {
+    let taken = waited(shared, &shared.rooms.answers, bytes).await?;
+    let mut written = Written::new(shared, taken, 0);
+    let written = placed(shared, move |reader| query(reader, &mut written).map(|()| written));
+    Ok(written.await?.into_response())
+}
+
+/// What `view` makes of the job with this id. The room it takes is the caller's, as long as there is something of the job.
+pub(super) async fn job<T: Send + 'static>(
+    shared: &web::Data<Shared>,
+    id: JobId,
+    view: impl FnOnce(Found, &mut Written) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, Written), Problem> {
+    let none = shared.rooms.answers.take(0).ok_or_else(|| full(shared))?;
+    let mut written = Written::new(shared, none, 0);
+    let looked = placed(shared, move |reader| match reader.job_bytes(id)? {
+        None => Err(unknown_job(id)),
+        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
+        Some(_) => Ok(Looked::Seen(view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written)),
+    });
+    let (bytes, view) = match looked.await? {
+        Looked::Seen(seen, written) => return Ok((seen, written)),
+        Looked::Large(bytes, view) => (bytes, view),
+    };
+    let taken = waited(shared, &shared.rooms.answers, SHOWN_FACTOR * bytes).await?;
+    let mut written = Written::new(shared, taken, REBUILT_FACTOR * bytes);
+    placed(shared, move |reader| Ok((view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written))).await
+}
+
+enum Looked<T, V> {
+    Seen(T, Written),
+    /// It is larger than what is read without a reservation.
+    Large(usize, V),
+}
+
+/// Takes room as soon as there is some, which is waited for a moment.
+async fn waited(shared: &Shared, room: &Room, amount: usize) -> Result<Taken, Problem> {
+    match tokio::time::timeout(shared.settings.http.reads_wait.0, room.wait(amount)).await {
+        Ok(Some(taken)) => Ok(taken),
+        Ok(None) | Err(_) => Err(full(shared)),
+    }
+}
+
+fn full(shared: &Shared) -> Problem {
+    let http = &shared.settings.http;
+    Problem::overloaded(format!(
+        "too many reads at once: there is a place for {} (setting http.reads_max) and room for {} bytes (setting http.reads_bytes_max)",
+        http.reads_max, http.reads_bytes_max
+    ))
+}
+
+async fn placed<T: Send + 'static>(
+    shared: &web::Data<Shared>,
+    query: impl FnOnce(&Reader) -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let place = waited(shared, &shared.rooms.reads, 1).await?;
+    let reader = shared.reader.clone();
+    let result = web::block(move || {
+        // Kept here: a read goes on when its client has gone.
+        let _place = place;
+        query(&reader)
+    });
+    result.await.map_err(|_| Problem::broken("the read was cancelled".to_owned()))?
+}
+
+/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none. It has begun: each piece waits
+/// for its turn, however long.
+pub(super) fn pieces<S: Send + 'static>(
+    shared: &web::Data<Shared>,
+    state: S,
+    next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
+) -> impl Stream<Item = Result<Bytes, actix_web::Error>> + use<S> {
+    let shared = shared.clone();
+    stream::unfold(Some(state), move |state| {
+        let shared = shared.clone();
+        async move {
+            let mut state = state?;
+            let place = shared.rooms.reads.wait(1).await?;
+            let step = web::block(move || {
+                let piece = next(&mut state);
+                drop(place);
+                (state, piece)
+            });
+            match step.await {
+                Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
+                // The answer has begun: breaking the connection is the only way to say that it is not whole.
+                Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
+                Ok((_, Ok(None))) | Err(_) => None,
+            }
+        }
+    })
+}
+
+/// An answer in JSON as it is written, piece by piece, and the room that is taken for it.
+pub(super) struct Written {
+    shared: web::Data<Shared>,
+    taken: Taken,
+    /// Bytes that are held besides it.
+    besides: usize,
+    pieces: VecDeque<Bytes>,
+    last: Vec<u8>,
+    length: usize,
+}
+
+impl Written {
+    fn new(shared: &web::Data<Shared>, taken: Taken, besides: usize) -> Written {
+        Written { shared: shared.clone(), taken, besides, pieces: VecDeque::new(), last: Vec::new(), length: 0 }
+    }
+
+    /// Writes a value as JSON.
+    pub(super) fn json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
+        serde_json::to_writer(&mut *self, value).map_err(|error| {
+            let has_no_room = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
+            if has_no_room { full(&self.shared) } else { Problem::broken(error.to_string()) }
+        })
+    }
+
+    fn cut(&mut self) {
+        if !self.last.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.last).into());
+        }
+    }
+
+    pub(super) fn into_response(mut self) -> HttpResponse {
+        let mut answer = HttpResponse::Ok();
+        answer.content_type(mime::APPLICATION_JSON);
+        if self.pieces.is_empty() {
+            return answer.body(self.last);
+        }
+        self.cut();
+        self.shared.rooms.answers.shrink(&mut self.taken, self.length);
+        answer.body(BoxBody::new(Sending::new(self)))
+    }
+}
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.last.len() >= PIECE_BYTES {
+            if !self.shared.rooms.answers.grow(&mut self.taken, self.besides + self.length + PIECE_BYTES) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            self.cut();
+        }
+        if self.last.capacity() == 0 && self.length > 0 {
+            self.last.reserve_exact(PIECE_BYTES);
+        }
+        let some = &bytes[..bytes.len().min(PIECE_BYTES - self.last.len())];
+        self.last.extend_from_slice(some);
+        self.length += some.len();
+        Ok(some.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A large answer on its way: what is sent is freed, and what a client leaves lying is, too, when the time for it is over.
+struct Sending {
+    length: u64,
+    left: Rc<RefCell<Option<Written>>>,
+    timer: actix_rt::task::JoinHandle<()>,
+}
+
+impl Sending {
+    fn new(written: Written) -> Sending {
+        let time = written.shared.settings.http.answer_timeout.0;
+        let length = u64::try_from(written.length).unwrap_or(u64::MAX);
+        let left = Rc::new(RefCell::new(Some(written)));
+        let held = Rc::downgrade(&left);
+        let timer = actix_rt::spawn(async move {
+            tokio::time::sleep(time).await;
+            if let Some(left) = held.upgrade() {
+                left.take();
+            }
+        });
+        Sending { length, left, timer }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.timer.abort();
+    }
+}
+
+/// The client did not take its answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer was not taken in time (setting http.answer_timeout)")]
+struct NotTaken;
+
+impl MessageBody for Sending {
+    type Error = NotTaken;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.length)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, NotTaken>>> {
+        let mut left = self.left.borrow_mut();
+        let Some(written) = left.as_mut() else { return Poll::Ready(Some(Err(NotTaken))) };
+        let piece = written.pieces.pop_front();
+        if let Some(piece) = &piece {
+            written.length -= piece.len();
+            written.shared.rooms.answers.shrink(&mut written.taken, written.length);
+        }
+        Poll::Ready(piece.map(Ok))
+    }
+}

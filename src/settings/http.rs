@@ -1,0 +1,103 @@
+//! Settings of the HTTP API.
+
+use super::{Secret, Span};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// Section `http`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct HttpSettings {
+    #[serde(deserialize_with = "super::address_to_listen_on")]
+    pub listen: SocketAddr,
+    pub token: Secret,
+    pub insecure: bool,
+    pub hosts: Vec<String>,
+    pub body_bytes_max: usize,
+    pub bodies_bytes_max: usize,
+    pub body_timeout: Span,
+    pub reads_max: usize,
+    pub reads_bytes_max: usize,
+    pub reads_wait: Span,
+    pub answer_timeout: Span,
+    pub connections_max: usize,
+    pub header_timeout: Span,
+    pub keep_alive: Span,
+    pub event_streams_max: usize,
+    pub event_heartbeat: Span,
+}
+
+impl HttpSettings {
+    /// How many of `bodies_bytes_max` are for large bodies: three quarters, so that large ones leave room for small ones.
+    pub fn large_bodies_bytes_max(&self) -> usize {
+        self.bodies_bytes_max - self.bodies_bytes_max / 4
+    }
+
+    /// What is wrong with them, or how they contradict one another.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
+            return Err(format!("http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"));
+        }
+        let large = self.large_bodies_bytes_max();
+        if self.body_bytes_max > large {
+            return Err(format!(
+                "http.body_bytes_max is {}, and of the {} bytes of http.bodies_bytes_max {large} are for large bodies: raise that, or lower this",
+                self.body_bytes_max, self.bodies_bytes_max
+            ));
+        }
+        let numbers = [
+            ("reads_max", self.reads_max),
+            ("reads_bytes_max", self.reads_bytes_max),
+            ("bodies_bytes_max", self.bodies_bytes_max),
+            ("connections_max", self.connections_max),
+        ];
+        let spans = [("body_timeout", self.body_timeout), ("answer_timeout", self.answer_timeout), ("header_timeout", self.header_timeout)];
+        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(format!("http.{name} is 0, expected at least 1"));
+        }
+        match spans.iter().find(|(_, span)| span.0.is_zero()) {
+            Some((name, _)) => Err(format!("http.{name} is 0s, expected some time, such as 30s")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether it can stand in the header `Host`: a name or an address, with or without a port.
+fn is_host(text: &str) -> bool {
+    text.parse::<ureq::http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn defaults() -> HttpSettings {
+        Settings::defaults().expect("defaults").http
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        let mut http = defaults();
+        http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"].map(str::to_owned).into();
+        assert_eq!(http.validate(), Ok(()));
+        for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
+            http.hosts = vec![wrong.to_owned()];
+            assert!(http.validate().is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn one_body_has_room_and_no_limit_is_nothing() {
+        let wrong = |change: fn(&mut HttpSettings)| {
+            let mut http = defaults();
+            change(&mut http);
+            http.validate().expect_err("wrong")
+        };
+        let too_large = wrong(|http| http.body_bytes_max = http.bodies_bytes_max);
+        assert!(too_large.contains("http.body_bytes_max") && too_large.contains("http.bodies_bytes_max"), "{too_large}");
+        assert!(wrong(|http| http.reads_max = 0).contains("http.reads_max"));
+        assert!(wrong(|http| http.body_timeout = Span(std::time::Duration::ZERO)).contains("http.body_timeout"));
+    }
+}
