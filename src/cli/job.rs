@@ -130,10 +130,12 @@ fn first_children(client: &Client, id: JobId, has_failed: bool, out: &mut dyn Wr
         return Ok(());
     }
     writeln!(out, "\n{}", rows(&page.children))?;
-    if page.next.is_some() || has_failed {
-        let failed = if has_failed { " --failed" } else { "" };
-        let all = if has_failed { ", and without --failed all" } else { "" };
-        writeln!(out, "… workflow-manager job {id} --children{failed} shows more{all}")?;
+    let all = format!("workflow-manager job {id} --children");
+    match (has_failed, page.next) {
+        (true, Some(_)) => writeln!(out, "… only the first that failed are shown; {all} --failed shows more, {all} all")?,
+        (true, None) => writeln!(out, "… only those that failed are shown; {all} shows all")?,
+        (false, Some(_)) => writeln!(out, "… only the first are shown; {all} shows more")?,
+        (false, None) => {}
     }
     Ok(())
 }

@@ -144,7 +144,8 @@ fn job_shows_message_result_progress_parent_and_child_jobs() {
     fail(&daemon, children[7], "work", "no such thing");
     eventually("the failure is shown", || {
         let text = shown(&daemon, &["job", &text_id]);
-        let is_shown = text.contains(&children[7].to_string()) && text.contains("no such thing") && text.contains("--children --failed");
+        let is_shown =
+            text.contains(&children[7].to_string()) && text.contains("no such thing") && text.contains("… only those that failed are shown; ");
         when(is_shown && !text.contains(&first), text)
     });
     children[..7].iter().for_each(|child| complete(&daemon, *child, "work", &json!({ "item": 1 })));
