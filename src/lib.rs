@@ -7,7 +7,7 @@
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 4 | `main.rs`, [`cli`] | arguments → settings → supervisor → exit code; the client commands |
-//! | 3 | [`api`] | HTTP: routes, authorisation, problems, jobs, health and metrics |
+//! | 3 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
 //! | 2 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 2 | [`actors`] | the shell: supervisor, router, job, journal, bus; the outbox through which effects leave; events, their announcer, streams and webhook |
 //! | 1 | [`load`], [`settings`], [`times`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; times as text; metrics and logs; SQLite; transports |

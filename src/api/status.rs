@@ -1,8 +1,9 @@
 //! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
 
-use super::jobs::{pieces, read, with_jobs};
+use super::jobs::with_jobs;
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::{pieces, read};
 use crate::actors::shared::Shared;
 use crate::engine::id::InvalidJobId;
 use crate::engine::words::{did_you_mean, escaped, quoted};

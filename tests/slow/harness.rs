@@ -155,11 +155,6 @@ impl Daemon {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Where its API listens, for bare sockets.
-    pub(crate) fn address(&self) -> (&'static str, u16) {
-        ("127.0.0.1", self.port)
-    }
-
     /// Of its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)

@@ -21,7 +21,7 @@ struct Client(TcpStream);
 
 impl Client {
     fn connect(daemon: &Daemon) -> Client {
-        let stream = TcpStream::connect(daemon.address()).unwrap();
+        let stream = TcpStream::connect(daemon.url().trim_start_matches("http://")).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Client(stream)
