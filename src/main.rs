@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use std::fs::DirBuilder;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use workflow_manager::actors::shared::Shared;
@@ -71,7 +74,7 @@ fn failed(error: &str, code: ExitCode) -> ExitCode {
 
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     log::begin()?;
-    let settings = Settings::load(arguments.config.as_deref(), &arguments.overrides())?;
+    let mut settings = Settings::load(arguments.config.as_deref(), &arguments.overrides())?;
     if arguments.print_settings {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -89,6 +92,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
             "no broker is set: the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
+    let _throwaway = if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
@@ -98,6 +102,30 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
 async fn tell_when_ready(shared: Arc<Shared>) {
     shared.health.ready().await;
     tracing::info!("ready");
+}
+
+/// A journal that goes with the process: a file in a directory of its own, since its readers open it by its name.
+struct Throwaway(PathBuf);
+
+impl Throwaway {
+    fn begin(settings: &mut Settings) -> Result<Throwaway> {
+        let directory = std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&directory).with_context(|| format!("cannot make {} for the journal", directory.display()))?;
+        settings.journal.file = directory.join("journal.db");
+        tracing::warn!(
+            journal = %settings.journal.file.display(),
+            "--db :memory: keeps nothing: the journal is removed when the manager ends, and all jobs with it; for jobs that outlive it name a file"
+        );
+        Ok(Throwaway(directory))
+    }
+}
+
+impl Drop for Throwaway {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(directory = %self.0.display(), %error, "the journal could not be removed");
+        }
+    }
 }
 
 /// Whether any step goes to a queue other than those that ask for jobs of these workflows.

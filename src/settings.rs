@@ -2,6 +2,7 @@
 //! secrets are masked wherever settings are shown.
 
 mod http;
+mod spelling;
 
 use crate::engine::Millis;
 pub use http::HttpSettings;
@@ -203,7 +204,7 @@ impl<'de> Deserialize<'de> for LogFormat {
 
 fn address_to_listen_on<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is none, expected an IP address and port, such as 127.0.0.1:8088")))
+    spelling::listen(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is none, expected {}", spelling::LISTEN_EXPECTED)))
 }
 
 /// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
@@ -338,7 +339,13 @@ impl Settings {
         if let Some(file) = file {
             builder = builder.add_source(config::File::from(file).format(config::FileFormat::Yaml).required(true));
             // Looked at by itself, so that an error names its place.
-            unusable(&file.display().to_string(), builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
+            let place = file.display().to_string();
+            let read = unusable(&place, builder.clone().build().and_then(config::Config::try_deserialize::<Settings>));
+            if read.is_err() && spelling::is_workflow_file(file) {
+                let reason = format!("this is a workflow file, and --config names a file of settings; did you mean --workflows {place}?");
+                return Err(SettingsError::Unusable { place, reason });
+            }
+            read?;
         }
         if let Ok(server) = std::env::var("AMQP_SERVER") {
             builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
@@ -358,6 +365,11 @@ impl Settings {
         settings.validated()
     }
 
+    /// The journal's file is no file: what is in it ends with the process.
+    pub fn keeps_nothing(&self) -> bool {
+        self.journal.file.as_os_str() == ":memory:"
+    }
+
     /// The defaults alone.
     pub fn defaults() -> Result<Settings, SettingsError> {
         let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
@@ -373,6 +385,7 @@ impl Settings {
             ));
         }
         self.http.validate().map_err(SettingsError::Refused)?;
+        spelling::check_journal(&self.journal.file).map_err(SettingsError::Refused)?;
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return refuse(format!("amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
         }

@@ -9,14 +9,14 @@ use super::{Mail, Owner, clock};
 use crate::engine::{Definition, JobId, Millis};
 use crate::faults;
 use crate::journal::retention::{Deleted, Open};
-use crate::journal::{JobNumber, JournalError, NoticeNumber, Record, Remedy, Store};
+use crate::journal::{JobNumber, JournalError, Loss, NoticeNumber, Record, Remedy, Store};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Owns the journal's writing end.
@@ -84,7 +84,12 @@ enum Flush {
     Due,
     /// When there may be room on the disk again.
     WaitingForRoom,
+    /// Never again: the journal's file is lost.
+    Lost,
 }
+
+/// How often the journal's files are looked at while nothing is committed.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
 /// Jobs rebuilt before other mail has its turn.
 const REBUILT_AT_ONCE: usize = 1_000;
@@ -103,7 +108,10 @@ impl JournalActor {
 
     fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
         match input {
-            JournalInput::Append(append) => {
+            JournalInput::Append(mut append) => {
+                if self.flush == Flush::Lost {
+                    refuse(&mut append, &self.shared);
+                }
                 let urgent = append.urgent;
                 self.waiting.push(Waiting { append, since: clock::instant() });
                 self.schedule(urgent, ctx);
@@ -120,7 +128,10 @@ impl JournalActor {
                 self.delete_retained(ctx);
             }
             JournalInput::Delete(number, answer) => {
-                self.commit(ctx);
+                let is_behind = !self.commit(ctx);
+                if is_behind && self.flush == Flush::Lost {
+                    return Outgoing::Answer(answer, refusal(&self.shared)).release(&self.shared);
+                }
                 let outcome = match self.store.delete(&[number]) {
                     Ok(deleted) if deleted.left > 0 => {
                         Answer::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned())
@@ -131,11 +142,15 @@ impl JournalActor {
                     }
                     Err(error) => match error.remedy() {
                         Remedy::WaitForRoom => Answer::Overloaded(error.to_string()),
-                        Remedy::Exit => return self.broken(&error),
+                        Remedy::Exit => {
+                            self.broken(&error);
+                            refusal(&self.shared)
+                        }
                     },
                 };
                 Outgoing::Answer(answer, outcome).release(&self.shared);
             }
+            JournalInput::Forget(_) if self.flush == Flush::Lost => {}
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
                 Ok(()) => {}
                 Err(error) if error.remedy() == Remedy::WaitForRoom => {
@@ -213,12 +228,15 @@ impl JournalActor {
                     }
                 });
             }
-            (Flush::Lagging, false) | (Flush::Due | Flush::WaitingForRoom, _) => {}
+            (Flush::Lagging, false) | (Flush::Due | Flush::WaitingForRoom | Flush::Lost, _) => {}
         }
     }
 
-    /// Commits what waits, then releases its effects; false while the disk is full.
+    /// Commits what waits, then releases its effects; false while the disk is full, and when the journal is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
+        if !self.look() {
+            return false;
+        }
         self.flush = Flush::NotDue;
         if self.waiting.is_empty() {
             return true;
@@ -236,6 +254,10 @@ impl JournalActor {
                 return false;
             }
         };
+        // What went into a file that is gone was not committed.
+        if !self.look() {
+            return false;
+        }
         faults::observe("journal::committed", || -> Vec<JobNumber> {
             let decided = self.waiting.iter().map(|waiting| &waiting.append.record).filter(|record| !record.entries.is_empty());
             decided.map(|record| record.job).collect()
@@ -281,13 +303,46 @@ impl JournalActor {
         }
     }
 
-    fn broken(&self, error: &JournalError) {
+    /// Comes back only where the reason is that the journal is lost.
+    fn broken(&mut self, error: &JournalError) {
+        if !self.look() {
+            return;
+        }
         // Not in order: nothing may be written or acknowledged after this. The next start recovers.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
         end_at_once();
     }
 
+    /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or sent any more, until the next
+    /// start: what is decided is held as while the disk is full, and whoever waits for an answer is told.
+    fn look(&mut self) -> bool {
+        if self.flush == Flush::Lost {
+            return false;
+        }
+        match self.store.look() {
+            Ok(()) => true,
+            Err(loss) => {
+                self.lose(&loss);
+                false
+            }
+        }
+    }
+
+    fn lose(&mut self, loss: &Loss) {
+        self.flush = Flush::Lost;
+        let shared = &self.shared;
+        shared.metrics.journal_failures.with_label_values(&["lost"]).inc();
+        let what = shared.health.lose_journal(loss);
+        tracing::error!(waiting = self.waiting.len(), "{what}");
+        // What is read now may be the file of somebody else.
+        shared.reader.close(what, Duration::ZERO);
+        self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.shared));
+    }
+
     fn delete_retained(&mut self, ctx: &mut Context<Self>) {
+        if !self.look() {
+            return;
+        }
         let kept = Millis(u64::try_from(self.shared.settings.journal.retention.0.as_millis()).unwrap_or(u64::MAX));
         match self.store.delete_ended(clock::now(), kept, RETENTION_BATCH) {
             Ok(deleted) => {
@@ -312,6 +367,20 @@ impl JournalActor {
     }
 }
 
+/// Answers whoever waits for a commit that will not come; all else is held.
+fn refuse(append: &mut Append, shared: &Shared) {
+    for outgoing in append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..))) {
+        if let Outgoing::Answer(to, _) = outgoing {
+            Outgoing::Answer(to, refusal(shared)).release(shared);
+        }
+    }
+}
+
+/// What a client is told once the journal is lost.
+fn refusal(shared: &Shared) -> Answer {
+    Answer::Overloaded(shared.health.lost_journal().unwrap_or_default().to_owned())
+}
+
 struct Now;
 impl actix::Message for Now {
     type Result = ();
@@ -329,6 +398,12 @@ impl actix::Message for Retain {
 
 impl Actor for JournalActor {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(LOOKED_AT_EVERY, |actor, _| {
+            actor.look();
+        });
+    }
 }
 
 impl Owner for JournalActor {

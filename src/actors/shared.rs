@@ -11,7 +11,7 @@ use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
 use crate::bus::BusState;
 use crate::engine::{Definition, Job, Limits, Timestamp};
-use crate::journal::{JobNumber, Reader};
+use crate::journal::{JobNumber, Loss, Reader};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 use actix::ArbiterHandle;
@@ -182,6 +182,8 @@ impl Throttle {
 pub struct Health {
     /// The journal waits for room on the disk.
     pub journal_full: AtomicBool,
+    /// What has happened to the journal's files, if anything has.
+    journal_lost: OnceLock<String>,
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<String, Link>>,
@@ -237,10 +239,11 @@ impl Health {
 
     /// Each check by name: whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let full = self.journal_full.load(Ordering::Relaxed);
+        let full = self.journal_full.load(Ordering::Relaxed).then_some("no room on the disk: nothing is accepted until there is");
+        let bad = self.lost_journal().or(full);
         let stopping = self.stopping.load(Ordering::Relaxed);
         let mut checks = vec![
-            ("journal".to_owned(), !full, if full { "no room on the disk: nothing is accepted until there is" } else { "ok" }.to_owned()),
+            ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
         for (vhost, Link { state, .. }) in self.buses.read().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -257,6 +260,21 @@ impl Health {
 
     /// Whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
-        !self.journal_full.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed)
+        !self.journal_full.load(Ordering::Relaxed) && self.lost_journal().is_none() && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The journal is lost, until the end of the process; gives the sentence that says so.
+    pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
+        self.journal_lost.get_or_init(|| {
+            format!(
+                "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What was accepted may be only in the files that this \
+                 process has open: before you stop it see \"A journal that is lost\" in docs/operations.md"
+            )
+        })
+    }
+
+    /// Why there is no journal any more, if so.
+    pub fn lost_journal(&self) -> Option<&str> {
+        self.journal_lost.get().map(String::as_str)
     }
 }

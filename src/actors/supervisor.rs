@@ -230,7 +230,7 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     }
     let next_number = store.next_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
-    let reader = Reader::new(&settings.journal.file);
+    let reader = Reader::new(store.path());
     let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
     let (arbiters, gates) = wire(&shared, store, &recovered, threads, transport)?;
     for recovered in recovered {
@@ -405,8 +405,15 @@ impl Manager {
     pub async fn stop(self) {
         self.shared.health.stopping.store(true, Ordering::Relaxed);
         let grace = self.shared.settings.shutdown.grace.0;
+        let begun = super::clock::instant();
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
             tracing::warn!(grace_ms = Millis::of(grace).0, "not all was finished within shutdown.grace: the next start takes it up");
+        }
+        // Before the journal, which is whole in its main file only when nobody reads the -wal.
+        let (reader, patience) = (self.shared.reader.clone(), grace.saturating_sub(begun.elapsed()));
+        let closed = actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
+        if !closed.await.unwrap_or(false) {
+            tracing::warn!("a read of the journal did not end within shutdown.grace");
         }
         let arbiters = self.arbiters;
         for arbiter in &arbiters {

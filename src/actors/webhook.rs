@@ -177,6 +177,7 @@ impl Webhook {
                     desk.is_reading = false;
                     match read {
                         Ok(page) => desk.take_page(page),
+                        Err(JournalError::Closed { .. }) => return,
                         Err(error) => self.broken(shared, &error),
                     }
                     self.wake.notify_all();
@@ -188,6 +189,10 @@ impl Webhook {
                     match read {
                         Ok(Some(notice)) => desk = self.deliver(desk, shared, agent, Delivery { number, notice, failed }),
                         Ok(None) => desk.in_flight -= 1,
+                        Err(JournalError::Closed { .. }) => {
+                            desk.in_flight -= 1;
+                            return;
+                        }
                         Err(error) => {
                             desk.in_flight -= 1;
                             self.broken(shared, &error);

@@ -1,5 +1,6 @@
 //! Errors of the API: problem details (RFC 9457).
 
+use crate::journal::JournalError;
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 use std::fmt;
@@ -129,8 +130,11 @@ impl Responder for Problem {
     }
 }
 
-impl From<crate::journal::JournalError> for Problem {
-    fn from(error: crate::journal::JournalError) -> Self {
+impl From<JournalError> for Problem {
+    fn from(error: JournalError) -> Self {
+        if let JournalError::Closed { why, .. } = &error {
+            return Problem::overloaded(why.to_string());
+        }
         tracing::error!(%error, "a read of the journal failed");
         Problem::broken(error.to_string())
     }

@@ -3,20 +3,20 @@
 use super::check_json::print_json;
 use crate::engine::words::{escaped, escaped_lines};
 use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
-use crate::load::{LoadErrors, Loaded, Problem, load_files};
+use crate::load::{LoadErrors, Loaded, Problem, load_files_or_input};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Validates `files` and prints the outcome to `out`: the workflows, or every error. Whether they are valid.
+/// Validates `files`, of which `-` is standard input, and prints the outcome to `out`: the workflows, or every error. Whether they are valid.
 ///
 /// # Errors
 ///
 /// What writing to `out` gives.
 pub fn check(files: &[PathBuf], json: bool, out: &mut dyn Write) -> io::Result<bool> {
-    let loaded = load_files(files).map(with_advice);
+    let loaded = load_files_or_input(files).map(with_advice);
     if json {
         print_json(&loaded, out)?;
     } else {

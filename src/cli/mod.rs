@@ -39,7 +39,7 @@ pub enum Command {
     Serve(ServeArguments),
     /// Validate workflow files: print the graph, queues and singulars, or every error
     Check {
-        /// Workflow files
+        /// Workflow files; - is standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Print JSON
@@ -157,13 +157,13 @@ pub struct ServeArguments {
     /// The broker, amqp://user:password@host:port/vhost; without one the embedded bus is used [setting amqp.server, AMQP_SERVER]
     #[arg(long, value_name = "URL")]
     pub amqp_server: Option<String>,
-    /// The journal [setting journal.file]
+    /// The journal, a file; :memory: keeps nothing beyond the end [setting journal.file]
     #[arg(long, value_name = "FILE")]
     pub db: Option<PathBuf>,
-    /// Where the API listens [setting http.listen]
+    /// Where the API listens; PORT: on loopback, :PORT: on all interfaces [setting http.listen]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// A settings file, YAML
+    /// A settings file, YAML (workflow files go with --workflows)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Listen beyond loopback without a token

@@ -7,6 +7,7 @@
 
 pub mod children;
 mod notices;
+mod place;
 pub mod read;
 pub mod recover;
 pub mod retention;
@@ -14,13 +15,14 @@ mod schema;
 pub mod search;
 mod status;
 pub mod status_query;
+mod watch;
 
 use crate::engine::{Definition, Entry, JobId, JobState, Millis, Origin, StepIndex, Timestamp};
 use crate::faults;
+use place::{Lock, NotTaken};
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub use read::Reader;
 pub use recover::Recovered;
 pub use status::INDEXED_COLUMNS_MAX;
 use status::{Changes, Failed, Relations};
+pub use watch::Loss;
+use watch::Watch;
 
 /// A job's number in this journal: rising in the order of creation, a parent's below its children's.
 pub type JobNumber = i64;
@@ -67,18 +71,61 @@ pub struct Created {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process has the file.
-    #[error("the journal {file} is in use by another process (lock {file}.lock): stop that one, or give this one a journal of its own with --db")]
+    #[error("the journal {file} is in use by another process (lock {lock}): stop that one, or give this one a journal of its own with --db")]
     InUse {
         /// The journal's file.
         file: String,
+        /// The lock's file, beside the real one.
+        lock: String,
     },
     /// The lock file cannot be used.
-    #[error("cannot lock the journal with {file}.lock: {error}")]
+    #[error("cannot lock the journal with {lock}: {error}")]
     Lock {
+        /// The lock's file.
+        lock: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// There is no such place, or it may not be used.
+    #[error("cannot open the journal {file}: {error}. Its directory must be there, and writable for this user")]
+    Unreachable {
         /// The journal's file.
         file: String,
         /// Why.
         error: std::io::Error,
+    },
+    /// A directory, a device, or another thing that holds no data.
+    #[error("cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet")]
+    NoFile {
+        /// The journal's file.
+        file: String,
+    },
+    /// The file has several names: each would have a lock and a `-wal` of its own.
+    #[error(
+        "the journal {file} has {names} names (hard links), and under each of them SQLite looks for the newest commits in another place. \
+         Find them with: find DIRECTORY -xdev -samefile {file}; keep the one that has a -wal beside it, and remove the others"
+    )]
+    Linked {
+        /// The journal's file.
+        file: String,
+        /// How many it has.
+        names: u64,
+    },
+    /// It is read no more: the manager stops, or has lost it.
+    #[error("the journal {file} is closed: {why}")]
+    Closed {
+        /// The journal's file.
+        file: String,
+        /// Why.
+        why: Arc<str>,
+    },
+    /// Something was done to its files while it was opened.
+    #[error("the journal {file} changed while it was opened: {loss}")]
+    Lost {
+        /// The journal's file.
+        file: String,
+        /// What.
+        loss: Loss,
     },
     /// A row's checksum, or its content, is wrong.
     #[error(
@@ -165,6 +212,7 @@ pub struct Options {
 pub struct Store {
     connection: Connection,
     file: Arc<str>,
+    path: PathBuf,
     /// Definitions that are in the file, by content hash.
     definitions: HashMap<[u8; 32], i64>,
     /// The one looked up last: mostly the next one too, and its hash need not be made again.
@@ -172,24 +220,59 @@ pub struct Store {
     relations: Relations,
     /// How long each definition, by its number, has its jobs kept.
     retentions: BTreeMap<i64, Option<Millis>>,
-    _lock: File,
+    /// Dropped behind the connection, as what it holds open must be.
+    watch: Watch,
+    lock: Lock,
+    is_lost: bool,
 }
 
 impl Store {
     /// Opens or creates the journal: takes the lock, verifies, migrates.
     pub fn open(options: &Options) -> Result<Store, JournalError> {
         let file: Arc<str> = options.file.to_string_lossy().into();
-        let lock = lock(&options.file, &file)?;
-        let connection = schema::open(options, &file)?;
+        let unreachable = |error| JournalError::Unreachable { file: file.to_string(), error };
+        let path = place::real(&options.file).map_err(unreachable)?;
+        place::check(&path, &file)?;
+        let lock = lock(&path, &file)?;
+        let connection = match schema::open(&path, options, &file) {
+            Ok(connection) => connection,
+            Err(error) => {
+                lock.give_up();
+                return Err(error);
+            }
+        };
+        let mut watch = Watch::begin(&path).map_err(unreachable)?;
+        watch.look().map_err(|loss| JournalError::Lost { file: file.to_string(), loss })?;
         Ok(Store {
             connection,
             file,
+            path,
             definitions: HashMap::new(),
             latest: None,
             relations: Relations::default(),
             retentions: BTreeMap::new(),
-            _lock: lock,
+            watch,
+            lock,
+            is_lost: false,
         })
+    }
+
+    /// The real file, without symbolic links: readers must not follow another.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the files are still those that were opened. Once they are not, what is committed is gone with the process, and
+    /// nothing is written to them any more when this is dropped.
+    pub fn look(&mut self) -> Result<(), Loss> {
+        let held = |lock: &mut Lock| match lock.hold() {
+            Err(NotTaken::InUse) => Err(Loss::Locked(lock.path().display().to_string())),
+            // As it was; the next look tries again.
+            Err(NotTaken::Failed(_)) | Ok(()) => Ok(()),
+        };
+        let found = self.watch.look().and_then(|()| held(&mut self.lock));
+        self.is_lost |= found.is_err();
+        found
     }
 
     /// The journal's file.
@@ -370,14 +453,37 @@ fn definition_number(connection: &Connection, known: &mut HashMap<[u8; 32], i64>
     Ok(number)
 }
 
-fn lock(path: &Path, file: &str) -> Result<File, JournalError> {
-    let failed = |error| JournalError::Lock { file: file.to_owned(), error };
-    let lock_path = PathBuf::from(format!("{}.lock", path.display()));
-    let lock = File::options().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(JournalError::InUse { file: file.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
+fn lock(path: &Path, file: &str) -> Result<Lock, JournalError> {
+    let lock = place::beside(path, ".lock");
+    Lock::take(&lock).map_err(|not_taken| match not_taken {
+        NotTaken::InUse => JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() },
+        NotTaken::Failed(error) => JournalError::Lock { lock: lock.display().to_string(), error },
+    })
+}
+
+impl Drop for Store {
+    /// Puts all that is committed into the main file, so that it can be copied alone.
+    fn drop(&mut self) {
+        if self.is_lost {
+            // The name may lead to the file of somebody else, whose -wal would be removed.
+            if let Err(error) = schema::leave_wal(&self.connection, true) {
+                tracing::error!(%error, "the journal may be written once more when it is closed");
+            }
+            return;
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        match schema::checkpoint(&self.connection, schema::Checkpoint::Whole) {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                journal = &*self.file,
+                "another program reads the journal: the newest commits stay in its -wal. To copy it, copy all its files, or wait until that program ends"
+            ),
+            Err(error) => {
+                tracing::warn!(journal = &*self.file, %error, "the newest commits stay in the -wal: to copy the journal, copy all its files")
+            }
+        }
     }
 }
 

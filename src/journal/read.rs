@@ -4,10 +4,11 @@ use super::recover::Rebuild;
 use super::schema::{checked_body, damaged_or_failed, prepare_once};
 use super::{JobNumber, JournalError};
 use crate::engine::{Definition, Entry, Job, JobId, Message, Timestamp};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A pool of read-only connections; clones share it.
 #[derive(Clone)]
@@ -18,7 +19,9 @@ pub struct Reader {
 struct Shared {
     path: PathBuf,
     file: String,
-    idle: Mutex<Vec<Connection>>,
+    pool: Mutex<Pool>,
+    /// A read has ended.
+    returned: Condvar,
     /// Those read before, by their numbers: to parse one takes longer than to read a job.
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
@@ -28,6 +31,38 @@ const DEFINITIONS_KEPT_MAX: usize = 1_000;
 
 /// Connections kept open while nobody reads.
 const IDLE_MAX: usize = 8;
+
+/// How often reads under way are interrupted while they are waited for: a read is of several statements.
+const INTERRUPTED_EVERY: Duration = Duration::from_millis(10);
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    /// Those that read, each under a number, and how to interrupt them.
+    reading: HashMap<u64, InterruptHandle>,
+    next: u64,
+    /// Why nobody reads any more.
+    closed: Option<Arc<str>>,
+}
+
+/// A read under way.
+struct Reading<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.shared.pool().reading.remove(&self.number);
+        self.shared.returned.notify_all();
+    }
+}
+
+impl Shared {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A job with its rows' keys.
 pub struct Found {
@@ -68,8 +103,13 @@ impl EndedCursor {
 impl Reader {
     /// A reader of the journal at `path`, which a [`super::Store`] has opened.
     pub fn new(path: &Path) -> Reader {
-        let shared =
-            Shared { path: path.to_owned(), file: path.to_string_lossy().into_owned(), idle: Mutex::new(Vec::new()), definitions: Mutex::default() };
+        let shared = Shared {
+            path: path.to_owned(),
+            file: path.to_string_lossy().into_owned(),
+            pool: Mutex::default(),
+            returned: Condvar::new(),
+            definitions: Mutex::default(),
+        };
         Reader { shared: Arc::new(shared) }
     }
 
@@ -204,20 +244,56 @@ impl Reader {
     }
 
     pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T, JournalError>) -> Result<T, JournalError> {
-        let pooled = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let pooled = self.shared.pool().idle.pop();
         let connection = match pooled {
             Some(connection) => connection,
-            None => self.connect().map_err(|error| self.failed(error))?,
+            None => self.connect()?,
         };
+        let _reading = self.begin(&connection)?;
         // One snapshot for all that the closure reads.
         let result = connection.execute_batch("BEGIN").map_err(|error| self.failed(error)).and_then(|()| read(&connection));
         if connection.execute_batch("ROLLBACK").is_ok() {
-            let mut idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < IDLE_MAX {
-                idle.push(connection);
+            let mut pool = self.shared.pool();
+            if pool.closed.is_none() && pool.idle.len() < IDLE_MAX {
+                pool.idle.push(connection);
             }
         }
         result
+    }
+
+    fn begin(&self, connection: &Connection) -> Result<Reading<'_>, JournalError> {
+        let mut pool = self.shared.pool();
+        self.unless_closed(&pool)?;
+        let number = pool.next;
+        pool.next += 1;
+        pool.reading.insert(number, connection.get_interrupt_handle());
+        Ok(Reading { shared: &self.shared, number })
+    }
+
+    fn unless_closed(&self, pool: &Pool) -> Result<(), JournalError> {
+        pool.closed.clone().map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
+    }
+
+    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to `patience`; those that come are
+    /// refused. Whether none is left.
+    pub fn close(&self, why: &str, patience: Duration) -> bool {
+        let mut pool = self.shared.pool();
+        pool.closed.get_or_insert_with(|| why.into());
+        pool.idle.clear();
+        let mut left = patience;
+        loop {
+            if pool.reading.is_empty() {
+                return true;
+            }
+            pool.reading.values().for_each(InterruptHandle::interrupt);
+            if left.is_zero() {
+                return false;
+            }
+            let pause = left.min(INTERRUPTED_EVERY);
+            left -= pause;
+            let waited = self.shared.returned.wait_timeout_while(pool, pause, |pool| !pool.reading.is_empty());
+            pool = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
@@ -228,11 +304,16 @@ impl Reader {
         &self.shared.file
     }
 
-    fn connect(&self) -> rusqlite::Result<Connection> {
-        let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
-        prepare_once(&connection)?;
-        Ok(connection)
+    fn connect(&self) -> Result<Connection, JournalError> {
+        // Once it is closed the name may lead to another file.
+        self.unless_closed(&self.shared.pool())?;
+        let connect = || {
+            let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+            connection.busy_timeout(Duration::from_secs(5))?;
+            prepare_once(&connection)?;
+            Ok(connection)
+        };
+        connect().map_err(|error| self.failed(error))
     }
 
     pub(super) fn failed(&self, error: rusqlite::Error) -> JournalError {
@@ -242,4 +323,35 @@ impl Reader {
 
 pub(super) fn id_of(bytes: [u8; 16]) -> JobId {
     JobId(uuid::Uuid::from_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn closing_interrupts_what_is_read_and_refuses_what_comes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        Connection::open(&file).and_then(|connection| connection.execute_batch("CREATE TABLE t(a)")).expect("made");
+        let reader = Reader::new(&file);
+        let (begun, has_begun) = mpsc::channel();
+        let endless = std::thread::spawn({
+            let reader = reader.clone();
+            move || {
+                reader.with(|connection| {
+                    begun.send(()).expect("somebody waits");
+                    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
+                    connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| reader.failed(error))
+                })
+            }
+        });
+        has_begun.recv().expect("it reads");
+        assert!(reader.close("enough", Duration::from_secs(60)), "no read is left");
+        assert!(endless.join().expect("no panic").is_err(), "interrupted");
+        let refused = reader.with(|_| Ok(())).expect_err("closed");
+        assert!(matches!(refused, JournalError::Closed { .. }) && refused.to_string().contains("enough"), "{refused}");
+        assert!(reader.close("again", Duration::ZERO), "nothing is left to wait for");
+    }
 }

@@ -1,9 +1,11 @@
 //! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
 
-use super::{JobRow, JournalError, Options, checksum, children, content_hash, notices, status};
+use super::{JobRow, JournalError, Options, checksum, children, content_hash, notices, place, status};
 use crate::engine::{JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
+use std::path::Path;
+use std::time::Duration;
 
 /// Marks a SQLite file as a journal of this program ("WfMg").
 const APPLICATION_ID: i64 = 0x5766_4d67;
@@ -74,21 +76,68 @@ const FINDINGS_MAX: u32 = 1_000_000;
 /// Findings that are told.
 const FINDINGS_SHOWN_MAX: usize = 3;
 
+/// How long a checkpoint waits for readers of other programs when the journal is closed, in milliseconds.
+const CHECKPOINT_WAIT_MS: u64 = 1_000;
+
 /// Opens the file, verifies it and brings it to the newest schema.
-pub(super) fn open(options: &Options, file: &str) -> Result<Connection, JournalError> {
+pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connection, JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
-    let connection = Connection::open(&options.file).map_err(failed)?;
+    let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    place::make(path).map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
+    let connection = Connection::open(path).map_err(failed)?;
     // A journal that is refused keeps its bytes: closing must not write the WAL back into the file.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
-    connection.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
+    leave_wal(&connection, true).map_err(failed)?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
     let version = version(&connection, file)?;
     if version > 0 {
-        verify(&connection, options, file)?;
+        verify(&connection, options, bytes, file)?;
+    } else {
+        if bytes > 0 {
+            tracing::warn!(
+                file,
+                bytes,
+                "the journal has no tables: the manager starts without any job. If the file is a copy, what it held was in the file -wal beside the \
+                 original: stop, and copy all files of the journal, or use sqlite3's .backup"
+            );
+        }
+        // Before WAL mode, so that it stands in the main file whatever becomes of the rest.
+        connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     }
     configure(&connection, options).map_err(failed)?;
     migrate(&connection, version).map_err(failed)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(failed)?;
+    leave_wal(&connection, false).map_err(failed)?;
+    // After a crash. A new journal has all in its -wal: so a copy without that has no tables, and is told at its start.
+    if version > 0
+        && let Err(error) = checkpoint(&connection, Checkpoint::Passive)
+    {
+        tracing::debug!(%error, "the -wal stays as it is for now");
+    }
     Ok(connection)
+}
+
+/// Whether the connection, when it is closed as the last one, leaves the `-wal` as it is.
+pub(super) fn leave_wal(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, leave).map(|_| ())
+}
+
+/// What a checkpoint takes from the `-wal`.
+pub(super) enum Checkpoint {
+    /// What nobody reads, without waiting.
+    Passive,
+    /// All, and empties it; it waits a moment for readers of other programs.
+    Whole,
+}
+
+/// Writes what is in the `-wal` into the main file; whether that is all.
+pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite::Result<bool> {
+    let mode = match what {
+        Checkpoint::Passive => "PASSIVE",
+        Checkpoint::Whole => {
+            connection.busy_timeout(Duration::from_millis(CHECKPOINT_WAIT_MS))?;
+            "TRUNCATE"
+        }
+    };
+    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok(row.get::<_, i64>(0)? == 0))
 }
 
 fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
@@ -133,9 +182,8 @@ fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
 
 /// Checks the file's structure and every row's checksum, for files up to the size in the settings; larger ones are
 /// checked where they are read.
-fn verify(connection: &Connection, options: &Options, file: &str) -> Result<(), JournalError> {
+fn verify(connection: &Connection, options: &Options, bytes: u64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
-    let bytes = std::fs::metadata(&options.file).map_or(0, |metadata| metadata.len());
     if bytes > options.verify_bytes_max {
         return Ok(());
     }

@@ -125,10 +125,23 @@ pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
     load(paths, Loading::default())
 }
 
+/// The name of standard input among the files of [`load_files_or_input`].
+pub const STANDARD_INPUT: &str = "-";
+
+/// As [`load_files`]; the file `-` is standard input.
+///
+/// # Errors
+///
+/// All problems of all files; nothing is loaded if there is one.
+pub fn load_files_or_input(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
+    load(paths, Loading { takes_input: true, ..Loading::default() })
+}
+
 fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
     for path in paths {
-        let mut report = Report::new(&path.display().to_string());
-        match read_file(path) {
+        let is_input = loading.takes_input && path.as_os_str() == STANDARD_INPUT;
+        let mut report = if is_input { Report::new("standard input") } else { Report::new(&path.display().to_string()) };
+        match if is_input { read_text(io::stdin().lock()) } else { read_file(path) } {
             Ok(text) => loading.add(&text, report),
             Err(refusal) => {
                 report.mistakes(vec![refusal]);
@@ -200,6 +213,8 @@ struct Loading {
     spellings: HashMap<String, String>,
     /// Where the manager's replies wait, if that is known.
     reply_queue: Option<String>,
+    /// The file `-` is standard input.
+    takes_input: bool,
     /// Steps that ask for jobs of other workflows.
     calls: Vec<Call>,
 }
@@ -287,15 +302,18 @@ impl Loading {
 
 /// A file's text, or why it is refused.
 fn read_file(path: &Path) -> Result<String, Mistake> {
-    let cannot = |error: io::Error| Mistake::new(Position::NOWHERE, format!("cannot read the file: {error}"));
-    let file = File::open(path).map_err(cannot)?;
-    if file.metadata().map_err(cannot)?.is_dir() {
+    let file = File::open(path).map_err(cannot_read)?;
+    if file.metadata().map_err(cannot_read)?.is_dir() {
         return Err(Mistake::new(Position::NOWHERE, "this is a directory; name the workflow files in it"));
     }
-    // The size that a file claims to have is no limit: it may be a pipe, or grow.
+    // The size that it claims to have is no limit: it may be a pipe, or grow.
+    read_text(file)
+}
+
+fn read_text(file: impl Read) -> Result<String, Mistake> {
     let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(cannot)?;
+    file.take(limit).read_to_end(&mut bytes).map_err(cannot_read)?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(too_large());
     }
@@ -305,6 +323,10 @@ fn read_file(path: &Path) -> Result<String, Mistake> {
         let at = Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 };
         Mistake::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
     })
+}
+
+fn cannot_read(error: io::Error) -> Mistake {
+    Mistake::new(Position::NOWHERE, format!("cannot read the file: {error}"))
 }
 
 fn too_large() -> Mistake {

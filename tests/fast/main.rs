@@ -9,6 +9,7 @@ mod floors;
 mod fuzzed;
 mod http;
 mod journal;
+mod journal_files;
 mod load;
 mod orders;
 mod properties;

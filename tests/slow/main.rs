@@ -21,6 +21,7 @@ mod every_bus;
 mod faults;
 mod harness;
 mod http_limits;
+mod journal_files;
 mod load;
 mod logs;
 mod outages;

@@ -1,0 +1,209 @@
+//! Where a journal lies: the real file behind the name that was given, the lock that keeps a second process out, and who else
+//! may read it.
+//!
+//! SQLite keeps what belongs to a file beside its real name, and so does the lock: through whatever symbolic link the file is
+//! named, it is the same lock. Two hard links are two real names of one file, so a file with more than one is refused.
+
+use super::JournalError;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The access that new files get: their owner's alone. SQLite gives what it makes beside the main file the same.
+const MODE: u32 = 0o600;
+
+/// The access of everybody.
+const MODE_OF_OTHERS: u32 = 0o007;
+
+/// Symbolic links that are followed to a file which is not there yet.
+const LINKS_FOLLOWED_MAX: u32 = 40;
+
+/// How often the lock is taken again while others remove its file.
+const LOCK_TRIES_MAX: u32 = 10;
+
+/// A file that was seen, whatever its name leads to later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Identity {
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// The path without symbolic links. The file itself need not be there, its directory must.
+pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_FOLLOWED_MAX {
+        match path.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match fs::read_link(&path) {
+            // A link to a file that is not there: SQLite would make that one.
+            Ok(target) => path = directory.join(target),
+            Err(_) => {
+                let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+                return Ok(directory.canonicalize()?.join(name));
+            }
+        }
+    }
+    Err(io::Error::other("its symbolic links go in a circle"))
+}
+
+/// The path of what lies beside the file under its name and `suffix`.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// Refuses what a journal cannot be in; a file that is not there is fine.
+pub(super) fn check(path: &Path, file: &str) -> Result<(), JournalError> {
+    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+    if !metadata.is_file() {
+        return Err(JournalError::NoFile { file: file.to_owned() });
+    }
+    if metadata.nlink() > 1 {
+        return Err(JournalError::Linked { file: file.to_owned(), names: metadata.nlink() });
+    }
+    let mode = metadata.permissions().mode();
+    if mode & MODE_OF_OTHERS != 0 {
+        tracing::warn!(
+            file,
+            mode = format!("{:o}", mode & 0o777),
+            "every user of this machine can open the journal, and with it the messages of all jobs: chmod 600 it, its -wal and its -shm"
+        );
+    }
+    Ok(())
+}
+
+/// Makes the file with its access, if it is not there: SQLite would leave that to the umask.
+pub(super) fn make(path: &Path) -> io::Result<()> {
+    // Only a new file is opened: closing one that is in use would drop SQLite's own locks on it.
+    match new_file().create_new(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn new_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).truncate(false).mode(MODE);
+    options
+}
+
+/// The lock on a journal, held until it is dropped.
+pub(super) struct Lock {
+    path: PathBuf,
+    _file: File,
+    identity: Identity,
+    /// Its file was not there before.
+    is_new: bool,
+}
+
+/// Why a lock was not taken.
+pub(super) enum NotTaken {
+    /// Another process has it.
+    InUse,
+    Failed(io::Error),
+}
+
+impl Lock {
+    /// Takes the lock whose file is `path`.
+    pub(super) fn take(path: &Path) -> Result<Lock, NotTaken> {
+        for _ in 0..LOCK_TRIES_MAX {
+            let (file, is_new) = match new_file().create_new(true).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (new_file().create(true).open(path), false),
+                made => (made, true),
+            };
+            let file = file.map_err(NotTaken::Failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(NotTaken::InUse),
+                Err(TryLockError::Error(error)) => return Err(NotTaken::Failed(error)),
+            }
+            let identity = Identity::from(&file.metadata().map_err(NotTaken::Failed)?);
+            // Removed between opening and locking it, it keeps nobody out.
+            if is_at(path, identity) {
+                // Whoever may open it may lock it too. A file of another user stays as it is.
+                let _ = file.set_permissions(Permissions::from_mode(MODE));
+                return Ok(Lock { path: path.to_owned(), _file: file, identity, is_new });
+            }
+        }
+        Err(NotTaken::Failed(io::Error::other("its file is removed again and again")))
+    }
+
+    /// Takes it again if its file was removed meanwhile.
+    pub(super) fn hold(&mut self) -> Result<(), NotTaken> {
+        if is_at(&self.path, self.identity) {
+            return Ok(());
+        }
+        *self = Lock::take(&self.path)?;
+        tracing::warn!(lock = %self.path.display(), "the journal's lock was removed while it is in use: it is taken again");
+        Ok(())
+    }
+
+    /// Where its file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it up, for a file that turned out to be no journal: nothing is left beside that.
+    pub(super) fn give_up(self) {
+        if self.is_new {
+            // Still locked. Whoever has opened it meanwhile finds it gone, and makes another.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_at(path: &Path, identity: Identity) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| Identity::from(&metadata) == identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_followed_also_to_what_is_not_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a path");
+        fs::create_dir(root.join("data")).expect("made");
+        symlink("data", root.join("link")).expect("linked");
+        symlink("link/j.db", root.join("a.db")).expect("linked");
+        let wanted = root.join("data/j.db");
+        for name in ["data/j.db", "link/j.db", "a.db", "data/../link/j.db"] {
+            assert_eq!(real(&root.join(name)).expect(name), wanted);
+        }
+        fs::write(&wanted, "").expect("written");
+        assert_eq!(real(&root.join("a.db")).expect("followed"), wanted);
+        symlink("y.db", root.join("x.db")).expect("linked");
+        symlink("x.db", root.join("y.db")).expect("linked");
+        assert!(real(&root.join("x.db")).is_err(), "a circle");
+        assert!(real(&root.join("missing/j.db")).is_err(), "no directory");
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_taken_again_unless_another_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("j.db.lock");
+        let mut lock = Lock::take(&path).ok().expect("taken");
+        assert!(matches!(Lock::take(&path), Err(NotTaken::InUse)));
+        fs::remove_file(&path).expect("removed");
+        lock.hold().ok().expect("taken again");
+        assert!(matches!(Lock::take(&path), Err(NotTaken::InUse)));
+        fs::remove_file(&path).expect("removed");
+        let _other = Lock::take(&path).ok().expect("taken by another");
+        assert!(matches!(lock.hold(), Err(NotTaken::InUse)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Watches the files of an open journal: SQLite goes on writing into a file that was removed, replaced or truncated under it,
+//! and what it commits there is gone with the process.
+//!
+//! The names must lead to the files that were opened. The `-wal` must have the frames that SQLite's index of it counts. And
+//! since in WAL mode the main file is written by checkpoints alone, which the index tells too, it must not change without one.
+//! The layout of the index is described at sqlite.org/walformat.html; an index of another version is not read.
+
+use super::place::{Identity, beside};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What has happened to a journal that is in use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// Its name leads nowhere.
+    #[error("{0} was removed or renamed")]
+    Removed(String),
+    /// Its name leads to another file.
+    #[error("{0} was replaced by another file")]
+    Replaced(String),
+    /// It is shorter than it was.
+    #[error("{file} was truncated to {bytes} bytes, it had {expected}")]
+    Truncated {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// The size that it must have at least.
+        expected: u64,
+    },
+    /// Somebody else has written into it.
+    #[error("{0} was overwritten by another program")]
+    Overwritten(String),
+    /// Its lock was removed, and another process has taken it since.
+    #[error("the lock {0} was removed, and another process has taken it since")]
+    Locked(String),
+}
+
+/// The version of the index whose layout is known here.
+const INDEX_VERSION: u32 = 3_007_000;
+
+/// The header, its copy, and what checkpoints write, in bytes.
+const INDEX_BYTES: usize = 136;
+
+/// The header of the `-wal`, and what precedes the page in each of its frames, in bytes.
+const WAL_HEADER_BYTES: u64 = 32;
+const FRAME_HEADER_BYTES: u64 = 24;
+
+/// What is watched of an open journal.
+pub(super) struct Watch {
+    main: Seen,
+    /// None where SQLite could not make one.
+    wal: Option<Seen>,
+    shm: Option<(Seen, File)>,
+    /// The main file as it was while no checkpoint was under way, and the checkpoints until then.
+    steady: Option<(Content, Checkpoints)>,
+}
+
+/// A file that was opened.
+struct Seen {
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// What changes when a file is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Content {
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+/// How far checkpoints have come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Checkpoints {
+    salt: [u8; 8],
+    done: u32,
+}
+
+/// SQLite's index of the `-wal`.
+#[derive(PartialEq, Eq)]
+struct Index {
+    page_bytes: u64,
+    frames: u64,
+    checkpoints: Checkpoints,
+    /// How far the checkpoint that began last goes.
+    attempted: u32,
+}
+
+impl Watch {
+    /// Begins to watch the journal at `path`, which this process has opened and read.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be looked at.
+    pub(super) fn begin(path: &Path) -> io::Result<Watch> {
+        let (wal, shm) = (beside(path, "-wal"), beside(path, "-shm"));
+        // Kept open for as long as the journal: closing it would drop SQLite's own locks on it.
+        let index = File::open(&shm).ok();
+        Ok(Watch { main: Seen::at(path)?, wal: Seen::at(&wal).ok(), shm: Seen::at(&shm).ok().zip(index), steady: None })
+    }
+
+    /// Looks at the files once.
+    pub(super) fn look(&mut self) -> Result<(), Loss> {
+        let before = self.index();
+        let main = self.main.look()?;
+        let wal = match &self.wal {
+            Some(wal) => wal.look()?,
+            None => None,
+        };
+        if let Some((shm, _)) = &self.shm {
+            shm.look()?;
+        }
+        // Another program may write or checkpoint meanwhile; the next look sees it done.
+        let (Some(main), Some(wal), Some(index)) = (main, wal, before) else { return Ok(()) };
+        if self.index().as_ref() != Some(&index) {
+            return Ok(());
+        }
+        let expected = if index.frames == 0 { 0 } else { WAL_HEADER_BYTES + index.frames * (FRAME_HEADER_BYTES + index.page_bytes) };
+        if let Some(seen) = self.wal.as_ref().filter(|_| wal.len() < expected) {
+            return Err(seen.truncated(wal.len(), expected));
+        }
+        if index.attempted != index.checkpoints.done {
+            self.steady = None;
+            return Ok(());
+        }
+        let content = Content { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
+        match self.steady.replace((content, index.checkpoints)) {
+            Some((known, at)) if at == index.checkpoints && known != content => {
+                self.steady = Some((known, at));
+                Err(if content.bytes < known.bytes { self.main.truncated(content.bytes, known.bytes) } else { Loss::Overwritten(self.main.name()) })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn index(&self) -> Option<Index> {
+        let (_, file) = self.shm.as_ref()?;
+        let mut bytes = [0; INDEX_BYTES];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        Index::read(&bytes)
+    }
+}
+
+impl Index {
+    /// None: it is of another version, or being written.
+    fn read(bytes: &[u8; INDEX_BYTES]) -> Option<Index> {
+        let number = |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes);
+        let page_bytes = bytes[14..].first_chunk().copied().map(u16::from_ne_bytes)?;
+        if bytes[..48] != bytes[48..96] || number(0)? != INDEX_VERSION {
+            return None;
+        }
+        Some(Index {
+            // A size that does not fit is written 1.
+            page_bytes: if page_bytes == 1 { 1 << 16 } else { page_bytes.into() },
+            frames: number(16)?.into(),
+            checkpoints: Checkpoints { salt: bytes[32..].first_chunk().copied()?, done: number(96)? },
+            attempted: number(128)?,
+        })
+    }
+}
+
+impl Seen {
+    fn at(path: &Path) -> io::Result<Seen> {
+        Ok(Seen { path: path.to_owned(), identity: Identity::from(&fs::metadata(path)?) })
+    }
+
+    /// Whether its name still leads to it; nothing, if that cannot be told.
+    fn look(&self) -> Result<Option<Metadata>, Loss> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if Identity::from(&metadata) == self.identity => Ok(Some(metadata)),
+            Ok(_) => Err(Loss::Replaced(self.name())),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(Loss::Removed(self.name())),
+            // SQLite's own calls will tell.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn truncated(&self, bytes: u64, expected: u64) -> Loss {
+        Loss::Truncated { file: self.name(), bytes, expected }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}
