@@ -175,7 +175,7 @@ async fn measure(server: String) {
 
     let mut embedded = Settings::defaults().expect("defaults");
     embedded.journal.file = folder.path().join("e.db");
-    let work = |message: &StepMessage| -> Result<Bytes, WorkerError> { Ok(message.body.clone()) };
+    let work = |message: &StepMessage| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
     let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
     let manager = supervisor::start(embedded, definitions, workers).await.expect("starts");
     let (rate, _) = jobs(&manager).await;

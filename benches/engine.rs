@@ -13,7 +13,7 @@ use workflow_manager::engine::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 30, reply_bytes_max: 1 << 30, depth_max: 32, window: 10_000 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 30, reply_bytes_max: 1 << 30, depth_max: 32, window: 10_000, window_bytes: 1 << 26 };
 const CHAINS: u32 = 20_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","title":"De finibus","sections":[1,2,3],"n":12345678901234567890}"#;
 

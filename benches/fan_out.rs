@@ -19,7 +19,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
 
 fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
-    Ok(message.body.clone())
+    Ok(message.body.to_bytes())
 }
 
 fn resident() -> u64 {

@@ -13,7 +13,7 @@ use workflow_manager::journal::{Created, Options, Record, Store};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 const RUNNING: i64 = 100_000;
 
 fn record(number: i64, definition: &Arc<Definition>) -> Record {

@@ -16,7 +16,7 @@ use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Sto
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 const STEPS: [&str; 6] = ["application", "phone-screen", "on-site-interview", "background-check", "health-screening", "offer"];
 const JOBS: JobNumber = 1_000_000;
 /// One job in so many has a failed step.

@@ -17,6 +17,7 @@
 //! | `journal::committed` | between the commit and what follows from it |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
+//! | `supervisor::stop` | before a stop: a delay makes sense here |
 //! | `clock::now` | the wall clock is off by so many seconds |
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver`, `amqp::ack` | the connection breaks there |

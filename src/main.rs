@@ -8,6 +8,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use workflow_manager::actors::shared::Shared;
 use workflow_manager::actors::{clock, reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
@@ -22,6 +25,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code when the manager cannot be reached.
 const EXIT_UNREACHABLE: u8 = 3;
+/// The exit code of a stop that was cut off: a thread did not come to its end.
+const EXIT_CUT_OFF: i32 = 1;
+/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up at that time is still closed in order.
+const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
 /// The exit code of wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
 
@@ -137,9 +144,10 @@ fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
     let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { settings.amqp.server.to_string() };
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let mut hang_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let stopping = cut_off_late_stops(settings.shutdown.grace.0)?;
     let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
     let shared = manager.shared().clone();
     actix_rt::spawn(async move {
@@ -160,9 +168,36 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
         reason = manager.failed() => { tracing::error!(reason, "the manager cannot go on: stopping"); ExitCode::FAILURE }
     };
+    // Closed only when a signal has begun it.
+    let _ = stopping.send(());
     manager.shared().feeds.close();
     server_handle.stop(true).await;
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may, whatever any other thread does:
+/// nothing is lost by it, as by a crash. On a thread of its own, for the others may be what does not end.
+fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
+    let (begin, mut begun) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut terminate, mut interrupt) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let watch = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            told = begun.recv() => if told.is_none() { return },
+        }
+        tokio::time::sleep(grace + CUT_OFF_AFTER_GRACE).await;
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        tracing::error!(grace_ms, "a thread does not end: the process ends without it, and the next start takes up what is left");
+        log::flush();
+        std::process::exit(EXIT_CUT_OFF);
+    };
+    std::thread::Builder::new().name("stop".to_owned()).spawn(move || runtime.block_on(watch))?;
+    Ok(begin)
 }

@@ -53,7 +53,9 @@ pub struct AmqpSection {
     pub reply_queue_type: ReplyQueueType,
     pub unreadable: UnreadableMessages,
     pub prefetch: u16,
+    pub replies_bytes_max: usize,
     pub unconfirmed_max: usize,
+    pub unconfirmed_bytes_max: usize,
     pub reconnect_min: Span,
     pub reconnect_max: Span,
     pub heartbeat: Span,
@@ -105,6 +107,7 @@ pub struct LimitSettings {
     pub step_message_bytes_max: usize,
     pub reply_bytes_max: usize,
     pub depth_max: u16,
+    pub callers_max: usize,
 }
 
 /// Section `fanout`.
@@ -113,6 +116,7 @@ pub struct LimitSettings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct FanOutSettings {
     pub window: u32,
+    pub window_bytes: u64,
 }
 
 /// Section `events`.
@@ -412,8 +416,12 @@ impl Settings {
             ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
             ("events.webhook.concurrency", self.events.webhook.concurrency as u64),
             ("amqp.prefetch", u64::from(self.amqp.prefetch)),
+            ("amqp.replies_bytes_max", self.amqp.replies_bytes_max as u64),
             ("amqp.unconfirmed_max", self.amqp.unconfirmed_max as u64),
+            ("amqp.unconfirmed_bytes_max", self.amqp.unconfirmed_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
+            ("fanout.window_bytes", self.fanout.window_bytes),
+            ("limits.callers_max", self.limits.callers_max as u64),
             ("limits.depth_max", u64::from(self.limits.depth_max)),
             ("limits.jobs_running_max", self.limits.jobs_running_max as u64),
             ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),

@@ -122,7 +122,7 @@ struct Counted {
 type Reply = Result<Bytes, WorkerError>;
 
 fn book_split(message: &StepMessage) -> Reply {
-    let book: Book = serde_json::from_slice(&message.body)?;
+    let book: Book = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&book.filename)?;
     let mut sections: Vec<Section> = Vec::new();
     let mut open = None;
@@ -141,7 +141,7 @@ fn book_split(message: &StepMessage) -> Reply {
 }
 
 fn store_title(message: &StepMessage) -> Reply {
-    let book: Book = serde_json::from_slice(&message.body)?;
+    let book: Book = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&book.filename)?;
     let title = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("(empty)").trim();
     Ok(json!({ "filename": book.filename, "title": title }).to_string().into())
@@ -149,7 +149,7 @@ fn store_title(message: &StepMessage) -> Reply {
 
 /// Data goes through files, as between services: the manager carries references.
 fn segment_word_counts(message: &StepMessage, scratch: &Path) -> Reply {
-    let segment: Segment = serde_json::from_slice(&message.body)?;
+    let segment: Segment = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&segment.filename)?;
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     let lines = text.lines().skip(segment.section.start).take(segment.section.end - segment.section.start);
@@ -162,7 +162,7 @@ fn segment_word_counts(message: &StepMessage, scratch: &Path) -> Reply {
 }
 
 fn sum_splits(message: &StepMessage, scratch: &Path) -> Reply {
-    let counted: Counted = serde_json::from_slice(&message.body)?;
+    let counted: Counted = serde_json::from_slice(&message.body.to_bytes())?;
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for file in counted.sections {
         let counts: BTreeMap<String, u64> = serde_json::from_slice(&std::fs::read(file)?)?;

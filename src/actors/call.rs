@@ -28,7 +28,20 @@ pub struct Call {
     message: Message,
     /// Who is to be told its end; none: nobody waits for it.
     caller: Option<Caller>,
+    /// How many levels of calls and child jobs are above its job.
+    depth: u16,
+    asker: Asker,
     ack: Acknowledge,
+}
+
+/// Who sends a call, as far as is known.
+enum Asker {
+    /// Anybody.
+    Stranger,
+    /// By what the message says, this attempt of a step; its job has not been asked.
+    Claimed(CorrelationId, u32),
+    /// A step of a job, which waits for the answer. It does not wait for others to end: its own job may be what they wait for.
+    Step,
 }
 
 /// Why a call gets no job.
@@ -77,9 +90,15 @@ impl Call {
         Refused { definition, id, caller, ack }.tell(refusal, shared);
     }
 
-    /// The caller, to be told the end of the job that has its id; none: it asks for another job and is refused.
+    /// The caller, to be told the end of the job that has its id; none: it asks for another job, or too many ask, and is refused.
     pub(super) fn join(self, job: &Job, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
         let call = self.unless_conflict(job, shared)?;
+        let callers_max = shared.settings.limits.callers_max;
+        if call.caller.as_ref().is_some_and(|caller| !job.has_room_for(caller, callers_max)) {
+            let reason = format!("{callers_max} callers wait for job {} already (setting limits.callers_max)", call.id);
+            call.refuse(&Refusal { kind: "too_many_callers", reason }, shared);
+            return None;
+        }
         Some((call.caller, call.ack))
     }
 
@@ -92,13 +111,29 @@ impl Call {
         Some(self)
     }
 
+    /// Asks the job of the step that says it has sent it.
+    pub(super) fn vouched_by(self, job: &Job) -> Call {
+        let asker = match &self.asker {
+            Asker::Claimed(place, attempt) if job.awaits(&place.step, *attempt, &Definition::call_queue(&self.definition.name)) => Asker::Step,
+            Asker::Claimed(..) | Asker::Stranger | Asker::Step => Asker::Stranger,
+        };
+        Call { asker, ..self }
+    }
+
+    fn is_of_step(&self) -> bool {
+        matches!(self.asker, Asker::Step)
+    }
+
     /// Reads a message of a workflow's queue.
     fn read(definition: Arc<Definition>, delivery: Delivery, shared: &Shared) -> Option<Call> {
-        let (id, caller) = (id_of(&definition, &delivery), caller_of(&delivery));
-        let message = message_of(&delivery.body, shared.settings.limits.step_message_bytes_max);
+        let (id, caller, asker) = (id_of(&definition, &delivery), caller_of(&delivery), asker_of(&delivery, shared.own_reply_queue()));
+        // Nobody is above one who says nothing of it.
+        let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
+        let limits = &shared.settings.limits;
+        let message = message_of(&delivery.body, limits.step_message_bytes_max).and_then(|message| not_too_deep(depth, limits.depth_max, message));
         let ack = delivery.into_settlement();
         match message {
-            Ok(message) => Some(Call { definition, id, message, caller, ack }),
+            Ok(message) => Some(Call { definition, id, message, caller, depth, asker, ack }),
             Err(refusal) => {
                 Refused { definition, id, caller, ack }.tell(&refusal, shared);
                 None
@@ -110,6 +145,29 @@ impl Call {
 fn caller_of(delivery: &Delivery) -> Option<Caller> {
     let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
     Some(Caller { reply_to: reply_to.into(), correlation_id: delivery.correlation_id.as_deref().map(Into::into), attempt: delivery.attempt })
+}
+
+/// Whether the message is that of a step: it names one, this manager's reply queue, and has the id of the step's message. So a
+/// step that runs stands for one job at most.
+fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
+    let claimed = || {
+        let (correlation_id, message_id) = (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
+        let place: CorrelationId = correlation_id.parse().ok()?;
+        let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
+        // Spelt in one way alone: what is spelt otherwise would ask for another job.
+        let is_of_step = correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
+        let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue) && delivery.attempt.is_none_or(|told| told == attempt);
+        (is_of_step && is_ours).then_some(Asker::Claimed(place, attempt))
+    };
+    claimed().unwrap_or(Asker::Stranger)
+}
+
+fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message, Refusal> {
+    if depth <= depth_max {
+        return Ok(message);
+    }
+    let reason = format!("calls and child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?");
+    Err(Refusal { kind: "too_deep", reason })
 }
 
 /// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it follows from what tells the
@@ -154,7 +212,12 @@ impl Router {
 
     /// Takes a call, in its turn.
     pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let kept = if self.waiting.is_empty() || self.is_of_step(&call) { self.start_call(call) } else { Some(call) };
+        let kept = match call.asker {
+            Asker::Step => self.start_call(call),
+            Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => self.start_call(call),
+            Asker::Claimed(..) => self.ask_claimed(call),
+            Asker::Stranger => Some(call),
+        };
         if let Some(call) = kept {
             self.keep_call(call, ctx);
         }
@@ -179,7 +242,7 @@ impl Router {
             }
             let mut is_full = false;
             for call in std::mem::take(&mut router.waiting) {
-                if is_full && !call.ack.is_void() && !router.is_of_step(&call) {
+                if is_full && !call.ack.is_void() && matches!(call.asker, Asker::Stranger) {
                     router.waiting.push_back(call);
                 } else if let Some(kept) = router.start_call(call) {
                     is_full = true;
@@ -207,7 +270,14 @@ impl Router {
             return None;
         }
         let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
-        if !shared.health.accepts() || (is_full && !self.is_of_step(&call)) {
+        if shared.health.accepts() && is_full && !call.is_of_step() {
+            match self.ask_claimed(call) {
+                Some(call) => return self.kept(call, "the manager takes no jobs now"),
+                // It comes back, with what the job says.
+                None => return None,
+            }
+        }
+        if !shared.health.accepts() {
             return self.kept(call, "the manager takes no jobs now");
         }
         let earlier = match shared.reader.creation(id) {
@@ -223,19 +293,24 @@ impl Router {
             }
             return None;
         }
-        let Call { definition, message, caller, ack, .. } = call;
-        let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
+        let Call { definition, message, caller, depth, ack, .. } = call;
+        let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth, created: clock::now() };
         let number = shared.take_number();
         let start = Start::New { origin: Arc::new(origin), message, caller, release: vec![Outgoing::Ack(ack)] };
         job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
         None
     }
 
-    /// Whether a step of a running job asks. It does not wait for others to end: its own job may be what they wait for.
-    fn is_of_step(&self, call: &Call) -> bool {
-        let correlation_id = call.caller.as_ref().and_then(|caller| caller.correlation_id.as_deref());
-        let place = correlation_id.and_then(|text| text.parse::<CorrelationId>().ok());
-        place.is_some_and(|place| self.shared.routes.is_live(place.job))
+    /// Has the job asked whose step the call says it is from; gives it back if there is none.
+    fn ask_claimed(&self, call: Call) -> Option<Call> {
+        let Asker::Claimed(place, _) = &call.asker else { return Some(call) };
+        match self.shared.routes.find(place.job) {
+            Some(job) => {
+                job.post(JobInput::Vouch(call));
+                None
+            }
+            None => Some(Call { asker: Asker::Stranger, ..call }),
+        }
     }
 
     fn kept(&self, call: Call, reason: &str) -> Option<Call> {

@@ -66,6 +66,8 @@ pub enum JobInput {
     },
     /// A message on its workflow's queue asks for a job under the same id.
     Called(Call),
+    /// A message on a workflow's queue says that one of its steps has sent it: whether that is so.
+    Vouch(Call),
     /// A client ends the job.
     End(Ending, oneshot::Sender<Answer>),
     /// A client asks something of it; answered after the commit.
@@ -144,10 +146,13 @@ pub struct Spawn {
     pub start: Start,
 }
 
-/// Starts a job actor on one of the arbiters and makes it reachable.
+/// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one parent share an arbiter, so that
+/// what they do first reaches the journal, and their queue, in the order of the list.
 pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
     let arbiters = &shared.wiring().arbiters;
-    let arbiter = &arbiters[usize::try_from(spawn.number).unwrap_or_default() % arbiters.len()];
+    // Not the parent's own, which gathers what they give.
+    let place = spawn.parent.map_or(spawn.number, |parent| parent.wrapping_add(1));
+    let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
     let Spawn { id, number, root, parent, start } = spawn;
     let owned = shared.clone();
     shared.routes.insert(id, || {
@@ -286,6 +291,7 @@ impl JobActor {
             JobInput::Take { input, ack: None } => router.post(RouterInput::ToJob(self.id, input)),
             JobInput::Operate(operation, answer) => router.post(RouterInput::Operate(self.id, operation, answer)),
             JobInput::End(ending, answer) => router.post(RouterInput::End(self.id, ending, answer)),
+            JobInput::Vouch(call) => self.vouch(call),
             // A delivery goes back to its queue, and comes again.
             JobInput::Take { ack: Some(_), .. } | JobInput::Called(_) => {}
             JobInput::Same { .. } | JobInput::QueueMissing { .. } | JobInput::Rebuilt { .. } | JobInput::Settled(_) | JobInput::Close => {}
@@ -297,6 +303,7 @@ impl JobActor {
             JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
+            JobInput::Vouch(call) => self.vouch(call),
             JobInput::End(ending, answer) => self.end(ending, answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { vhost, queue, done } => {
@@ -426,6 +433,11 @@ impl JobActor {
         self.close_if_over();
     }
 
+    fn vouch(&self, call: Call) {
+        let Some(job) = &self.job else { return };
+        self.shared.wiring().router.post(RouterInput::Asked(call.vouched_by(job)));
+    }
+
     fn end(&mut self, ending: Ending, answer: oneshot::Sender<Answer>) {
         let Some(job) = &self.job else { return };
         let state = job.state();
@@ -505,7 +517,7 @@ impl JobActor {
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let definition = job.definition();
-                Outgoing::Send(Arc::from(&*definition.vhost), BusMessage::Step(step_message(job, definition, step, attempt, &input, now)))
+                Outgoing::Send(Arc::from(&*definition.vhost), BusMessage::Step(step_message(job, definition, step, attempt, input, now)))
             }
             Effect::StartChild { origin, message } => {
                 Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))

@@ -187,6 +187,8 @@ pub enum RouterInput {
         /// The message.
         delivery: Delivery,
     },
+    /// A call, with what the job says whose step it names.
+    Asked(Call),
     /// A client asks for a job.
     Create(NewJob),
     /// A parent starts a child job.
@@ -253,6 +255,7 @@ impl Router {
         match input {
             RouterInput::Delivered(delivery) => self.deliver(delivery),
             RouterInput::Called { workflow, delivery } => self.called(&workflow, delivery, ctx),
+            RouterInput::Asked(call) => self.take_call(call, ctx),
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
             RouterInput::ToJob(id, input) => {
@@ -476,8 +479,14 @@ impl Router {
                 Errand::Operate(operation, answer) => vec![JobInput::Operate(operation, answer)],
                 Errand::Call(call) => vec![JobInput::Called(call)],
             });
-            if let Some(job) = shared.routes.find(id) {
-                inputs.for_each(|input| job.post(input));
+            match shared.routes.find(id) {
+                Some(job) => inputs.for_each(|input| job.post(input)),
+                // Deleted in this very moment, as a late record of its last actor has shown.
+                None => inputs.for_each(|input| {
+                    if let JobInput::Operate(_, answer) = input {
+                        tell(answer, Answer::Unknown);
+                    }
+                }),
             }
             return;
         };

@@ -9,7 +9,7 @@ use super::router::{Router, Routes};
 use super::supervisor::Supervisor;
 use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
-use crate::bus::BusState;
+use crate::bus::{BusState, embedded};
 use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::journal::{JobNumber, Loss, Reader};
 use crate::settings::Settings;
@@ -80,6 +80,7 @@ impl Shared {
             reply_bytes_max: settings.limits.reply_bytes_max,
             depth_max: settings.limits.depth_max,
             window: settings.fanout.window,
+            window_bytes: settings.fanout.window_bytes,
         };
         let metrics = Metrics::new();
         let job_kind = Kind::new(&metrics, "job");
@@ -104,6 +105,11 @@ impl Shared {
             fatal,
             wiring: OnceLock::new(),
         }
+    }
+
+    /// The queue at which the steps of this manager wait for replies.
+    pub fn own_reply_queue(&self) -> &str {
+        if self.settings.amqp.server.0.is_empty() { embedded::REPLIES } else { &self.settings.amqp.reply_queue }
     }
 
     /// Makes the ways known; once.

@@ -23,10 +23,14 @@ use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
+
+/// How long threads are waited for at least that were told to end.
+const JOINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload brings.
 pub struct Supervisor {
@@ -375,7 +379,9 @@ fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettin
         reply_queue_type: section.reply_queue_type,
         unreadable: section.unreadable,
         prefetch: section.prefetch,
+        replies_bytes_max: section.replies_bytes_max,
         unconfirmed_max: section.unconfirmed_max,
+        unconfirmed_bytes_max: section.unconfirmed_bytes_max,
         reconnect_min: section.reconnect_min.0,
         reconnect_max: section.reconnect_max.0,
         heartbeat: section.heartbeat.0,
@@ -401,11 +407,12 @@ impl Manager {
         self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
     }
 
-    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
+    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start. A thread that does not end
+    /// is not waited for.
     pub async fn stop(self) {
         self.shared.health.stopping.store(true, Ordering::Relaxed);
-        let grace = self.shared.settings.shutdown.grace.0;
-        let begun = super::clock::instant();
+        faults::hit("supervisor::stop");
+        let (grace, begun) = (self.shared.settings.shutdown.grace.0, super::clock::instant());
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
             tracing::warn!(grace_ms = Millis::of(grace).0, "not all was finished within shutdown.grace: the next start takes it up");
         }
@@ -420,9 +427,16 @@ impl Manager {
             // False for one whose thread has ended already.
             let _ = arbiter.stop();
         }
-        // Joined, so that the journal is closed and its lock free when this returns.
-        let joined = actix_rt::task::spawn_blocking(move || arbiters.into_iter().for_each(|arbiter| drop(arbiter.join())));
-        if tokio::time::timeout(grace, joined).await.is_err() {
+        // Joined, so that the journal is closed and its lock free when this returns. On a thread that nobody waits for: a runtime
+        // does not end before what was spawned on it.
+        let (joined, is_joined) = oneshot::channel();
+        std::thread::spawn(move || {
+            arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
+            // Whoever waited may have given up.
+            let _ = joined.send(());
+        });
+        let left = grace.saturating_sub(begun.elapsed()).max(JOINED_WITHIN);
+        if tokio::time::timeout(left, is_joined).await.is_err() {
             tracing::warn!("a thread did not end within shutdown.grace");
         }
     }

@@ -79,8 +79,16 @@ struct Reply {
     kind: Option<&'static str>,
     dead: Option<super::DeadLetter>,
     body: Bytes,
-    /// It asks for a job of that workflow: the workflow, and the message's id.
-    call: Option<(Arc<str>, String)>,
+    /// It asks for a job.
+    call: Option<Call>,
+}
+
+/// What a message to a workflow's queue says beside its body.
+#[derive(Clone)]
+struct Call {
+    workflow: Arc<str>,
+    message_id: String,
+    depth: Option<u16>,
 }
 
 #[derive(Default)]
@@ -189,11 +197,12 @@ impl Queue {
 }
 
 /// The reply queue of this bus: whatever goes there is a reply.
-const REPLIES: &str = "workflow-manager";
+pub const REPLIES: &str = "workflow-manager";
 
 fn call(message: &StepMessage, workflow: &Arc<str>) -> Reply {
-    let call = Some((workflow.clone(), message.message_id()));
-    Reply { correlation_id: Some(message.correlation_id()), attempt: Some(message.attempt), kind: None, dead: None, body: message.body.clone(), call }
+    let call = Some(Call { workflow: workflow.clone(), message_id: message.message_id(), depth: message.depth });
+    let (correlation_id, body) = (Some(message.correlation_id()), message.body.to_bytes());
+    Reply { correlation_id, attempt: Some(message.attempt), kind: None, dead: None, body, call }
 }
 
 fn answer(message: &StepMessage, work: &Worker) -> Reply {
@@ -206,7 +215,7 @@ fn answer(message: &StepMessage, work: &Worker) -> Reply {
         }
         Err(_) => {
             let dead = super::DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
-            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.clone(), call: None }
+            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.to_bytes(), call: None }
         }
     }
 }
@@ -219,7 +228,7 @@ impl Outside {
         if !is_unroutable {
             let correlation_id = caller.correlation_id.as_deref().map(str::to_owned);
             let kind = is_error.then_some("error");
-            self.deliver(Reply { correlation_id, attempt: caller.attempt, kind, dead: None, body, call: None });
+            self.deliver(Reply { correlation_id, attempt: caller.attempt, kind, dead: None, body: body.to_bytes(), call: None });
         }
         (self.sink)(BusEvent::Answered { job, receipt, is_unroutable });
     }
@@ -243,8 +252,9 @@ impl Outside {
         delivery.redelivered = redelivered;
         (self.sink)(match reply.call {
             None => BusEvent::Delivered(delivery),
-            Some((workflow, message_id)) => {
+            Some(Call { workflow, message_id, depth }) => {
                 delivery.message_id = Some(message_id);
+                delivery.depth = depth;
                 delivery.reply_to = Some(REPLIES.to_owned());
                 BusEvent::Called { workflow, delivery }
             }

@@ -7,12 +7,59 @@
 pub mod amqp;
 pub mod embedded;
 
-use crate::engine::{Caller, JobId, StepIndex};
+use crate::engine::{Caller, JobId, Message, StepIndex};
+use amqp::Hold;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
+
+/// The body of a message. That of a JSON message is built when it is sent, not before: what waits shares its values with its
+/// job, and with all other messages of the same input.
+#[derive(Clone, Debug)]
+pub struct Body(Content);
+
+#[derive(Clone, Debug)]
+enum Content {
+    Text(Bytes),
+    Message(Message),
+}
+
+impl Body {
+    /// The bytes to be sent.
+    pub fn to_bytes(&self) -> Bytes {
+        match &self.0 {
+            Content::Text(text) => text.clone(),
+            Content::Message(message) => message.to_text().into(),
+        }
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Content::Text(text) => text.len(),
+            Content::Message(message) => message.encoded_len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Message> for Body {
+    fn from(message: Message) -> Body {
+        Body(Content::Message(message))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(text: Bytes) -> Body {
+        Body(Content::Text(text))
+    }
+}
 
 /// A step message on its way to a queue (SPEC §4).
 #[derive(Clone, Debug)]
@@ -37,8 +84,10 @@ pub struct StepMessage {
     pub traceparent: String,
     /// When it was dispatched, in seconds since 1970.
     pub timestamp_s: u64,
+    /// To a workflow's queue: how many levels of calls and child jobs are above the job that it asks for, without that one.
+    pub depth: Option<u16>,
     /// The step's input.
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl StepMessage {
@@ -67,7 +116,7 @@ pub struct CallerAnswer {
     /// When it was sent off, in seconds since 1970.
     pub timestamp_s: u64,
     /// The result, or the error.
-    pub body: Bytes,
+    pub body: Body,
     /// What follows once the broker has it.
     pub receipt: Receipt,
 }
@@ -96,8 +145,8 @@ impl CallerAnswer {
     }
 
     /// The body of a `type: error`.
-    pub fn error(reason: &str, retryable: bool) -> Bytes {
-        serde_json::json!({ "error": reason, "retryable": retryable }).to_string().into()
+    pub fn error(reason: &str, retryable: bool) -> Body {
+        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string()).into()
     }
 }
 
@@ -139,7 +188,7 @@ impl BusMessage {
     }
 
     /// Its body.
-    pub fn body(&self) -> &Bytes {
+    pub fn body(&self) -> &Body {
         match self {
             BusMessage::Step(message) => &message.body,
             BusMessage::Answer(answer) => &answer.body,
@@ -170,6 +219,8 @@ pub struct Delivery {
     pub message_id: Option<String>,
     /// The property `reply_to`; looked at on a workflow's queue alone.
     pub reply_to: Option<String>,
+    /// The header `depth`; looked at on a workflow's queue alone.
+    pub depth: Option<u16>,
     /// Set when the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered it before.
@@ -215,17 +266,27 @@ pub struct Settlement {
     tag: u64,
     epoch: u64,
     to: Option<mpsc::UnboundedSender<Settled>>,
+    /// What the delivery takes of the room for those without a verdict.
+    hold: Option<Hold>,
 }
 
 impl Settlement {
     /// The settlement of delivery `tag`; verdicts go to `to`.
     pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
-        Settlement { tag, epoch, to: Some(to) }
+        Settlement { tag, epoch, to: Some(to), hold: None }
+    }
+
+    /// With what is let go when it is settled.
+    fn holding(self, hold: Option<Hold>) -> Settlement {
+        // Its fields cannot be moved out of it, for it settles when it is dropped.
+        let mut settlement = self;
+        settlement.hold = hold;
+        settlement
     }
 
     /// Of a delivery that nobody waits for: the embedded bus.
     pub fn none() -> Settlement {
-        Settlement { tag: 0, epoch: 0, to: None }
+        Settlement { tag: 0, epoch: 0, to: None, hold: None }
     }
 
     fn is_void(&self) -> bool {
@@ -237,6 +298,7 @@ impl Settlement {
             // A closed channel means that the connection is gone: the broker redelivers by itself.
             let _ = to.send(Settled { tag: self.tag, epoch: self.epoch, verdict });
         }
+        self.hold = None;
     }
 }
 
@@ -255,6 +317,7 @@ impl Delivery {
             attempt: None,
             message_id: None,
             reply_to: None,
+            depth: None,
             dead_letter: None,
             redelivered: false,
             body,

@@ -6,10 +6,11 @@ use super::input::Rejected;
 use super::job::Job;
 use crate::faults;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Who waits for a job's end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
     /// The queue that the answer goes to.
     pub reply_to: Arc<str>,
@@ -21,37 +22,105 @@ pub struct Caller {
     pub attempt: Option<u32>,
 }
 
+/// The callers of a job, in the order in which they came. Each join costs the same, however many there are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Callers {
+    list: Vec<Waiting>,
+    numbers: HashMap<Caller, u32>,
+    /// How many wait for an answer to the last end.
+    owed: usize,
+}
+
 /// A caller of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Waiting {
-    pub(super) caller: Caller,
+struct Waiting {
+    caller: Caller,
     /// The broker has taken the answer to the last end.
-    pub(super) is_answered: bool,
+    is_answered: bool,
+}
+
+impl Callers {
+    fn find(&self, caller: &Caller) -> Option<(u32, &Waiting)> {
+        let number = *self.numbers.get(caller)?;
+        Some((number, self.list.get(number as usize)?))
+    }
+
+    /// Whether any has been answered.
+    pub(super) fn are_told(&self) -> bool {
+        self.owed < self.list.len()
+    }
+
+    fn join(&mut self, caller: &Caller) {
+        let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(caller.clone()).or_insert(next);
+        match self.list.get_mut(number as usize) {
+            Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
+            None => {
+                self.list.push(Waiting { caller: caller.clone(), is_answered: false });
+                self.owed += 1;
+            }
+        }
+    }
+
+    fn answered(&mut self, number: u32) {
+        if let Some(waiting) = self.list.get_mut(number as usize)
+            && !std::mem::replace(&mut waiting.is_answered, true)
+        {
+            self.owed -= 1;
+        }
+    }
+
+    fn owe_again(&mut self) {
+        self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
+        self.owed = self.list.len();
+    }
 }
 
 impl Job {
     /// The caller of that number.
     pub fn caller(&self, number: u32) -> Option<&Caller> {
-        Some(&self.callers.get(usize::try_from(number).ok()?)?.caller)
+        Some(&self.callers.list.get(usize::try_from(number).ok()?)?.caller)
     }
 
     /// Whether this very caller is to be told the job's end.
     pub fn owes(&self, caller: &Caller) -> bool {
-        self.callers.iter().any(|waiting| !waiting.is_answered && waiting.caller == *caller)
+        self.callers.find(caller).is_some_and(|(_, waiting)| !waiting.is_answered)
+    }
+
+    /// Whether the caller is one of those known, or there are fewer of them than `callers_max`.
+    pub fn has_room_for(&self, caller: &Caller, callers_max: usize) -> bool {
+        self.callers.list.len() < callers_max || self.callers.find(caller).is_some()
     }
 
     pub(super) fn owes_an_answer(&self) -> bool {
-        self.callers.iter().any(|waiting| !waiting.is_answered)
+        self.callers.owed > 0
     }
 
     /// What the callers of an ended job are told that have not been answered.
     pub(super) fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
-        let callers = self.callers.iter().enumerate().filter(|(_, waiting)| self.state.is_ended() && !waiting.is_answered);
-        callers.map(|(number, _)| Effect::AnswerCaller { caller: u32::try_from(number).unwrap_or(u32::MAX), end: self.ends })
+        let numbers = 0..u32::try_from(self.callers.list.len()).unwrap_or(u32::MAX);
+        let is_owed = |number: &u32| !self.callers.list[*number as usize].is_answered;
+        numbers.filter(move |number| self.state.is_ended() && is_owed(number)).map(|number| self.answer(number))
+    }
+
+    /// What a caller is told who has just joined an ended job.
+    pub(super) fn answer_to(&self, caller: &Caller) -> Option<Effect> {
+        let (number, _) = self.callers.find(caller).filter(|_| self.state.is_ended())?;
+        Some(self.answer(number))
+    }
+
+    fn answer(&self, caller: u32) -> Effect {
+        Effect::AnswerCaller { caller, end: self.ends }
     }
 
     pub(super) fn open_answers(&self) -> Vec<Effect> {
         if faults::planted("caller forgotten after a restart") { Vec::new() } else { self.answers().collect() }
+    }
+
+    /// Whether the step of this name waits for the reply to this attempt, whose message went to `queue`.
+    pub fn awaits(&self, step: &str, attempt: u32, queue: &str) -> bool {
+        let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else { return false };
+        self.is_awaited(step) && self.step(step).attempt == attempt && *self.graph().step(step).queue == *queue
     }
 
     pub(super) fn decide_called(&self, caller: Caller) -> Result<Consequence, Rejected> {
@@ -65,28 +134,23 @@ impl Job {
     }
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Consequence, Rejected> {
-        let is_owed = self.callers.get(caller as usize).is_some_and(|waiting| !waiting.is_answered);
+        let is_owed = self.callers.list.get(caller as usize).is_some_and(|waiting| !waiting.is_answered);
         // The answer to an end after which the job went on is not the answer to its next one.
         if is_owed && end == self.ends && self.state.is_ended() { Ok(Consequence::of(Entry::CallerAnswered { caller })) } else { Err(Rejected::Void) }
     }
 
     pub(super) fn caller_joined(&mut self, caller: &Caller) {
-        match self.callers.iter_mut().find(|waiting| waiting.caller == *caller) {
-            Some(waiting) => waiting.is_answered = false,
-            None => self.callers.push(Waiting { caller: caller.clone(), is_answered: false }),
-        }
+        self.callers.join(caller);
     }
 
     pub(super) fn caller_answered(&mut self, caller: u32) {
-        if let Some(waiting) = self.callers.get_mut(caller as usize) {
-            waiting.is_answered = true;
-        }
+        self.callers.answered(caller);
     }
 
     /// It goes on after an end: its callers are told the next one as well.
     pub(super) fn owe_again(&mut self) {
         self.ends += 1;
-        self.callers.iter_mut().for_each(|waiting| waiting.is_answered = false);
+        self.callers.owe_again();
     }
 }
 
@@ -95,7 +159,7 @@ mod tests {
     use super::*;
     use crate::engine::{Context, Decision, Definition, Graph, Input, JobId, JobState, Limits, Message, Operation, Origin, Reply, Step, Timestamp};
 
-    const LIMITS: Limits = Limits { step_message_bytes_max: 1000, reply_bytes_max: 1000, depth_max: 3, window: 3 };
+    const LIMITS: Limits = Limits { step_message_bytes_max: 1000, reply_bytes_max: 1000, depth_max: 3, window: 3, window_bytes: 1 << 26 };
 
     fn context() -> Context<'static> {
         Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
@@ -153,5 +217,45 @@ mod tests {
         assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
         assert!(take(&mut job, Input::Answered { caller: 0, end: 1 }).closed);
         assert_eq!(job.state(), JobState::Completed);
+    }
+
+    #[test]
+    fn one_who_joins_after_the_end_is_answered_alone_and_the_number_of_callers_can_be_bounded() {
+        let mut job = created();
+        assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);
+        for number in 1..100 {
+            assert_eq!(answers(&take(&mut job, Input::Called(caller(&format!("caller {number}"))))), [(number, 0)]);
+        }
+        assert_eq!(job.open_effects().len(), 100);
+        assert!(job.has_room_for(&caller("new"), 101) && !job.has_room_for(&caller("new"), 100) && job.has_room_for(&caller("first"), 100));
+    }
+
+    /// What takes minutes if each join looks through all that are there.
+    #[test]
+    fn a_hundred_thousand_callers_of_one_job_are_no_more_work_each() {
+        const CALLERS: u32 = 100_000;
+        let mut job = created();
+        let joined: Vec<Entry> = (1..CALLERS).flat_map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).entries).collect();
+        let ended = reply(&mut job, Reply::Result("{}".into()));
+        assert_eq!(answers(&ended).len(), CALLERS as usize);
+        let again = joined.into_iter().chain(ended.entries).fold(created(), |mut job, entry| {
+            job.evolve(&entry);
+            job
+        });
+        assert_eq!(again.open_effects().len(), CALLERS as usize, "as after a restart");
+        for number in 0..CALLERS {
+            assert_eq!(take(&mut job, Input::Answered { caller: number, end: 0 }).closed, number + 1 == CALLERS);
+        }
+    }
+
+    #[test]
+    fn a_step_awaits_the_reply_to_its_own_message_alone() {
+        let mut job = created();
+        assert!(job.awaits("only", 1, "only"));
+        for (step, attempt, queue) in [("other", 1, "only"), ("only", 2, "only"), ("only", 1, "other")] {
+            assert!(!job.awaits(step, attempt, queue), "{step} {attempt} {queue}");
+        }
+        reply(&mut job, Reply::Result("{}".into()));
+        assert!(!job.awaits("only", 1, "only"));
     }
 }

@@ -1,9 +1,9 @@
 //! What follows from an input, and from the state alone: [`super::Job`] looks, and changes nothing.
 
 use super::cause::Cause;
+use super::conditions::Conditions;
 use super::definition::{Millis, OnFailure};
 use super::entry::{Effect, Entry, Failure, JobState, Parent, Timestamp};
-use super::expression::{Expression, Scope, SeenStep};
 use super::fanout::List;
 use super::id::StepIndex;
 use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply};
@@ -339,27 +339,12 @@ impl Job {
 
     // ---- what follows from the state alone
 
-    /// The first step whose condition `cancelWhen` is true while it waits or runs.
-    pub(super) fn next_cancelled(&self, ctx: &Context<'_>) -> Option<Consequence> {
-        if self.state != JobState::Running {
-            return None;
-        }
-        let mut live = self.graph().indices().filter(|step| matches!(self.steps[step.at()].state, StepState::Waiting | StepState::Running));
-        // What a condition cannot tell yet is not true.
-        let step = live.find(|step| {
-            let condition = self.graph().step(*step).cancel_when.as_ref();
-            condition.is_some_and(|condition| self.evaluate(condition, *step).unwrap_or_default())
-        })?;
-        let effects = self.tell_children_of(step, &Instruction::Cancel("its step was cancelled".into()));
-        Some(Consequence { entries: vec![Entry::StepCancelled { step, at: ctx.now }], effects })
-    }
-
-    pub(super) fn next_consequence(&self, ctx: &Context<'_>) -> Option<Consequence> {
+    pub(super) fn next_consequence(&self, conditions: &mut Conditions, ctx: &Context<'_>) -> Option<Consequence> {
         if self.state != JobState::Running {
             return None;
         }
         if let Some(step) = self.ready.front() {
-            return Some(self.start_step(*step, ctx));
+            return Some(self.start_step(*step, conditions, ctx));
         }
         for step in self.fanning_out.iter().filter(|step| self.steps[step.at()].is_under_way()) {
             let fan_out = self.steps[step.at()].fan_out.as_ref()?;
@@ -378,18 +363,12 @@ impl Job {
     }
 
     /// A step whose dependencies are done starts, unless its condition says otherwise.
-    fn start_step(&self, step: StepIndex, ctx: &Context<'_>) -> Consequence {
-        if let Some(condition) = &self.graph().step(step).when {
-            match self.evaluate(condition, step) {
-                Ok(true) => {}
-                Ok(false) => return Consequence::of(Entry::StepSkipped { step, at: ctx.now }),
-                Err(reason) => {
-                    let reason = format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text());
-                    return self.fail_step(step, final_failure(reason), ctx);
-                }
-            }
+    fn start_step(&self, step: StepIndex, conditions: &mut Conditions, ctx: &Context<'_>) -> Consequence {
+        match self.may_start(step, conditions) {
+            None | Some(Ok(true)) => self.begin(step, ctx),
+            Some(Ok(false)) => Consequence::of(Entry::StepSkipped { step, at: ctx.now }),
+            Some(Err(reason)) => self.fail_step(step, final_failure(reason), ctx),
         }
-        self.begin(step, ctx)
     }
 
     /// An attempt begins, the first or another one.
@@ -434,35 +413,5 @@ impl Job {
             return self.fail_step(step, final_failure(reason), ctx);
         }
         Consequence::of(Entry::FanOutStarted { step, at: ctx.now, items, warning: warning.map(Into::into), deadline })
-    }
-
-    fn evaluate(&self, condition: &Expression, step: StepIndex) -> Result<bool, String> {
-        condition.evaluate(&JobScope { job: self, step })
-    }
-}
-
-/// What the conditions of a step see of its job.
-struct JobScope<'a> {
-    job: &'a Job,
-    step: StepIndex,
-}
-
-impl Scope for JobScope<'_> {
-    fn input(&self) -> Message {
-        self.job.input_of(self.step)
-    }
-
-    fn job(&self) -> &Message {
-        self.job.message()
-    }
-
-    fn steps(&self) -> Vec<SeenStep<'_>> {
-        let seen = |index: StepIndex| SeenStep {
-            name: &self.job.graph().step(index).name,
-            state: self.job.step_state(index).word(),
-            status: self.job.status(index),
-            output: self.job.step(index).output.as_ref(),
-        };
-        self.job.graph().indices().map(seen).collect()
     }
 }

@@ -47,7 +47,7 @@ pub struct Origin {
     pub parent: Option<Parent>,
     /// The top-level job; its own id unless it is a child.
     pub root: JobId,
-    /// 0 for a top-level job, one more for each level of children.
+    /// 0 for a job that a client asked for, one more for each level of child jobs, and for each job that a step asked for.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A text is untrusted, and so is the data: text and nesting are limited before anything recurses over them, and an
-//! evaluation ends when it has cost [`EVALUATION_COST_MAX`]. There is no function that knows the time or chance.
+//! the evaluations of one decision end when they have cost [`DECISION_COST_MAX`] together. There is no function that knows the time or chance.
 
 mod cost;
 mod names;
@@ -36,10 +36,14 @@ pub const MARKS_MAX: usize = 1_000;
 /// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The evaluation recurses over it.
 pub const DEPTH_MAX: usize = 64;
 
-/// What one evaluation may cost. Each value that it builds, copies, compares or runs through costs 1, and 1 more for
-/// each 32 bytes of text; each turn of a loop (`all`, `map` and the like) costs the number of operations in it. What of the
-/// data the expression does not name costs nothing.
-pub const EVALUATION_COST_MAX: u64 = 1_000_000;
+/// What the evaluations of one decision may cost together, those of `when` and those of `cancelWhen` each. Each value that an
+/// evaluation builds, copies, compares or runs through costs 1, and 1 more for each 32 bytes of text; each turn of a loop
+/// (`all`, `map` and the like) costs 4 and the number of operations in it. What is only read, and what of the data the
+/// expression does not name, costs little. A unit takes at most about 0.2 µs of an optimised build, both together so some 80 ms.
+pub const DECISION_COST_MAX: u64 = 200_000;
+
+/// What is left for each evaluation that may follow in the same decision, so that costly ones do not take it from cheap ones.
+const RESERVED_COST: u64 = 1_000;
 
 /// What an expression can use: the standard library without optional values. Times and regular expressions are
 /// features of the crate that are off.
@@ -75,6 +79,8 @@ pub trait Scope {
     fn input(&self) -> Message;
     /// `job`: the job's message.
     fn job(&self) -> &Message;
+    /// `steps["name"]`.
+    fn step(&self, name: &str) -> Option<SeenStep<'_>>;
     /// `steps`: every step of the job.
     fn steps(&self) -> Vec<SeenStep<'_>>;
 }
@@ -120,17 +126,43 @@ impl Expression {
         &self.0.mistakes
     }
 
-    /// What it comes to.
+    /// Whether it looks at the step called `name`, or at all steps.
+    pub fn reads_step(&self, name: &str) -> bool {
+        self.0.need.of("steps").is_some_and(|need| need.of(name).is_some())
+    }
+
+    /// Whether it looks at `input`.
+    pub fn reads_input(&self) -> bool {
+        self.0.need.of("input").is_some()
+    }
+
+    /// What it comes to, evaluated alone.
     ///
     /// # Errors
     ///
     /// Why it comes to neither true nor false, in one sentence.
     pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
-        let budget = Budget::new(EVALUATION_COST_MAX);
+        self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
+    }
+
+    /// What it comes to, at the cost of the decision that it is evaluated for; `behind` other evaluations may follow in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Expression::evaluate`]; or the budget is spent.
+    pub fn evaluate_within(&self, scope: &dyn Scope, decision: &mut DecisionBudget, behind: usize) -> Result<bool, String> {
+        let share = decision.share(behind);
+        let budget = Budget::new(share);
         let came_to = self.value(scope, &budget);
+        let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
         // Looked at first: `||` and `&&` may have taken the refusal for an operand that does not matter.
         if budget.is_spent() {
-            return Err(format!("takes more than {EVALUATION_COST_MAX} operations with this data; look at less of it"));
+            let others = if earlier > 0 {
+                format!(" beside the {earlier} of the conditions before it, and one decision may take {DECISION_COST_MAX}")
+            } else {
+                String::new()
+            };
+            return Err(format!("takes more than {share} operations with this data{others}; look at less of it"));
         }
         let came_to = came_to?;
         if let Value::Bool(truth) = came_to { Ok(truth) } else { Err(format!("came to {}, expected true or false", values::shown(&came_to))) }
@@ -145,6 +177,29 @@ impl Expression {
             Ok(came_to) => came_to.map_err(|error| explained(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
         }
+    }
+}
+
+/// What the evaluations of one decision have spent together.
+#[derive(Debug, Default)]
+pub struct DecisionBudget {
+    spent: u64,
+}
+
+impl DecisionBudget {
+    /// What the next evaluation may cost, with so many others behind it.
+    fn share(&self, behind: usize) -> u64 {
+        let left = DECISION_COST_MAX.saturating_sub(self.spent);
+        let behind = u64::try_from(behind).unwrap_or(u64::MAX);
+        let reserved = RESERVED_COST.min(left / behind.saturating_add(1));
+        left.saturating_sub(reserved.saturating_mul(behind))
+    }
+
+    /// Spends `units`; tells what was spent before.
+    fn spend(&mut self, units: u64) -> u64 {
+        let earlier = self.spent;
+        self.spent = earlier.saturating_add(units);
+        earlier
     }
 }
 

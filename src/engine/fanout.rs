@@ -31,6 +31,10 @@ pub struct FanOut {
     used: HashSet<JobId>,
     others: HashMap<Arc<str>, (Place, Json)>,
     list_place: Option<Place>,
+    /// How large a child's message is, its element left out.
+    shell_bytes: u64,
+    /// How large the messages of the child jobs under way are together.
+    under_way_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +75,8 @@ impl FanOut {
             List::Missing | List::Wrong(_) => None,
         };
         let count = elements.as_ref().map_or(0, Elements::len);
+        let shell = elements.as_ref().map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
+        let shell_bytes = shell.map_or(0, |shell| bytes(shell.encoded_len().saturating_sub(Json::null().text().len())));
         FanOut {
             keys,
             input,
@@ -87,6 +93,8 @@ impl FanOut {
             used: HashSet::new(),
             others: HashMap::new(),
             list_place: None,
+            shell_bytes,
+            under_way_bytes: 0,
         }
     }
 
@@ -177,11 +185,12 @@ impl FanOut {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let under_way = self.next - self.ended;
         let left = self.items() - self.next;
-        let count = window.saturating_sub(under_way).min(left);
+        let count = self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
         if faults::planted("window filled once") && self.next > 0 {
             return None;
         }
-        if count == 0 || count < refill(window).min(left) {
+        // Of large messages fewer have room than the window has places.
+        if count == 0 || count < refill(under_way + count).min(left) {
             return None;
         }
         let mut own_ids = Vec::new();
@@ -197,6 +206,23 @@ impl FanOut {
             }
         }
         Some(Entry::ChildrenStarted { step, from: self.next, count, own_ids })
+    }
+
+    /// How many of the next `most` child jobs have room beside those under way; one in any case where there are none.
+    fn that_fit(&self, most: u32, bytes_max: u64) -> u32 {
+        let mut sum = self.under_way_bytes;
+        let fits = |index: &u32| {
+            sum = sum.saturating_add(self.message_bytes(*index));
+            sum <= bytes_max
+        };
+        let count = (self.next..self.next + most).take_while(fits).count();
+        let is_idle = self.next == self.ended;
+        u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(most))
+    }
+
+    /// How large the message of the child job at `index` is.
+    fn message_bytes(&self, index: u32) -> u64 {
+        self.shell_bytes.saturating_add(self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))))
     }
 
     /// Decides what a child's result adds: its item, and the other keys for which it comes before all that have ended.
@@ -219,6 +245,7 @@ impl FanOut {
     pub(super) fn on_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
         for index in from..from + count {
             self.slots[index as usize] = Slot::UnderWay;
+            self.under_way_bytes += self.message_bytes(index);
         }
         self.next = from + count;
         self.own_ids.extend(own_ids.iter().copied());
@@ -231,7 +258,7 @@ impl FanOut {
             self.list_place = Some(self.list_place.map_or(place, |earlier| earlier.min(place)));
         }
         self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
-        self.ended += 1;
+        self.no_more_under_way(index);
         self.without_item += u32::from(item.is_none());
         for (place, key, value) in others {
             self.others.insert(key.clone(), ((index, *place), value.clone()));
@@ -244,6 +271,7 @@ impl FanOut {
         for index in unfinished {
             if self.slots[index as usize] == Slot::Failed {
                 self.slots[index as usize] = Slot::UnderWay;
+                self.under_way_bytes += self.message_bytes(index);
                 self.ended -= 1;
                 self.failed -= 1;
             }
@@ -253,8 +281,13 @@ impl FanOut {
 
     pub(super) fn on_failed(&mut self, index: u32) {
         self.slots[index as usize] = Slot::Failed;
-        self.ended += 1;
+        self.no_more_under_way(index);
         self.failed += 1;
+    }
+
+    fn no_more_under_way(&mut self, index: u32) {
+        self.ended += 1;
+        self.under_way_bytes = self.under_way_bytes.saturating_sub(self.message_bytes(index));
     }
 
     /// The gathered output (SPEC §3.4): keys in the order of the first child that has them.
@@ -285,13 +318,18 @@ impl FanOut {
         self.used = HashSet::new();
         self.rounds = HashMap::new();
         self.slots = Vec::new();
+        self.under_way_bytes = 0;
     }
 }
 
-/// From this window on, child jobs are started in portions: one entry and one commit for many.
+fn bytes(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// From so many under way on, child jobs are started in portions: one entry and one commit for many.
 const PORTION_FROM_WINDOW: u32 = 1_000;
 
-/// How many places must be free before a window is filled again.
+/// How many must have room before child jobs are started again that fill a window of this size.
 fn refill(window: u32) -> u32 {
     if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }

@@ -20,6 +20,8 @@ pub struct Limits {
     pub depth_max: u16,
     /// Child jobs of one step under way at once, where its task says nothing.
     pub window: u32,
+    /// How large the messages of the child jobs of one step under way may be together, in bytes; one is always started.
+    pub window_bytes: u64,
 }
 
 /// Reserves ids of jobs that have not ended, over all jobs of the process.

@@ -1,8 +1,9 @@
 //! One job: its steps, what it waits for, and the two functions that everything hangs on, [`Job::take`] and
 //! [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an entry does.
 
-use super::call::{Caller, Waiting};
+use super::call::{Caller, Callers};
 use super::cause::Cause;
+use super::conditions::Conditions;
 use super::decide::Consequence;
 use super::definition::{Definition, Dependency, Graph, OnFailure, Step};
 use super::entry::{Decision, Effect, Entry, Failure, JobState, Origin, Timestamp};
@@ -44,7 +45,7 @@ pub struct Job {
     /// Steps that are not done.
     pub(super) steps_left: u32,
     /// Who asked for it by a message on its workflow's queue.
-    pub(super) callers: Vec<Waiting>,
+    pub(super) callers: Callers,
     /// How often it went on after an end.
     pub(super) ends: u32,
 }
@@ -373,8 +374,7 @@ impl Job {
             assert_eq!(left, 0, "a completed job has no open step");
         }
         assert_eq!(self.ended.is_some(), self.state.is_ended(), "an ended job has its time");
-        let are_told = self.callers.iter().any(|waiting| waiting.is_answered);
-        assert!(!are_told || self.state.is_ended(), "callers are answered after the end");
+        assert!(!self.callers.are_told() || self.state.is_ended(), "callers are answered after the end");
     }
 
     fn before(origin: Origin, message: Message) -> Job {
@@ -399,7 +399,7 @@ impl Job {
             fanning_out: Vec::new(),
             awaited: 0,
             steps_left,
-            callers: Vec::new(),
+            callers: Callers::default(),
             ends: 0,
         }
     }
@@ -425,8 +425,11 @@ impl Job {
         if let Entry::FanOutRestarted { step, .. } = &entry {
             decision.effects.extend(self.retry_children(*step));
         }
-        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } | Entry::CallerJoined { .. } = &entry {
+        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } = &entry {
             decision.effects.extend(self.answers());
+        }
+        if let Entry::CallerJoined { caller } = &entry {
+            decision.effects.extend(self.answer_to(caller));
         }
         decision.entries.push(entry);
     }
@@ -437,13 +440,12 @@ impl Job {
 
     /// What follows from the state alone, entry by entry.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
-        let mut seen = 0;
+        let (mut conditions, mut seen) = (Conditions::default(), 0);
         loop {
-            // Conditions are looked at whenever anything that they see has changed.
-            let has_changed = decision.entries[seen..].iter().any(|entry| !matches!(entry.touched(), Touched::Nothing));
+            self.note_changes(&decision.entries[seen..], &mut conditions);
             seen = decision.entries.len();
-            let cancelled = if has_changed && !faults::planted("cancelWhen ignored") { self.next_cancelled(ctx) } else { None };
-            let Some(consequence) = cancelled.or_else(|| self.next_consequence(ctx)) else { return };
+            let cancelled = self.next_cancelled(&mut conditions, ctx);
+            let Some(consequence) = cancelled.or_else(|| self.next_consequence(&mut conditions, ctx)) else { return };
             self.apply(consequence, decision);
         }
     }

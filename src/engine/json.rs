@@ -368,6 +368,11 @@ impl Elements {
         self.places.is_empty()
     }
 
+    /// How long the text of the element at `index` is; 0 beyond the end.
+    pub fn len_of(&self, index: u32) -> usize {
+        self.places.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
+    }
+
     /// The element at `index`; panics beyond the end.
     pub fn get(&self, index: u32) -> Json {
         let (start, end) = self.places[index as usize];

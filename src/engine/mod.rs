@@ -12,6 +12,7 @@
 
 mod call;
 pub mod cause;
+mod conditions;
 mod decide;
 pub mod definition;
 pub mod entry;

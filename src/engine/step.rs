@@ -267,7 +267,7 @@ mod tests {
     use crate::engine::definition::Millis;
     use bytes::Bytes;
 
-    const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 3, window: 3 };
+    const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 3, window: 3, window_bytes: 1 << 26 };
 
     fn failure(reply: &Reply) -> Failure {
         let Err(failed) = parse_reply(&Step::named("s"), reply, &LIMITS) else { panic!("taken for a result") };

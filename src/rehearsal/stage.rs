@@ -307,6 +307,7 @@ fn nanoseconds(span: Duration) -> i64 {
 }
 
 fn context(now: Timestamp, claims: &Reserved) -> Context<'_> {
-    const LIMITS: Limits = Limits { step_message_bytes_max: 16 << 20, reply_bytes_max: 16 << 20, depth_max: 32, window: 10_000 };
+    const LIMITS: Limits =
+        Limits { step_message_bytes_max: 16 << 20, reply_bytes_max: 16 << 20, depth_max: 32, window: 10_000, window_bytes: 1 << 26 };
     Context { now, limits: &LIMITS, claims }
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
@@ -34,7 +34,7 @@ async fn start(settings: Settings, workflow: &str, workers: Workers) -> Manager 
 }
 
 fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
-    Ok(message.body.clone())
+    Ok(message.body.to_bytes())
 }
 
 fn message(text: &str) -> Message {
@@ -189,7 +189,7 @@ fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let workers = Workers::new().with("a", 1, |message: &StepMessage| {
-            let text = String::from_utf8_lossy(&message.body).into_owned();
+            let text = String::from_utf8_lossy(&message.body.to_bytes()).into_owned();
             assert!(!text.contains("panic"), "as asked");
             Err(WorkerError::from("no such book"))
         });
@@ -296,5 +296,60 @@ fn a_client_that_goes_takes_its_request_with_it() {
         }
         assert_eq!(free(), all);
         manager.stop().await;
+    });
+}
+
+#[test]
+fn items_reach_their_queue_in_the_order_of_the_list() {
+    const ITEMS: usize = 1_000;
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = seen.clone();
+        // One thread, so that it sees them in the order of the queue.
+        let workers = Workers::new().with("work", 1, move |message: &StepMessage| {
+            let body = message.body.to_bytes();
+            kept.lock().expect("no panic").push(String::from_utf8_lossy(&body).into_owned());
+            Ok(body)
+        });
+        let manager = start(settings(folder.path()), FAN, workers).await;
+        let list: Vec<usize> = (0..ITEMS).collect();
+        for round in 0..5 {
+            let id = create(&manager, "fan", &serde_json::json!({ "items": list, "round": round }).to_string()).await;
+            assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+            let expected: Vec<String> = list.iter().map(|n| format!(r#"{{"item":{n},"round":{round}}}"#)).collect();
+            assert_eq!(std::mem::take(&mut *seen.lock().expect("no panic")), expected);
+        }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
+    const ITEMS: usize = 40;
+    on_a_system(async {
+        for (window_bytes, most) in [(1, 1), (3_500, 3), (u64::MAX, 40)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut bounded = settings(folder.path());
+            bounded.fanout.window_bytes = window_bytes;
+            // Nobody works yet: what is started waits.
+            let manager = start(bounded.clone(), FAN, Workers::new()).await;
+            let list: Vec<usize> = (0..ITEMS).collect();
+            let id = create(&manager, "fan", &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string()).await;
+            let job = manager.shared().reader.job(id).expect("reads").expect("there").job;
+            let started = job.steps().find_map(|(_, run)| Some(run.fan_out.as_ref()?.started()));
+            assert_eq!(started, Some(most), "of {window_bytes} bytes");
+            manager.stop().await;
+            let done = Arc::new(AtomicUsize::new(0));
+            let seen = done.clone();
+            let work = move |message: &StepMessage| {
+                seen.fetch_add(1, Ordering::Relaxed);
+                echo(message)
+            };
+            let manager = start(bounded, FAN, Workers::new().with("work", 1, work)).await;
+            let job = ended(&manager, id).await;
+            assert_eq!((job.state(), done.load(Ordering::Relaxed)), (JobState::Completed, ITEMS));
+            manager.stop().await;
+        }
     });
 }

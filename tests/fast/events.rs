@@ -10,7 +10,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{Created, Notice, Options, Reader, Record, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 
 fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }

@@ -6,7 +6,7 @@ use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, M
 use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Instruction, Order};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 
 fn options(file: &Path) -> Options {
     Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }

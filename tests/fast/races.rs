@@ -148,7 +148,7 @@ fn worker(
         if Rng::with_seed(call).u32(0..6) == 0 && !is_calm.load(Ordering::Relaxed) {
             return Err("not today".into());
         }
-        Ok(message.body.clone())
+        Ok(message.body.to_bytes())
     }
 }
 

@@ -14,7 +14,7 @@ use workflow_manager::journal::search::Filter;
 use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 
 /// A journal in a folder of its own.
 struct Place {

@@ -8,7 +8,8 @@ use workflow_manager::engine::{
     Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin, Rejected, Reply, StepIndex, Timestamp,
 };
 
-pub(crate) const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 10_000 };
+pub(crate) const LIMITS: Limits =
+    Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 10_000, window_bytes: 1 << 26 };
 
 /// A step message that waits for a reply.
 #[derive(Clone, Debug)]

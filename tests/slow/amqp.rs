@@ -437,13 +437,25 @@ impl Worker {
     /// Returns when the worker consumes from all the queues.
     #[track_caller]
     pub(crate) fn start(url: &str, queues: &[impl AsRef<str>], work: impl FnMut(&StepMessage) -> Answer + Send + 'static) -> Worker {
+        Worker::begin(url, queues, true, Box::new(work))
+    }
+
+    /// One that keeps nothing of what it receives, however large that is.
+    #[track_caller]
+    pub(crate) fn forgetful(url: &str, queues: &[impl AsRef<str>], work: impl FnMut(&StepMessage) -> Answer + Send + 'static) -> Worker {
+        Worker::begin(url, queues, false, Box::new(work))
+    }
+
+    #[track_caller]
+    fn begin(url: &str, queues: &[impl AsRef<str>], keeps: bool, work: Box<dyn FnMut(&StepMessage) -> Answer + Send>) -> Worker {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let duties = Duties {
             url: url.to_owned(),
             queues: queues.iter().map(|queue| queue.as_ref().to_owned()).collect(),
             seen: Arc::clone(&seen),
-            work: Box::new(work),
+            keeps,
+            work,
             ready,
         };
         let task = RUNTIME.spawn(duties.run_for_ever());
@@ -477,6 +489,7 @@ struct Duties {
     url: String,
     queues: Vec<String>,
     seen: Arc<Mutex<Vec<StepMessage>>>,
+    keeps: bool,
     work: Box<dyn FnMut(&StepMessage) -> Answer + Send>,
     ready: mpsc::Sender<()>,
 }
@@ -511,7 +524,9 @@ impl Duties {
                 Answer::Hold => {}
                 Answer::Nack => message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }).await.map(|_nacked| ())?,
             }
-            self.seen.lock().unwrap().push(message);
+            if self.keeps {
+                self.seen.lock().unwrap().push(message);
+            }
         }
         Ok(())
     }

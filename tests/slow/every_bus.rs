@@ -69,8 +69,9 @@ impl Transport {
             }
             match self {
                 Transport::Embedded => {
-                    let work =
-                        move |message: &workflow_manager::bus::StepMessage| -> Result<Bytes, WorkerError> { Ok(work(queue, &message.body).into()) };
+                    let work = move |message: &workflow_manager::bus::StepMessage| -> Result<Bytes, WorkerError> {
+                        Ok(work(queue, &message.body.to_bytes()).into())
+                    };
                     embedded = embedded.with(queue, 2, work);
                 }
                 Transport::Amqp(vhost) => others.push(Worker::start(&vhost.url, &[queue], move |message| Answer::Reply(work(queue, &message.body)))),

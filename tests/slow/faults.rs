@@ -289,3 +289,33 @@ fn the_reply_queue_is_there_before_the_first_step_message() {
     assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
     assert_eq!(worker.seen_count(), 1);
 }
+
+// ---- a thread that never ends ----------------------------------------------------------------------------------
+
+/// `delay` spins, `sleep` does not: neither holds up the end of the process, and what it was about is taken up by the next start. Where
+/// the thread is the one that stops the others, the end is cut off.
+#[test]
+fn a_thread_that_does_not_end_does_not_hold_up_the_end_of_the_process() {
+    const ENDS_WITHIN: Duration = Duration::from_secs(20);
+    const CUT_OFF: &str = "supervisor::stop=sleep(600000)";
+    for faults in ["job::take=delay(600000)", "job::take=sleep(600000)", "journal::commit=2*off->sleep(600000)", CUT_OFF] {
+        let vhost = Vhost::new();
+        let mut daemon = Setup::new(&vhost.url, TWO).set("shutdown.grace", "1s").faults(faults).start();
+        let client = vhost.client();
+        let id = daemon.api.create("broken", r#"{"k":1}"#);
+        client.reply(&client.take("bad"), r#"{"k":2}"#);
+        eventually("the reply is delivered", || {
+            let count = client.count(REPLY_QUEUE);
+            when(count == Some((0, 1)), format!("{count:?}"))
+        });
+        let begun = Instant::now();
+        let code = daemon.stop().code();
+        assert!(code == Some(1) || (code == Some(0) && faults != CUT_OFF), "{faults}: {code:?}");
+        assert!(begun.elapsed() < ENDS_WITHIN, "{faults}: it took {:?}", begun.elapsed());
+        daemon.await_log(&["thread", "not end"]);
+        daemon.set_faults(None);
+        daemon.start_again();
+        assert_eq!(daemon.api.await_result(id), r#"{"k":2}"#);
+        assert!(daemon.stop().success());
+    }
+}

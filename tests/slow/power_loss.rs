@@ -163,7 +163,7 @@ fn rows(file: &Path) -> Rows {
     rows.collect::<Result<_, _>>().expect("rows")
 }
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100 };
+const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
 
 fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }

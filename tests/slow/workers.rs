@@ -439,3 +439,19 @@ fn two_hundred_jobs_by_two_workers_on_each_queue() {
         assert_eq!(daemon.api.await_result(id), message);
     }
 }
+
+#[test]
+fn items_wait_in_their_queue_in_the_order_of_the_list() {
+    const ITEMS: u32 = 1_000;
+    let workflows =
+        "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
+    let vhost = Vhost::new();
+    let daemon = Setup::new(&vhost.url, workflows).start();
+    let list: Vec<u32> = (0..ITEMS).collect();
+    let id = daemon.api.create("fan", &json!({ "items": list }).to_string());
+    vhost.client().await_count("work", ITEMS);
+    let worker = Worker::echo(&vhost.url, &["work"]);
+    assert_eq!(daemon.api.await_result(id), json!({ "items": list }).to_string());
+    let seen: Vec<u64> = worker.seen().iter().map(|message| message.json()["item"].as_u64().unwrap()).collect();
+    assert_eq!(seen, (0..u64::from(ITEMS)).collect::<Vec<_>>());
+}

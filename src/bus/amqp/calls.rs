@@ -117,7 +117,7 @@ impl Call {
                     told = Told::default();
                     // One for each channel: what a closed one has brought is known to be void.
                     let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
-                    let ended = lane.serve(&channel, deliveries, &mut phases).await;
+                    let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
                     // What has no verdict goes back to its queue. An error means that the channel is gone already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
                     match ended {

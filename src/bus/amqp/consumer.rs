@@ -5,6 +5,7 @@ use super::connection::{self, Pauses, channel_error};
 use super::lane::{Ended, Lane, Source};
 use super::management;
 use super::queues::{Found, Queues, short};
+use super::wire::room::Flow;
 use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
@@ -12,6 +13,7 @@ use lapin::protocol::AMQPSoftError;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -20,6 +22,9 @@ use tokio::time::Instant;
 /// predecessor was killed.
 const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
 const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
+
+/// The pause before it is looked again whether there is room for what a connection brings.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 const CONSUMER_TAG: &str = "workflow-manager";
 
@@ -31,7 +36,7 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
         let opened = tokio::select! {
             biased;
             () = reached(&mut phases, Phase::EndConsuming) => break,
-            opened = Box::pin(consumer.open()) => opened,
+            opened = Box::pin(consumer.open_when_there_is_room()) => opened,
         };
         let end = match opened {
             Ok(session) => {
@@ -83,6 +88,7 @@ struct Consumer {
 
 struct Session {
     connection: Rc<Connection>,
+    flow: Arc<Flow>,
     channel: Channel,
     deliveries: lapin::Consumer,
 }
@@ -95,13 +101,23 @@ enum Obstacle {
 }
 
 impl Consumer {
+    /// What an earlier connection has brought may not have its verdict yet, and comes again over the next one.
+    async fn open_when_there_is_room(&self) -> Result<Session, End> {
+        while !self.common.room.has_room() {
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+        self.open().await
+    }
+
     async fn open(&self) -> Result<Session, End> {
-        let connection = Rc::new(self.common.address.open("replies").await.map_err(End::Lost)?);
+        let flow = Flow::new(&self.common.room);
+        let opening = self.common.address.open_with("replies", Some(flow.clone()));
+        let connection = Rc::new(opening.await.map_err(End::Lost)?);
         let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
         // Jittered, so that of two processes that gave way to each other one comes first the next time.
         let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
-            match self.attempt(&connection).await {
+            match self.attempt(&connection, &flow).await {
                 Ok(session) => return Ok(session),
                 Err(Obstacle::Other(reason)) => return Err(End::Lost(reason)),
                 Err(Obstacle::Taken(how)) => {
@@ -122,7 +138,7 @@ impl Consumer {
         }
     }
 
-    async fn attempt(&self, connection: &Rc<Connection>) -> Result<Session, Obstacle> {
+    async fn attempt(&self, connection: &Rc<Connection>, flow: &Arc<Flow>) -> Result<Session, Obstacle> {
         let settings = &self.common.settings;
         let queue = settings.reply_queue.as_str();
         let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
@@ -139,6 +155,7 @@ impl Consumer {
         for exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+            flow.watch(channel.id());
             let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
             match channel.basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default()).await {
                 // Two processes may have found it free at the same time: then both give way.
@@ -146,7 +163,7 @@ impl Consumer {
                     Found::There { consumers, .. } if consumers > 1 => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
                     Found::Lost(error) => return Err(lost(error)),
                     Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => {
-                        return Ok(Session { connection: connection.clone(), channel, deliveries });
+                        return Ok(Session { connection: connection.clone(), flow: flow.clone(), channel, deliveries });
                     }
                 },
                 Err(error) => match channel_error(&error) {
@@ -160,10 +177,10 @@ impl Consumer {
     }
 
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
-        let Session { connection, channel, deliveries } = session;
+        let Session { connection, flow, channel, deliveries } = session;
         let calls = calls::consume(&self.common, &connection, phases);
         let policy = actix_rt::spawn(management::keep_policy(self.common.clone()));
-        let ended = self.lane.serve(&channel, deliveries, phases).await;
+        let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
         calls.end(matches!(ended, Ended::Closed)).await;
         // Also if the channel alone is gone.

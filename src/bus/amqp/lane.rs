@@ -4,6 +4,7 @@ use super::acks::{Answer, Window};
 use super::aside::Aside;
 use super::connection::fail_point;
 use super::received::{called, received, unreadable};
+use super::wire::room::Flow;
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, Settled, Settlement};
 use crate::engine::Definition;
@@ -60,7 +61,13 @@ impl Lane {
     }
 
     /// Consumes until the channel is of no more use.
-    pub(super) async fn serve(&mut self, channel: &Channel, mut deliveries: lapin::Consumer, phases: &mut watch::Receiver<Phase>) -> Ended {
+    pub(super) async fn serve(
+        &mut self,
+        channel: &Channel,
+        mut deliveries: lapin::Consumer,
+        flow: Option<&Arc<Flow>>,
+        phases: &mut watch::Receiver<Phase>,
+    ) -> Ended {
         self.epoch += 1;
         let mut window = Window::new(usize::from(self.common.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
@@ -71,7 +78,7 @@ impl Lane {
                     return Ended::Closed;
                 }
                 delivery = deliveries.next() => match delivery {
-                    Some(Ok(delivery)) => fail_point("amqp::deliver").map(|()| self.deliver(delivery, &mut window)),
+                    Some(Ok(delivery)) => fail_point("amqp::deliver").map(|()| self.deliver(delivery, flow, &mut window)),
                     Some(Err(error)) => return Ended::Failed(error),
                     None => return Ended::Cancelled,
                 },
@@ -88,8 +95,9 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, delivery: lapin::message::Delivery, window: &mut Window) {
+    fn deliver(&self, delivery: lapin::message::Delivery, flow: Option<&Arc<Flow>>, window: &mut Window) {
         window.deliver(delivery.delivery_tag);
+        let hold = flow.map(|flow| flow.take(delivery.data.len()));
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
         if let Some(unreadable) = unreadable(&delivery) {
             let queue = match &self.source {
@@ -101,7 +109,7 @@ impl Lane {
             return;
         }
         (self.common.sink)(match &self.source {
-            Source::Replies => BusEvent::Delivered(received(delivery, settlement)),
+            Source::Replies => BusEvent::Delivered(received(delivery, settlement.holding(hold))),
             Source::Workflow(workflow) => BusEvent::Called { workflow: workflow.clone(), delivery: called(delivery, settlement) },
         });
     }

@@ -51,6 +51,8 @@ pub(super) struct Published {
     pub(super) lost: bool,
     /// It has a channel of its own.
     pub(super) alone: bool,
+    /// How long its body is.
+    pub(super) bytes: usize,
 }
 
 /// What is known of a queue on this connection.
@@ -92,6 +94,8 @@ pub(super) struct Link {
     pub(super) body_bytes_max: Option<usize>,
     /// In the order of publishing.
     pub(super) published: BTreeMap<u64, Published>,
+    /// How long their bodies are together.
+    pub(super) published_bytes: usize,
     pub(super) flight: FuturesUnordered<LocalBoxFuture<'static, Answered>>,
     /// At most one: see [`Link::raise_barrier`].
     pub(super) barrier: FuturesUnordered<LocalBoxFuture<'static, lapin::Result<()>>>,
@@ -127,6 +131,7 @@ impl Link {
             is_blocked: connection.status().blocked(),
             body_bytes_max: None,
             published: BTreeMap::new(),
+            published_bytes: 0,
             flight: FuturesUnordered::new(),
             barrier: FuturesUnordered::new(),
             states: HashMap::new(),
@@ -188,20 +193,37 @@ impl Link {
 
     /// Publishes. With `alone`, on a channel of its own.
     pub(super) fn publish(&mut self, id: u64, held: Held, generation: u64, alone: bool, reply_queue: &str) {
-        let (properties, queue, body) = (properties(&held.message, reply_queue), short(&**held.message.queue()), held.message.body().clone());
+        let (properties, queue) = (properties(&held.message, reply_queue), short(&**held.message.queue()));
+        // Built here: lapin takes it at once, and what is kept until the confirm is not the text.
+        let body = held.message.body().to_bytes();
+        let bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, connection) = (self.channel.clone(), self.connection.clone());
         self.flight.push(if alone {
             let answer = async move {
                 let channel = confirming(&connection).await?;
-                channel.basic_publish("".into(), queue, options, &body, properties).await?.await
+                let sent = channel.basic_publish("".into(), queue, options, &body, properties).await?;
+                drop(body);
+                sent.await
             };
             Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
         } else {
-            let answer = async move { channel.basic_publish("".into(), queue, options, &body, properties).await?.await };
+            let answer = async move {
+                let sent = channel.basic_publish("".into(), queue, options, &body, properties).await?;
+                drop(body);
+                sent.await
+            };
             Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
         });
-        self.published.insert(id, Published { held, generation, lost: false, alone });
+        self.published_bytes += bytes;
+        self.published.insert(id, Published { held, generation, lost: false, alone, bytes });
+    }
+
+    /// Takes what was published under this number.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Published> {
+        let published = self.published.remove(&id)?;
+        self.published_bytes = self.published_bytes.saturating_sub(published.bytes);
+        Some(published)
     }
 
     /// Takes every answer that is there. Unlike a poll, which may give up early, this ends only when nothing is ready: the
@@ -266,6 +288,7 @@ impl Link {
         self.barrier = FuturesUnordered::new();
         self.answered.clear();
         self.settling.clear();
+        self.published_bytes = 0;
         let published = std::mem::take(&mut self.published).into_values();
         let taken = published.map(|Published { held, generation, .. }| {
             let is_gone = self.was_returned(&held.message) && self.is_of(generation, held.message.queue());
@@ -342,6 +365,9 @@ fn of_step(message: &StepMessage, reply_queue: &str) -> BasicProperties {
     headers.insert("job".into(), text(&message.root.to_string()));
     headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
     headers.insert("traceparent".into(), text(&message.traceparent));
+    if let Some(depth) = message.depth {
+        headers.insert("depth".into(), AMQPValue::LongLongInt(i64::from(depth)));
+    }
     let properties = BasicProperties::default()
         .with_correlation_id(short(message.correlation_id()))
         .with_reply_to(short(reply_queue))

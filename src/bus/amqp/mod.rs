@@ -36,6 +36,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 pub use topic::{Announcement, Topic, TopicConnector, TopicEvent, TopicSink};
+pub(super) use wire::room::Hold;
+use wire::room::Room;
 
 /// What a bus over AMQP needs to know.
 #[derive(Clone)]
@@ -54,8 +56,12 @@ pub struct AmqpSettings {
     pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
     pub prefetch: u16,
+    /// How large the replies without a verdict may be together, in bytes; one more is taken than have room.
+    pub replies_bytes_max: usize,
     /// The most messages published and not yet confirmed.
     pub unconfirmed_max: usize,
+    /// How long the bodies of these may be together, in bytes; one message more is published than they have room for.
+    pub unconfirmed_bytes_max: usize,
     /// The pause before the first attempt to reconnect.
     pub reconnect_min: Duration,
     /// The longest pause between two attempts.
@@ -80,7 +86,9 @@ impl fmt::Debug for AmqpSettings {
             .field("reply_queue_type", &self.reply_queue_type)
             .field("unreadable", &self.unreadable)
             .field("prefetch", &self.prefetch)
+            .field("replies_bytes_max", &self.replies_bytes_max)
             .field("unconfirmed_max", &self.unconfirmed_max)
+            .field("unconfirmed_bytes_max", &self.unconfirmed_bytes_max)
             .field("reconnect_min", &self.reconnect_min)
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
@@ -150,7 +158,16 @@ impl Connector {
         let queues = self.settings.queues.iter().cloned().collect();
         let served = watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
         let (aside, put_aside) = mpsc::unbounded_channel();
-        let common = Rc::new(Common { settings: self.settings, address, management, sink, board, served, aside });
+        let common = Rc::new(Common {
+            room: Room::new(self.settings.replies_bytes_max),
+            settings: self.settings,
+            address,
+            management,
+            sink,
+            board,
+            served,
+            aside,
+        });
         let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
         let putting_aside = watched(common.sink.clone(), aside::run(common.clone(), put_aside));
@@ -282,6 +299,7 @@ struct Common {
     sink: EventSink,
     board: Rc<Board>,
     aside: AsideSender,
+    room: Arc<Room>,
 }
 
 impl Common {
@@ -386,7 +404,9 @@ mod tests {
             reply_queue_type: ReplyQueueType::Classic,
             unreadable: UnreadableMessages::Keep,
             prefetch: 100,
+            replies_bytes_max: 1 << 20,
             unconfirmed_max: 100,
+            unconfirmed_bytes_max: 1 << 20,
             reconnect_min: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),

@@ -172,10 +172,11 @@ impl Publisher {
 
     /// Publishes what may be published now.
     fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
-        let flight_max = self.common.settings.unconfirmed_max;
+        let (flight_max, bytes_max) = (self.common.settings.unconfirmed_max, self.common.settings.unconfirmed_bytes_max);
         // What waits for the barrier alone leaves room for as many again: the broker has answered it. And nothing is given to a
-        // blocked connection: lapin would keep it in memory.
-        while !link.is_blocked && link.flight.len() < flight_max && link.published.len() < 2 * flight_max {
+        // blocked connection: lapin would keep it in memory. The first message over the budget in bytes goes out still: one may be
+        // larger than all of it.
+        while !link.is_blocked && link.flight.len() < flight_max && link.published.len() < 2 * flight_max && link.published_bytes < bytes_max {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = held.message.queue();
             // A caller's queue is its own matter: it is neither looked at nor declared.
@@ -242,7 +243,7 @@ impl Publisher {
     }
 
     fn settle(&mut self, link: &mut Link, id: u64, is_taken: bool) {
-        let Some(Published { mut held, generation, lost, .. }) = link.published.remove(&id) else { return };
+        let Some(Published { mut held, generation, lost, .. }) = link.remove(id) else { return };
         let (job, step, attempt) = held.message.place();
         let was_returned = link.was_returned(&held.message);
         if was_returned && matches!(held.message, BusMessage::Answer(_)) {
@@ -288,7 +289,7 @@ impl Publisher {
             return Err(self.common.address.explain(&error));
         };
         link.body_bytes_max = last_number(said).or(link.body_bytes_max);
-        let size = |published: &Published| published.held.message.body().len();
+        let size = |published: &Published| published.bytes;
         let largest = link.published.values().map(size).max().unwrap_or_default();
         // Without words about sizes: whichever it was, the largest is too large as well.
         let is_suspect = |published: &Published| size(published) == largest || link.body_bytes_max.is_some_and(|max| size(published) > max);
@@ -305,7 +306,7 @@ impl Publisher {
         if !link.is_connected() {
             return Err(self.common.address.explain(error));
         }
-        let Some(Published { mut held, .. }) = link.published.remove(&id) else { return Ok(()) };
+        let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
         let (job, step, attempt) = held.message.place();
         let (queue, bytes) = (held.message.queue(), held.message.body().len());
         let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {

@@ -12,7 +12,7 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
     let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
-    let told = properties.headers().as_ref().and_then(attempt);
+    let told = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
     // A dead letter is a step message of ours, whatever took its headers away.
     let of_dead_letter = || properties.message_id().as_ref().filter(|_| dead_letter.is_some()).and_then(|id| attempt_in(id.as_str()));
     let attempt = told.or_else(of_dead_letter);
@@ -28,7 +28,10 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
 pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
     let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
     let (message_id, reply_to) = (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
-    Delivery { message_id, reply_to, ..received(delivery, settlement) }
+    let depth = delivery.properties.headers().as_ref().and_then(|headers| whole(headers, "depth"));
+    // Deeper than any limit is too deep.
+    let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
+    Delivery { message_id, reply_to, depth, ..received(delivery, settlement) }
 }
 
 /// What is known of a message that cannot be read.
@@ -69,10 +72,10 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
 }
 
-/// What the header `attempt` says: a whole number of any type, or its digits.
+/// What a header says that is a whole number of any type, or its digits.
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a whole number or a text")]
-fn attempt(headers: &FieldTable) -> Option<u32> {
-    match headers.inner().get("attempt")? {
+fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
+    match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
         AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),
         AMQPValue::ShortInt(number) => u32::try_from(*number).ok(),
@@ -106,7 +109,7 @@ mod tests {
     fn told(value: AMQPValue) -> Option<u32> {
         let mut headers = FieldTable::default();
         headers.insert("attempt".into(), value);
-        attempt(&headers)
+        whole(&headers, "attempt")
     }
 
     #[test]

@@ -31,6 +31,21 @@ const FREE: [&str; 7] = [
 /// How much text costs as much as one value, in bytes.
 const TEXT_BYTES_PER_UNIT: usize = 32;
 
+/// How many keys of a message cost as much as one value, where they are only looked through for those that are needed.
+const KEYS_PER_UNIT: usize = 4;
+
+/// How much JSON text costs as much as one value, where it is read and not built, in bytes.
+const READ_BYTES_PER_UNIT: usize = 512;
+
+/// How many commas, colons and brackets in it cost as much besides.
+const READ_MARKS_PER_UNIT: usize = 16;
+
+/// What the entry of a map that is built costs beside its key and its value.
+const ENTRY_COST: u64 = 3;
+
+/// What each turn of a loop costs beside its operations.
+const TURN_COST: usize = 4;
+
 /// What an evaluation may still cost.
 #[derive(Clone)]
 pub(super) struct Budget(Arc<AtomicU64>);
@@ -59,6 +74,22 @@ impl Budget {
     /// Takes what a text of `bytes` costs.
     pub(super) fn take_text(&self, bytes: usize) -> bool {
         self.take(text_units(bytes))
+    }
+
+    /// Takes what it costs to look through the keys of a message.
+    pub(super) fn take_keys(&self, keys: usize) -> bool {
+        self.take(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
+    }
+
+    /// Takes what it costs to read JSON text, whatever is built of it.
+    pub(super) fn take_read(&self, text: &str) -> bool {
+        let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+        self.take(u64::try_from(text.len() / READ_BYTES_PER_UNIT + marks / READ_MARKS_PER_UNIT).unwrap_or(u64::MAX))
+    }
+
+    /// Takes what the entry of a map costs whose key has `bytes`, without its value.
+    pub(super) fn take_entry(&self, bytes: usize) -> bool {
+        self.take(text_units(bytes).saturating_add(ENTRY_COST))
     }
 
     /// Gives the charged tree its function.
@@ -146,10 +177,16 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
     call
 }
 
-/// A loop pays for what it runs over at once, and at each turn for its body.
+/// A loop pays for what it runs over at once, and at each turn for its body. `all` and `exists` run on after an error in their
+/// body, where nothing would be charged: they pay with the condition that each turn begins with.
 fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts.iter_range = paid(parts.iter_range);
-    parts.loop_step = charged_step(parts.loop_step, &parts.accu_var);
+    if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
+        parts.loop_step = charged_step(parts.loop_step, &parts.accu_var);
+    } else {
+        parts.loop_cond = paid_turn(parts.loop_cond, count(&parts.loop_step));
+        parts.loop_step = charged(parts.loop_step);
+    }
     parts
 }
 
@@ -179,10 +216,16 @@ fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
 }
 
 fn paid_body(body: IdedExpr) -> IdedExpr {
-    let operations = i64::try_from(count(&body)).unwrap_or(i64::MAX);
-    let id = body.id;
-    let besides = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(operations.into())) };
-    call_of_charge(id, vec![charged(body), besides])
+    let operations = count(&body);
+    paid_turn(charged(body), operations)
+}
+
+/// What each turn evaluates, with what the turn costs.
+fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
+    let units = i64::try_from(operations + TURN_COST).unwrap_or(i64::MAX);
+    let id = part.id;
+    let besides = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(units.into())) };
+    call_of_charge(id, vec![part, besides])
 }
 
 /// What an operation pays for an operand; a literal costs nothing.

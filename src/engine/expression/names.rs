@@ -74,6 +74,14 @@ impl Need {
         }
     }
 
+    /// The keys that are needed; none: all that there are.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
+        match self {
+            Need::All => None,
+            Need::Keys(keys) => Some(keys.keys().map(String::as_str)),
+        }
+    }
+
     pub(super) fn is_all(&self) -> bool {
         *self == Need::All
     }

@@ -31,8 +31,12 @@ pub(super) fn add_variables(need: &Need, scope: &dyn Scope, budget: &Budget, con
 }
 
 fn steps(scope: &dyn Scope, need: &Need, budget: &Budget) -> Result<Built, String> {
+    let seen = match need.keys() {
+        Some(names) => names.filter_map(|name| scope.step(name)).collect(),
+        None => scope.steps(),
+    };
     let mut entries = Entries::new();
-    for step in scope.steps() {
+    for step in seen {
         let Some(need) = need.of(step.name) else { continue };
         let mut seen = Entries::new();
         for (key, text) in [("state", step.state), ("status", step.status)] {
@@ -52,9 +56,14 @@ fn steps(scope: &dyn Scope, need: &Need, budget: &Budget) -> Result<Built, Strin
 }
 
 fn object(message: &Message, need: &Need, budget: &Budget) -> Result<Built, String> {
+    let too_large = |key: &str| format!("cannot read the value of {}: it is too large", quoted(key));
     let mut entries = Entries::new();
+    budget.take_keys(message.len());
     for (key, json) in message.iter() {
         let Some(need) = need.of(key) else { continue };
+        if !budget.take_read(json.text()) {
+            return Err(too_large(key));
+        }
         let mut reader = serde_json::Deserializer::from_str(json.text());
         let value =
             Builder { need, budget }.deserialize(&mut reader).map_err(|error| format!("cannot read the value of {}: {error}", quoted(key)))?;
@@ -72,7 +81,11 @@ struct Builder<'n> {
 
 impl Builder<'_> {
     fn pay<E: Error>(self, bytes: usize) -> Result<(), E> {
-        if self.budget.take_text(bytes) { Ok(()) } else { Err(E::custom("it is too large")) }
+        self.afford(self.budget.take_text(bytes))
+    }
+
+    fn afford<E: Error>(self, is_paid: bool) -> Result<(), E> {
+        if is_paid { Ok(()) } else { Err(E::custom("it is too large")) }
     }
 }
 
@@ -146,11 +159,12 @@ impl<'de> Visitor<'de> for Builder<'_> {
         while let Some(key) = pairs.next_key::<String>()? {
             match self.need.of(&key) {
                 Some(need) => {
-                    self.pay(key.len())?;
+                    self.afford(self.budget.take_entry(key.len()))?;
                     let value = pairs.next_value_seed(Builder { need, budget: self.budget })?;
                     entries.insert(CelMapKey::from(key), value);
                 }
                 None => {
+                    self.pay(0)?;
                     pairs.next_value::<IgnoredAny>()?;
                 }
             }

@@ -61,11 +61,11 @@ impl Broker {
 
     /// What a worker says of a step message, if anything.
     pub(crate) fn reply(message: &StepMessage) -> Option<Reply> {
-        let answer = work(&message.queue, &message.step_name, message.attempt, &message.body);
+        let answer = work(&message.queue, &message.step_name, message.attempt, &message.body.to_bytes());
         let (kind, body) = match &answer {
             Answered::Result(text) => (None, Bytes::from(text.clone())),
             Answered::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
-            Answered::DeadLettered => (None, message.body.clone()),
+            Answered::DeadLettered => (None, message.body.to_bytes()),
             Answered::Nothing => return None,
         };
         let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
@@ -180,7 +180,7 @@ impl Link {
         let Some(answer) = self.answers.pop_front() else { return };
         if *answer.caller.reply_to == *CALLERS {
             let caller = answer.caller.correlation_id.as_deref().unwrap_or_default().to_owned();
-            broker.told.entry(caller).or_default().push(Told { is_error: answer.is_error, body: answer.body.clone() });
+            broker.told.entry(caller).or_default().push(Told { is_error: answer.is_error, body: answer.body.to_bytes() });
         }
         self.answers_sent.push(answer);
     }

@@ -41,7 +41,9 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         reply_queue_type: ReplyQueueType::Classic,
         unreadable: UnreadableMessages::Keep,
         prefetch: 100,
+        replies_bytes_max: 64 << 20,
         unconfirmed_max: 500,
+        unconfirmed_bytes_max: 64 << 20,
         reconnect_min: Duration::from_millis(50),
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),
@@ -146,7 +148,8 @@ pub(super) fn message(job: JobId, queue: &str) -> StepMessage {
         priority: Some(4),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         timestamp_s: 1_700_000_000,
-        body: Bytes::from_static(br#"{"filename":"alice.txt"}"#),
+        depth: None,
+        body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
     }
 }
 

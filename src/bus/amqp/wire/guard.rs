@@ -1,5 +1,6 @@
 //! The library's connections with the sieve in them: above TLS where there is TLS.
 
+use super::room::Flow;
 use super::sieve::Sieve;
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -13,6 +14,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -24,11 +26,17 @@ const READ_BYTES: usize = 64 * 1024;
 const FRAME_BYTES_MAX: u32 = 131_072;
 
 /// Opens a connection on which nothing that the library cannot bear reaches it.
-pub(in crate::bus::amqp) async fn connect(mut uri: AMQPUri, properties: ConnectionProperties, tls: OwnedTLSConfig) -> lapin::Result<Connection> {
+/// With a `flow`, it is read as that allows.
+pub(in crate::bus::amqp) async fn connect(
+    mut uri: AMQPUri,
+    properties: ConnectionProperties,
+    tls: OwnedTLSConfig,
+    flow: Option<Arc<Flow>>,
+) -> lapin::Result<Connection> {
     let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
     uri.query.frame_max = Some(frame_bytes_max);
     let sockets = Runtime::tokio_current();
-    let guarded = Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize };
+    let guarded = Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, flow };
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), guarded.clone()));
     let open = async move |uri: AMQPUri, _| {
         let stream = uri.connect_with_config_async(tls.as_ref(), &sockets).await?;
@@ -42,13 +50,15 @@ pub(in crate::bus::amqp) async fn connect(mut uri: AMQPUri, properties: Connecti
 struct Guarded {
     sockets: Tokio,
     frame_bytes_max: usize,
+    flow: Option<Arc<Flow>>,
 }
 
 type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
 impl Guarded {
     fn guard(&self, stream: Socket) -> Guard<Socket> {
-        Guard { stream, sieve: Sieve::new(self.frame_bytes_max), read: vec![0; READ_BYTES], passed: Vec::new(), given: 0 }
+        let flow = self.flow.clone();
+        Guard { stream, sieve: Sieve::new(self.frame_bytes_max), flow, read: vec![0; READ_BYTES], passed: Vec::new(), given: 0 }
     }
 }
 
@@ -81,6 +91,7 @@ impl Reactor for Guarded {
 struct Guard<S> {
     stream: S,
     sieve: Sieve,
+    flow: Option<Arc<Flow>>,
     read: Vec<u8>,
     passed: Vec<u8>,
     /// How much of what passed the reader has.
@@ -93,11 +104,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
         while guard.given == guard.passed.len() {
             guard.passed.clear();
             guard.given = 0;
+            if let Some(flow) = &guard.flow {
+                ready!(flow.poll_room(context));
+                guard.sieve.watch(flow.channel());
+            }
             let count = ready!(Pin::new(&mut guard.stream).poll_read(context, &mut guard.read))?;
             if count == 0 {
                 return Poll::Ready(Ok(0));
             }
             guard.sieve.sift(&guard.read[..count], &mut guard.passed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let bodies = guard.sieve.take_bodies();
+            if let Some(flow) = &guard.flow {
+                flow.has_read(bodies);
+            }
         }
         let passed = &guard.passed[guard.given..];
         let count = passed.len().min(buffer.len());
@@ -133,7 +152,6 @@ mod tests {
     use lapin::options::{BasicAckOptions, BasicConsumeOptions};
     use lapin::types::{AMQPValue, FieldTable};
     use std::net::TcpListener;
-    use std::sync::Arc;
 
     /// What a broker says, in order, to a client that consumes: after how many of the client's frames, and which frames.
     fn script() -> Vec<(usize, Vec<u8>)> {
@@ -182,7 +200,7 @@ mod tests {
     /// Takes both deliveries and acknowledges them.
     async fn consume(uri: &str, tls: OwnedTLSConfig) {
         let uri: AMQPUri = uri.parse().expect("an address");
-        let connection = connect(uri, ConnectionProperties::default(), tls).await.expect("connects");
+        let connection = connect(uri, ConnectionProperties::default(), tls, None).await.expect("connects");
         let channel = connection.create_channel().await.expect("a channel");
         let consuming = channel.basic_consume("q".into(), "t".into(), BasicConsumeOptions::default(), FieldTable::default());
         let mut deliveries = consuming.await.expect("consumes");

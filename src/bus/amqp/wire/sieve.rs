@@ -58,6 +58,39 @@ pub struct TooLarge {
 pub struct Sieve {
     frame_bytes_max: usize,
     state: State,
+    bodies: Bodies,
+}
+
+/// What comes over one channel.
+#[derive(Debug, Default)]
+struct Bodies {
+    /// 0: none.
+    channel: u16,
+    /// The body that is coming, and what of it is still to come, in bytes.
+    size: u64,
+    left: u64,
+    /// Those that have come as a whole, together.
+    whole: u64,
+}
+
+impl Bodies {
+    /// The content header of a body, by its payload: class, weight and size come first.
+    fn announce(&mut self, channel: u16, payload: &[u8]) {
+        if let Some(size) = payload.get(4..12).filter(|_| channel == self.channel) {
+            self.size = size.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            self.left = self.size;
+        }
+    }
+
+    fn pass(&mut self, channel: u16, bytes: usize) {
+        if channel != self.channel || self.left == 0 {
+            return;
+        }
+        self.left = self.left.saturating_sub(bytes as u64);
+        if self.left == 0 {
+            self.whole = self.whole.saturating_add(self.size);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -86,7 +119,17 @@ struct Held {
 impl Sieve {
     /// For frames of at most so many bytes, or fewer if the broker says so.
     pub fn new(frame_bytes_max: usize) -> Sieve {
-        Sieve { frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN), state: State::Head(Vec::new()) }
+        Sieve { frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN), state: State::Head(Vec::new()), bodies: Bodies::default() }
+    }
+
+    /// Counts the bodies that come over this channel from now on; 0: none.
+    pub fn watch(&mut self, channel: u16) {
+        self.bodies.channel = channel;
+    }
+
+    /// How large those are together that have come as a whole since this was asked last.
+    pub fn take_bodies(&mut self) -> usize {
+        usize::try_from(std::mem::take(&mut self.bodies.whole)).unwrap_or(usize::MAX)
     }
 
     /// Takes bytes from the broker; what the library may have goes to `output`.
@@ -137,8 +180,8 @@ impl Sieve {
         Ok(())
     }
 
-    fn begin(&self, head: [u8; HEAD_BYTES], output: &mut Vec<u8>) -> Result<State, TooLarge> {
-        let [kind, _, _, size @ ..] = head;
+    fn begin(&mut self, head: [u8; HEAD_BYTES], output: &mut Vec<u8>) -> Result<State, TooLarge> {
+        let [kind, high, low, size @ ..] = head;
         let size = u32::from_be_bytes(size) as usize;
         let whole = size.saturating_add(HEAD_BYTES + END_BYTES);
         // The broker does not divide content headers, and adds to those of dead letters.
@@ -147,6 +190,9 @@ impl Sieve {
         }
         if matches!(kind, METHOD | CONTENT_HEADER) {
             return Ok(State::Held(Held { head, size, payload: Vec::with_capacity(size.min(self.frame_bytes_max)), left: size }));
+        }
+        if kind == BODY {
+            self.bodies.pass(u16::from_be_bytes([high, low]), size);
         }
         output.extend(head);
         Ok(State::Passing(size + END_BYTES))
@@ -159,6 +205,7 @@ impl Sieve {
             self.hear(&payload);
             mend(&mut payload);
         } else {
+            self.bodies.announce(u16::from_be_bytes([head[1], head[2]]), &payload);
             let found = if payload.len() < size { Err(Unbearable::Large(size)) } else { check(&payload) };
             if let Some(other) = found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max)) {
                 // It fits into a frame, of which the size has four bytes.
@@ -253,6 +300,24 @@ mod tests {
         for foreign in [&b"HTTP/1.1 400 Bad Request"[..], b"AMQP\0\0\x09\x01", &[21, 3, 3, 0, 2]] {
             assert_eq!(sifted(&mut Sieve::new(131_072), foreign), foreign);
         }
+    }
+
+    #[test]
+    fn the_bodies_of_one_channel_are_counted_when_they_are_whole() {
+        let mut header = header_of(b"");
+        // The size of the body, in front of the flags.
+        header[7 + 11] = 6;
+        let mut sieve = Sieve::new(131_072);
+        sifted(&mut sieve, &[header.clone(), frame(BODY, b"abcdef")].concat());
+        assert_eq!(sieve.take_bodies(), 0, "no channel is watched");
+        sieve.watch(1);
+        sifted(&mut sieve, &[header.clone(), frame(BODY, b"abc")].concat());
+        assert_eq!(sieve.take_bodies(), 0, "half of it");
+        sifted(&mut sieve, &[frame(HEARTBEAT, b""), frame(BODY, b"def"), header.clone(), frame(BODY, b"abcdef")].concat());
+        assert_eq!((sieve.take_bodies(), sieve.take_bodies()), (12, 0));
+        sieve.watch(2);
+        sifted(&mut sieve, &[header, frame(BODY, b"abcdef")].concat());
+        assert_eq!(sieve.take_bodies(), 0, "another channel");
     }
 
     #[test]

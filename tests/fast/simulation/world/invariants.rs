@@ -31,7 +31,7 @@ impl World {
         self.note(|| format!("answers {:?}", answer.caller.correlation_id));
         if matches!(answer.receipt, Receipt::Job { .. }) {
             let is_right = self.durable(answer.job).map(|found| match found.job.state() {
-                JobState::Completed => !answer.is_error && answer.body == found.job.result().to_text(),
+                JobState::Completed => !answer.is_error && answer.body.to_bytes() == found.job.result().to_text(),
                 JobState::Failed | JobState::Cancelled => answer.is_error,
                 // It went on in the same commit.
                 JobState::Running | JobState::Paused => self.asked.get(&answer.job).is_some_and(|asked| asked.was_rerun || asked.is_retried),

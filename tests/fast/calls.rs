@@ -1,0 +1,173 @@
+//! Workflows that ask workflows, on the embedded bus: what a call may do, and what it may not.
+
+use bytes::Bytes;
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use workflow_manager::actors::job::JobInput;
+use workflow_manager::actors::outbox::{Answer, Done};
+use workflow_manager::actors::router::{Ending, RouterInput};
+use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::bus::embedded::{REPLIES, Workers};
+use workflow_manager::bus::{Delivery, Settled, Settlement, Verdict};
+use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings)) -> Manager {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    change(&mut settings);
+    let loaded = load_text("test.yaml", workflows).expect("valid");
+    supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
+}
+
+async fn create(manager: &Manager, workflow: &str) -> JobId {
+    let answer = manager.create(workflow, None, Message::default()).await;
+    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    id
+}
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let found = tokio::time::timeout(DEADLINE, async {
+        let mut tick = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            tick.tick().await;
+            if let Some(found) = look() {
+                return found;
+            }
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+}
+
+fn job(manager: &Manager, id: JobId) -> Option<Job> {
+    manager.shared().reader.job(id).expect("reads").map(|found| found.job)
+}
+
+/// A message on the queue of `workflow`, and where its verdict comes.
+fn call(manager: &Manager, workflow: &str, change: impl FnOnce(&mut Delivery)) -> mpsc::UnboundedReceiver<Settled> {
+    let (settle, settled) = mpsc::unbounded_channel();
+    let mut delivery = Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
+    change(&mut delivery);
+    manager.shared().wiring().router.post(RouterInput::Called { workflow: workflow.into(), delivery });
+    settled
+}
+
+/// Waits until the router has done what it was told before, and what a job that it asked then has said.
+async fn settled(manager: &Manager, asked: JobId) {
+    for _ in 0..2 {
+        let (done, is_done) = oneshot::channel();
+        if let Some(job) = manager.shared().routes.find(asked) {
+            job.post(JobInput::Settled(Done::new(done)));
+        }
+        is_done.await.expect("committed");
+        // Behind that in the router's mailbox.
+        assert_eq!(manager.create("no such workflow", None, Message::default()).await, Answer::Unknown);
+        let (answer, answered) = oneshot::channel();
+        manager.shared().wiring().router.post(RouterInput::End(JobId(uuid::Uuid::nil()), Ending::Cancel, answer));
+        assert_eq!(answered.await, Ok(Answer::Unknown));
+    }
+}
+
+#[test]
+fn a_call_passes_the_limit_of_jobs_for_the_step_alone_that_has_sent_it() {
+    let workflows = "
+workflows:
+  - { name: outer, steps: [ { name: ask, queue: workflow.inner }, { name: plain }, { name: next, queue: workflow.inner, depends: [ plain ] } ] }
+  - { name: inner, steps: [ { name: work } ] }
+";
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
+        let outer = create(&manager, "outer").await;
+        until("its own call is taken", || (manager.shared().routes.roots() == 2).then_some(())).await;
+        let forged = |step: &str, message_id: &str, reply_to: &str| {
+            let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
+            let message_id = message_id.replace("OUTER", &outer.to_string());
+            call(&manager, "inner", |delivery| {
+                delivery.correlation_id = Some(correlation_id);
+                delivery.message_id = Some(message_id);
+                delivery.reply_to = Some(reply_to);
+            })
+        };
+        let mut verdicts = [
+            // Another id for the message of a step that runs.
+            forged("ask", "11111111-1111-4111-8111-111111111111", REPLIES),
+            forged("ask", "OUTER:ask:2", REPLIES),
+            forged("ask", "OUTER:ask:01", REPLIES),
+            // Another reply queue.
+            forged("ask", "OUTER:ask:1", "elsewhere"),
+            // Steps that run elsewhere, wait, or are none.
+            forged("plain", "OUTER:plain:1", REPLIES),
+            forged("next", "OUTER:next:1", REPLIES),
+            forged("none", "OUTER:none:1", REPLIES),
+        ];
+        settled(&manager, outer).await;
+        assert_eq!(manager.shared().routes.roots(), 2, "none of them has a job");
+        assert!(verdicts.iter_mut().all(|verdict| verdict.try_recv().is_err()), "they wait");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn workflows_that_call_each_other_without_end_come_to_the_limit_of_depth() {
+    let workflows = "
+workflows:
+  - { name: ping, steps: [ { name: ask, queue: workflow.pong } ] }
+  - { name: pong, steps: [ { name: ask, queue: workflow.ping } ] }
+";
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), workflows, |settings| settings.limits.depth_max = 5).await;
+        let id = create(&manager, "ping").await;
+        let job = until("it ends", || job(&manager, id).filter(|job| job.state().is_ended())).await;
+        assert_eq!(job.state(), JobState::Failed);
+        let reason = job.reason_text();
+        assert!(reason.contains("deeper than 5 levels") && reason.contains("limits.depth_max"), "{reason}");
+        let created = |workflow: &str| manager.shared().metrics.jobs_created.with_label_values(&[workflow]).get();
+        assert_eq!((created("ping"), created("pong")), (3, 3), "six levels, the first of them 0");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_forged_depth_costs_its_own_call_alone() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), "workflows: [ { name: inner, steps: [ { name: work } ] } ]", |_| ()).await;
+        for depth in [32, u16::MAX] {
+            let mut refused = call(&manager, "inner", |delivery| delivery.depth = Some(depth));
+            assert_eq!(refused.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+        }
+        assert!(manager.shared().routes.is_empty());
+        for depth in [None, Some(0), Some(31)] {
+            let mut taken = call(&manager, "inner", |delivery| delivery.depth = depth);
+            assert_eq!(taken.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+        }
+        assert_eq!(manager.shared().routes.roots(), 3);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn more_callers_of_one_job_than_may_be_are_refused() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager =
+            start(folder.path(), "workflows: [ { name: inner, steps: [ { name: work } ] } ]", |settings| settings.limits.callers_max = 2).await;
+        let refused = manager.shared().metrics.calls_refused.with_label_values(&["inner", "too_many_callers"]);
+        for (number, refusals) in [(1, 0), (2, 0), (3, 1), (2, 1), (4, 2)] {
+            let mut taken = call(&manager, "inner", |delivery| {
+                delivery.message_id = Some("11111111-1111-4111-8111-111111111111".to_owned());
+                delivery.correlation_id = Some(format!("caller {number}"));
+                delivery.reply_to = Some(REPLIES.to_owned());
+            });
+            assert_eq!(taken.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+            assert_eq!(refused.get(), refusals, "caller {number}");
+        }
+        manager.stop().await;
+    });
+}
