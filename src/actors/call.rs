@@ -10,6 +10,7 @@ use super::outbox::{Answer, Known, Outgoing, promised};
 use super::router::{Errand, Router};
 use super::shared::Shared;
 use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Delivery, Receipt};
+use crate::engine::words::quoted;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, Origin};
 use crate::times;
 use actix::{AsyncContext, Context};
@@ -212,6 +213,7 @@ impl Router {
 
     /// Takes a call, in its turn.
     pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        let Some(call) = self.unless_answered_here(call) else { return };
         let kept = match call.asker {
             Asker::Step => self.start_call(call),
             Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => self.start_call(call),
@@ -221,6 +223,24 @@ impl Router {
         if let Some(call) = kept {
             self.keep_call(call, ctx);
         }
+    }
+
+    /// Itself, unless it is to be answered into our own reply queue: that is for our own steps, whose jobs are asked first. Nobody is
+    /// told of the refusal, for the same reason.
+    fn unless_answered_here(&self, call: Call) -> Option<Call> {
+        let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
+        if reply_to != Some(self.shared.own_reply_queue()) || call.is_of_step() {
+            return Some(call);
+        }
+        let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
+        let place = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
+        let reason = format!(
+            "reply_to is the manager's own reply queue, and the correlation id {} names no step that runs and asks for {}",
+            quoted(&place),
+            definition.name
+        );
+        Refused { definition, id, caller: None, ack }.tell(&Refusal { kind: "own_reply_queue", reason }, &self.shared);
+        None
     }
 
     /// Keeps a call until a job can be taken.

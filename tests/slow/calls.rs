@@ -183,6 +183,36 @@ fn what_gets_no_job_is_refused_and_what_cannot_be_told_is_counted() {
 }
 
 #[test]
+fn the_managers_own_reply_queue_is_no_callers() {
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    let daemon = Setup::new(&vhost.url, THREE).start();
+    let running = daemon.api.create("c", "{}");
+    let message = client.take("work");
+    let unknown = format!("{}:ask-c", Uuid::new_v4());
+    // None of them is the message of a step that runs and asks for `c`: this one's goes to another queue.
+    for place in ["", "nonsense", &unknown, &message.correlation_id()] {
+        let properties = asks(place, &format!("{place}:1")).with_reply_to(REPLY_QUEUE.into());
+        ask(&client, "c", "{}", properties);
+    }
+    let metrics = || daemon.api.get("/metrics").expect(200).text;
+    eventually("all are refused", || {
+        let refused = r#"workflow_calls_refused_total{reason="own_reply_queue",workflow="c"} 4"#;
+        when(metrics().contains(refused), metrics())
+    });
+    vhost.await_drained("workflow.c");
+    let log = daemon.log();
+    assert_eq!(log.lines().filter(|line| line.contains("the manager's own reply queue")).count(), 1, "{log}");
+    // A step of a workflow asks as ever.
+    let worker = Worker::echo(&vhost.url, &["work", "echo"]);
+    assert_eq!(daemon.api.await_result(daemon.api.create("a", r#"{"k":1}"#)), r#"{"k":1}"#);
+    client.reply(&message, r#"{"k":2}"#);
+    assert_eq!(daemon.api.await_result(running), r#"{"k":2}"#);
+    assert_eq!(worker.seen_count(), 2, "no other job was made");
+    assert!(!metrics().contains("workflow_replies_rejected_total{"), "nobody was answered: {}", metrics());
+}
+
+#[test]
 fn calls_wait_while_no_job_can_be_taken() {
     let vhost = Vhost::new();
     let client = vhost.client();
