@@ -26,6 +26,9 @@ pub fn unreadable_queue(reply_queue: &str) -> String {
     format!("{reply_queue}.unreadable")
 }
 
+/// The shortest `amqp.lost_after`: a broker's statistics are up to 5 seconds old unless it is told otherwise.
+const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
+
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +63,8 @@ pub struct AmqpSection {
     pub reconnect_max: Span,
     pub heartbeat: Span,
     pub replies_first: Span,
+    pub lost_after: Span,
+    pub redispatch_lost: bool,
 }
 
 /// The types that the reply queue may have.
@@ -399,6 +404,12 @@ impl Settings {
         }
         if reconnect_min.0 > reconnect_max.0 {
             return refuse(format!("amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: expected no more than that"));
+        }
+        if self.amqp.lost_after.0 < LOST_AFTER_MIN {
+            return refuse(format!("amqp.lost_after is {}, expected at least {}", self.amqp.lost_after, Span(LOST_AFTER_MIN)));
+        }
+        if self.amqp.redispatch_lost && self.amqp.management.0.is_empty() {
+            return refuse("amqp.redispatch_lost needs the management API, which alone tells what a queue holds: set amqp.management".to_owned());
         }
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse("events.exchange needs a broker: set amqp.server, or leave it empty".to_owned());

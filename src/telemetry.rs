@@ -29,6 +29,8 @@ pub struct Metrics {
     pub journal_failures: IntCounterVec,
     /// `workflow_steps_dispatched_total{workflow,step}`
     pub dispatched: IntCounterVec,
+    /// `workflow_steps_redispatched_total{workflow,step}`: of them those sent once more, as the same attempt.
+    pub redispatched: IntCounterVec,
     /// `workflow_steps_confirmed_total{workflow,step}`
     pub confirmed: IntCounterVec,
     /// `workflow_steps_replied_total{workflow,step}`
@@ -59,6 +61,8 @@ pub struct Metrics {
     pub bus_blocked: IntGaugeVec,
     /// `workflow_bus_unconfirmed{bus}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
+    /// `workflow_queue_messages_lost{bus,queue}`: messages that the queue lacks, at least.
+    pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
     /// `workflow_messages_unreadable_total{bus,queue,outcome}`: messages that could not be read, kept or dropped.
@@ -98,6 +102,7 @@ impl Metrics {
             journal_queue: kept.histogram("journal_queue_seconds", "time from a record's arrival at the journal to its commit", seconds()),
             journal_failures: kept.counters("journal_failures_total", "commits that failed and are tried again", &["kind"]),
             dispatched: kept.counters("steps_dispatched_total", "step messages given to the bus", &["workflow", "step"]),
+            redispatched: kept.counters("steps_redispatched_total", "step messages sent once more, as the same attempt", &["workflow", "step"]),
             confirmed: kept.counters("steps_confirmed_total", "step messages confirmed by the broker", &["workflow", "step"]),
             replied: kept.counters("steps_replied_total", "steps settled by a reply", &["workflow", "step"]),
             failed: kept.counters("steps_failed_total", "steps whose attempts are spent", &["workflow", "step"]),
@@ -113,6 +118,7 @@ impl Metrics {
             bus_connected: kept.gauges("bus_connected", "1 while the bus can publish and consume", &["bus"]),
             bus_blocked: kept.gauges("bus_blocked", "1 while the broker blocks publishers", &["bus"]),
             bus_unconfirmed: kept.gauges("bus_unconfirmed", "step messages given to the bus and not yet confirmed", &["bus"]),
+            queue_messages_lost: kept.gauges("queue_messages_lost", "messages that a queue lacks for the steps that wait on it", &["bus", "queue"]),
             bus_notices: kept.counters("bus_notices_total", "messages returned, refused, or sent again", &["bus", "kind"]),
             unreadable: kept.counters(
                 "messages_unreadable_total",

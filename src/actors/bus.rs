@@ -4,8 +4,8 @@
 use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
-use super::{Mail, Owner};
-use crate::bus::{Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueLook, Receipt};
+use super::{Mail, Owner, lost};
+use crate::bus::{Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueDepth, QueueLook, Receipt};
 use crate::engine::{Input, JobId};
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub enum BusInput {
     Serve(Vec<Arc<str>>, Vec<Arc<str>>),
     /// Look at a queue.
     Inspect(Arc<str>, oneshot::Sender<QueueLook>),
+    /// Tell how much each queue holds.
+    Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
     Close(oneshot::Sender<()>),
 }
@@ -48,6 +50,11 @@ impl BusActor {
                 let look = self.bus.inspect(queue);
                 // Whoever asked may have given up.
                 let told = async move { drop(answer.send(look.await)) };
+                ctx.spawn(told.into_actor(self));
+            }
+            BusInput::Depths(answer) => {
+                let depths = self.bus.depths();
+                let told = async move { drop(answer.send(depths.await)) };
                 ctx.spawn(told.into_actor(self));
             }
             BusInput::Close(answer) => {
@@ -144,6 +151,10 @@ impl Actor for BusActor {
             let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
             actor.shared.metrics.bus_unconfirmed.with_label_values(&[&*actor.vhost]).set(unconfirmed);
         });
+        let amqp = &self.shared.settings.amqp;
+        if !amqp.server.0.is_empty() && !amqp.management.0.is_empty() {
+            ctx.spawn(lost::watch(self.shared.clone(), self.vhost.clone()).into_actor(self));
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::journal::{Append, JournalInput};
 use super::messages::{caller_answer, step_message};
 use super::observe::Said;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
+use super::redispatch::{Bulk, Census, Seen};
 use super::router::{Ending, Live, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
@@ -44,6 +45,8 @@ pub struct JobActor {
     is_closing: bool,
     /// How often that was put off.
     reopened: u32,
+    /// Since when its steps have been seen waiting for replies.
+    pub(super) seen: Seen,
 }
 
 /// What a job can be told.
@@ -81,6 +84,15 @@ pub enum JobInput {
         /// Dropped after the commit.
         done: Arc<Done>,
     },
+    /// Messages of steps that wait on a queue are to be sent once more.
+    Redispatch {
+        /// Which.
+        bulk: Arc<Bulk>,
+        /// Dropped after the commit.
+        done: Arc<Done>,
+    },
+    /// Somebody counts the steps that wait for replies.
+    Count(Arc<Census>),
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.
@@ -169,6 +181,7 @@ pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
             timer: None,
             is_closing: false,
             reopened: 0,
+            seen: Seen::new(),
         });
         // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
         let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
@@ -294,7 +307,13 @@ impl JobActor {
             JobInput::Vouch(call) => self.vouch(call),
             // A delivery goes back to its queue, and comes again.
             JobInput::Take { ack: Some(_), .. } | JobInput::Called(_) => {}
-            JobInput::Same { .. } | JobInput::QueueMissing { .. } | JobInput::Rebuilt { .. } | JobInput::Settled(_) | JobInput::Close => {}
+            JobInput::Same { .. }
+            | JobInput::QueueMissing { .. }
+            | JobInput::Redispatch { .. }
+            | JobInput::Count(_)
+            | JobInput::Rebuilt { .. }
+            | JobInput::Settled(_)
+            | JobInput::Close => {}
         }
     }
 
@@ -311,6 +330,8 @@ impl JobActor {
                     self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
                 }
             }
+            JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
+            JobInput::Count(census) => self.count_waiting(&census),
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
             JobInput::Close => {
@@ -358,7 +379,7 @@ impl JobActor {
     }
 
     /// Lets the engine decide; `release` follows the commit.
-    fn take(&mut self, input: Input, release: Vec<Outgoing>) {
+    pub(super) fn take(&mut self, input: Input, release: Vec<Outgoing>) {
         self.decide(input, release, None);
     }
 

@@ -48,9 +48,10 @@ impl JobActor {
                     metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
                     tracing::debug!(job = %self.id, step = %name(*step), attempt, "step started");
                 }
-                Entry::StepUnconfirmed { step } => {
+                Entry::StepUnconfirmed { step, .. } => {
                     metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, "step dispatched again: its queue was lost");
+                    metrics.redispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
+                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, "step dispatched again, as the same attempt");
                 }
                 Entry::StepConfirmed { step } => metrics.confirmed.with_label_values(&[&*workflow, &*name(*step)]).inc(),
                 Entry::StepCompleted { step, .. } | Entry::FanOutCompleted { step, .. } => {

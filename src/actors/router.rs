@@ -5,6 +5,7 @@ use super::job::{self, ANY_ROUND, JobActor, JobInput, Spawn, Start};
 use super::journal::{JournalInput, RebuiltFor};
 use super::observe::beginning;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild, promised};
+use super::redispatch::Bulk;
 use super::shared::Shared;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
@@ -148,6 +149,15 @@ impl Routes {
         self.table.contains_key(&id)
     }
 
+    /// Does something with each job that takes input, in no order; looks nothing up meanwhile.
+    pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobActor>)) {
+        for route in &self.table {
+            if let Route::Live(live) = route.value() {
+                act(&live.mailbox);
+            }
+        }
+    }
+
     /// All jobs that take input, in the order of their creation.
     fn all_live(&self) -> Vec<Mailbox<JobActor>> {
         let live = self.table.iter().filter_map(|route| match route.value() {
@@ -212,6 +222,8 @@ pub enum RouterInput {
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
+    /// The messages of the steps that wait on a queue are to be sent once more; answered after all commits.
+    Redispatch(Arc<Bulk>, oneshot::Sender<()>),
 }
 
 /// How a client ends a job.
@@ -267,6 +279,12 @@ impl Router {
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
             RouterInput::Revived(number, recovered) => self.revived(number, recovered.map(|recovered| *recovered), ctx),
             RouterInput::End(id, ending, answer) => self.end(id, ending, answer),
+            RouterInput::Redispatch(bulk, answer) => {
+                let done = Done::new(answer);
+                for mailbox in self.shared.routes.all_live() {
+                    mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
+                }
+            }
             RouterInput::QueueMissing { vhost, queue, taken } => {
                 let done = Done::new(taken);
                 tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");

@@ -4,6 +4,7 @@ use super::announcer::Announcer;
 use super::bus::BusActor;
 use super::feeds::Feeds;
 use super::journal::JournalActor;
+use super::lost::Losses;
 use super::room::Rooms;
 use super::router::{Router, Routes};
 use super::supervisor::Supervisor;
@@ -39,6 +40,8 @@ pub struct Shared {
     pub reader: Reader,
     /// What readiness says.
     pub health: Health,
+    /// Queues that have lost messages.
+    pub losses: Losses,
     /// Keeps what strangers send from flooding the log.
     pub throttle: Throttle,
     /// Places for creations that are asked for and not yet answered.
@@ -94,6 +97,7 @@ impl Shared {
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
             health: Health::default(),
+            losses: Losses::default(),
             throttle: Throttle::default(),
             creations,
             rooms,

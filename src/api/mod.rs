@@ -12,6 +12,7 @@ pub mod operations;
 mod problem;
 mod query;
 mod reads;
+pub mod redispatch;
 pub mod status;
 mod view;
 pub mod why;
@@ -83,6 +84,8 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
         .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
+        .service(resource("/api/job/{id}/step/{step}/redispatch", "POST").route(web::post().to(redispatch::one)))
+        .service(resource("/api/queue/{queue}/redispatch", "POST").route(web::post().to(redispatch::by_queue)))
         .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
         .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
         .service(resource("/api/job/{id:.*}", "GET, HEAD, DELETE").route(get().to(jobs::job)).route(web::delete().to(jobs::end)))

@@ -75,7 +75,7 @@ pub async fn reply(shared: web::Data<Shared>, path: web::Path<(String, String)>,
     respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
 }
 
-async fn ask(shared: &Shared, id: JobId, operation: Operation) -> Result<Answer, Problem> {
+pub(super) async fn ask(shared: &Shared, id: JobId, operation: Operation) -> Result<Answer, Problem> {
     if !shared.health.accepts() {
         return Err(Problem::overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned()));
     }

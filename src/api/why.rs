@@ -8,7 +8,7 @@ use crate::actors::bus::BusInput;
 use crate::actors::clock;
 use crate::actors::shared::Shared;
 use crate::bus::{BusState, QueueLook};
-use crate::engine::{Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
+use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
@@ -35,11 +35,13 @@ enum Cause {
     Paused,
     BrokerGone,
     BrokerBlocked,
+    Lost,
     NoConsumer,
     BackOff,
     Person,
     WindowFull,
     AllBusy,
+    Sending,
     Working,
     Unknown,
     Waiting,
@@ -144,36 +146,38 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
         |at| format!("its timeout is {}", rfc3339(at)),
     );
     let has_broker = !shared.settings.amqp.server.0.is_empty();
-    match look(shared, vhost, queue).await {
-        QueueLook::There { messages, consumers: 0 } if has_broker => told(
+    let found = look(shared, vhost, queue).await;
+    if has_broker && run.confirmed {
+        let asked = Asked { shared, job, index, timeout: &timeout };
+        if let Some((cause, why)) = asked.where_it_is(&found) {
+            return told(cause, why);
+        }
+    }
+    match found {
+        QueueLook::There { messages, consumers: 0, .. } if has_broker => told(
             Cause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
-        QueueLook::There { messages, consumers: 0 } => told(
+        QueueLook::There { messages, consumers: 0, .. } => told(
             Cause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
-        QueueLook::There { messages: 0, consumers } => told(
-            Cause::Working,
+        QueueLook::There { .. } if has_broker => told(
+            Cause::Sending,
             format!(
-                "a worker has it: one of the {} of queue \"{queue}\" took the message of step \"{name}\" and has not replied; {timeout}",
-                counted(consumers, "consumer", "consumers")
+                "on its way: the broker has not confirmed the message of step \"{name}\" to queue \"{queue}\" yet; the manager has it, and sends it until then"
             ),
         ),
-        QueueLook::There { messages, consumers } => told(
-            Cause::AllBusy,
-            format!(
-                "all busy: {} on queue \"{queue}\" for its {}, that of step \"{name}\" among them or with a worker; {timeout}",
-                counted(messages, "message waits", "messages wait"),
-                counted(consumers, "consumer", "consumers")
-            ),
-        ),
+        QueueLook::There { messages: 0, .. } => {
+            told(Cause::Working, format!("a worker of this process has it: it took the message of step \"{name}\" and has not replied; {timeout}"))
+        }
+        QueueLook::There { messages, consumers, .. } => told(Cause::AllBusy, all_busy(name, queue, messages, consumers, &timeout)),
         QueueLook::Missing => told(
             Cause::NoConsumer,
             format!("no consumer on queue \"{queue}\": the queue itself is missing; it is declared at the next connection, or by a worker"),
@@ -183,6 +187,107 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
             format!("step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"),
         ),
     }
+}
+
+fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &str) -> String {
+    format!(
+        "all busy: {} on queue \"{queue}\" for its {}, most likely that of step \"{step}\" among them or with a worker; {timeout}",
+        counted(messages, "message waits", "messages wait"),
+        counted(consumers, "consumer", "consumers")
+    )
+}
+
+/// How old the broker's statistics are at most, unless it is told to collect them less often (every 5 seconds by default).
+const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// What becomes of messages that are nowhere.
+const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, purged, lost with its queue, or acknowledged by a \
+                       worker that did not reply";
+
+/// The message of a step that the broker has confirmed: what is known of where it is, and what is guessed.
+struct Asked<'a> {
+    shared: &'a Shared,
+    job: &'a Job,
+    index: StepIndex,
+    timeout: &'a str,
+}
+
+impl Asked<'_> {
+    fn where_it_is(&self, found: &QueueLook) -> Option<(Cause, String)> {
+        let Asked { shared, job, index, timeout } = self;
+        let QueueLook::There { messages, unacknowledged, consumers } = *found else { return None };
+        let (step, run) = (job.graph().step(*index), job.step(*index));
+        let (name, queue, id) = (&step.name, &step.queue, job.id());
+        let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
+        if let Some(loss) = shared.losses.of(&job.definition().vhost, queue) {
+            let span = &shared.settings.amqp.lost_after;
+            let start = if consumers == 0 {
+                format!("no consumer on queue \"{queue}\", and messages are lost")
+            } else {
+                format!("queue \"{queue}\" has lost messages")
+            };
+            let why = format!(
+                "{start}: for {span} at least {} on it, and it held {} at most, waiting, with workers or answered; most likely they were {LOST_BY}. \
+                 That of step \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue {queue}` all of the queue; {timeout}",
+                counted_long(loss.waiting, "step waits", "steps wait"),
+                counted_long(loss.held, "message", "messages"),
+            );
+            return Some((Cause::Lost, why));
+        }
+        if let (0, 1.., Some(workflow)) = (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX)) {
+            let why = format!(
+                "the workflow \"{workflow}\" has it, most likely: its manager took the message of step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
+            );
+            return Some((Cause::Working, why));
+        }
+        let consumed = counted(consumers, "consumer", "consumers");
+        let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
+        let is_settled = sent_ms.is_none_or(|age_ms| age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX));
+        match (messages, consumers, unacknowledged) {
+            (0, 0, _) => Some((
+                Cause::NoConsumer,
+                format!(
+                    "no consumer on queue \"{queue}\", and no message in it: start a worker for step \"{name}\". Its message was there; unless a reply is on \
+                     its way it was {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            // What waits, waits for a consumer.
+            (_, 0, _) => None,
+            (0, _, Some(0)) if is_settled => Some((
+                Cause::Lost,
+                format!(
+                    "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds none, neither waiting nor with one of its {consumed}, as the \
+                     broker's statistics of some seconds ago tell, and no reply has come. It was {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            (0, _, Some(0)) => Some((
+                Cause::Working,
+                format!(
+                    "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}; the broker's \
+                     statistics do not show yet who has it: ask again in some seconds; {timeout}"
+                ),
+            )),
+            (0, _, Some(held)) => Some((
+                Cause::Working,
+                format!(
+                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, none waits, and that of step \"{name}\" was not replied to; {timeout}",
+                    counted_long(held, "message is", "messages are")
+                ),
+            )),
+            (0, _, None) => Some((
+                Cause::Working,
+                format!(
+                    "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}, and no reply has come. \
+                     Whether it is with one of them only the management API tells (setting amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            (_, _, _) => Some((Cause::AllBusy, all_busy(name, queue, messages, consumers, timeout))),
+        }
+    }
+}
+
+fn counted_long(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 fn counted(count: u32, one: &str, several: &str) -> String {

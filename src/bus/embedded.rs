@@ -160,7 +160,7 @@ impl Bus for EmbeddedBus {
         let messages = self.queues.get(&queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
         let consumers = self.workers.0.get(&*queue).map_or(0, |(_, threads)| *threads);
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Box::pin(std::future::ready(QueueLook::There { messages: count(messages), consumers: count(consumers) }))
+        Box::pin(std::future::ready(QueueLook::There { messages: count(messages), unacknowledged: None, consumers: count(consumers) }))
     }
 
     fn serve(&mut self, _: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {

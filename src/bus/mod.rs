@@ -462,6 +462,8 @@ pub enum QueueLook {
     There {
         /// Messages that wait in it; those that a worker has are not counted.
         messages: u32,
+        /// Messages that a worker has and has not acknowledged, some seconds ago; none: it is not told.
+        unacknowledged: Option<u64>,
         /// Workers that consume from it.
         consumers: u32,
     },
@@ -469,6 +471,15 @@ pub enum QueueLook {
     Missing,
     /// It cannot be told, for this reason.
     Unknown(String),
+}
+
+/// How much a queue holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueDepth {
+    /// The queue.
+    pub queue: String,
+    /// Messages that wait or that a worker has, some seconds ago; none: it is not known.
+    pub messages: Option<u64>,
 }
 
 /// Where a bus reports; it may be called from any thread and never blocks.
@@ -484,6 +495,11 @@ pub trait Bus {
 
     /// Looks at a queue, without changing anything.
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
+
+    /// How much each queue of its virtual host holds, where somebody can tell, or why that is not known now.
+    fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
+        Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
+    }
 
     /// Other workflows are loaded: from now on these are the queues of steps, and these the workflows that take messages on
     /// queues of their own.

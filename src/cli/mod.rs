@@ -109,6 +109,8 @@ pub enum ClientCommand {
     },
     /// Delete ended jobs
     Delete(OperateArguments),
+    /// Send the message of a running step once more, as the same attempt, or of all steps that wait on a queue
+    Redispatch(RedispatchArguments),
     /// Complete, or fail, a running step by hand
     Complete(CompleteArguments),
     /// Tell in one sentence why a job does not move
@@ -290,6 +292,29 @@ pub struct CompleteArguments {
     pub client: ClientArguments,
 }
 
+/// Arguments of `redispatch`: a step, or a queue.
+#[derive(Args, Debug)]
+pub struct RedispatchArguments {
+    /// The job's, or child job's, id
+    #[arg(requires = "step", required_unless_present = "queue", conflicts_with_all = ["queue", "vhost", "dry_run"])]
+    pub id: Option<JobId>,
+    /// The step
+    #[arg(requires = "id")]
+    pub step: Option<String>,
+    /// All steps of running jobs and child jobs that wait on this queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// The queue's virtual host, of workflows that name theirs
+    #[arg(long, requires = "queue")]
+    pub vhost: Option<String>,
+    /// Tell how many steps wait on the queue, and send nothing
+    #[arg(long, requires = "queue")]
+    pub dry_run: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct StatusArguments {
@@ -356,6 +381,7 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Retry(jobs) => operate::operate("retry", None, &jobs, out),
         ClientCommand::Rerun { step, jobs } => operate::operate("rerun", Some(&step), &jobs, out),
         ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
+        ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out),
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
         ClientCommand::Watch { id, client } => watch::watch(id, &client, out),
         ClientCommand::Status(arguments) => status::status(&arguments, out),

@@ -4,7 +4,7 @@ use super::check::counted;
 use super::client::{Client, ClientError};
 use super::show::{message, parse, table};
 use super::text::Text;
-use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments};
+use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments};
 use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -44,7 +44,7 @@ impl StepNow {
         let reason = self.reason.as_deref().unwrap_or("no reason");
         match &self.retry_at {
             Some(at) => format!("attempt {attempt} of step {name} failed: {reason}; the next attempt follows at {at}"),
-            None if state == "failed" => format!("step {name} failed at attempt {attempt}: {reason}"),
+            None if *state == "failed" => format!("step {name} failed at attempt {attempt}: {reason}"),
             None => format!("step {name} is {state} with status {status}"),
         }
     }
@@ -173,6 +173,38 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
     } else {
         let OnStep { id, state, step } = parse(&body)?;
         writeln!(out, "{}; job {id} is {state}", step.told())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `redispatch`
+pub(super) fn redispatch(arguments: &RedispatchArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    #[derive(Deserialize)]
+    struct Sent {
+        steps: usize,
+        jobs: usize,
+    }
+    let client = Client::new(&arguments.client);
+    let (path, query) = match (&arguments.id, &arguments.step, &arguments.queue) {
+        (Some(id), Some(step), None) => (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new()),
+        (None, None, Some(queue)) => {
+            let vhost = arguments.vhost.iter().map(|vhost| ("vhost".to_owned(), vhost.clone()));
+            let query = vhost.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
+            (format!("/api/queue/{}/redispatch", encoded(queue)), query)
+        }
+        _ => return Err(ClientError::Usage("redispatch needs a job's id and a step, or --queue".to_owned())),
+    };
+    let body = client.post(&path, &query, "")?;
+    if arguments.client.json {
+        writeln!(out, "{body}")?;
+    } else if arguments.queue.is_some() {
+        let Sent { steps, jobs } = parse(&body)?;
+        let (steps, jobs) = (counted(steps, "step message"), counted(jobs, "job"));
+        let told = if arguments.dry_run { "would be sent again; nothing was done" } else { "sent again" };
+        writeln!(out, "{steps} of {jobs} {told}")?;
+    } else {
+        let OnStep { id, state, step } = parse(&body)?;
+        writeln!(out, "the message of step {} is sent again, as attempt {}; job {id} is {state}", step.name, step.attempt)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -53,7 +53,7 @@ impl Job {
         match input {
             Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
             Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
-            Input::QueueMissing(queue) => self.decide_queue_missing(&queue),
+            Input::QueueMissing(queue) => self.decide_queue_missing(&queue, ctx),
             Input::ChildEnded { step, index, ended } => self.decide_child_ended(step, index, ended, ctx),
             // `take` goes through all that is due.
             Input::Timer { .. } => Err(Rejected::Void),
@@ -121,17 +121,21 @@ impl Job {
         }
     }
 
-    fn decide_queue_missing(&self, queue: &str) -> Result<Consequence, Rejected> {
-        let lost = |step: &StepIndex| {
-            // Those not confirmed are still in the hands of the bus, which sends them by itself.
-            self.is_awaited(*step) && self.steps[step.at()].confirmed && *self.graph().step(*step).queue == *queue
-        };
-        let lost: Vec<StepIndex> = self.graph().indices().filter(lost).collect();
-        if lost.is_empty() || !self.takes_replies() || faults::planted("missing queues ignored") {
+    fn decide_queue_missing(&self, queue: &str, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+        // Those not confirmed are still in the hands of the bus, which sends them by itself.
+        let lost: Vec<StepIndex> = self.waiting_for_replies().filter(|step| *self.graph().step(*step).queue == *queue).collect();
+        if lost.is_empty() || faults::planted("missing queues ignored") {
             return Err(Rejected::Void);
         }
-        let entries = lost.iter().map(|step| Entry::StepUnconfirmed { step: *step }).collect();
-        Ok(Consequence { entries, effects: lost.iter().map(|step| self.dispatch_again(*step)).collect() })
+        let again = lost.into_iter().map(|step| self.redispatch(step, ctx));
+        Ok(again.fold(Consequence::default(), Consequence::and))
+    }
+
+    /// The confirmed message of a step goes out once more; until it is confirmed anew it does so after a crash, too.
+    pub(super) fn redispatch(&self, step: StepIndex, ctx: &Context<'_>) -> Consequence {
+        let unconfirmed = Entry::StepUnconfirmed { step, at: Some(ctx.now) };
+        let entries = if faults::planted("redispatch not recorded") { Vec::new() } else { vec![unconfirmed] };
+        Consequence { entries, effects: vec![self.dispatch_again(step)] }
     }
 
     /// The message of the attempt that runs, once more.

@@ -121,10 +121,13 @@ pub enum Entry {
         /// The step.
         step: StepIndex,
     },
-    /// The confirmed message was lost with its queue; it is to go out again.
+    /// The confirmed message is to go out once more, as the same attempt: it was lost with its queue, or somebody asked for it.
     StepUnconfirmed {
         /// The step.
         step: StepIndex,
+        /// When; earlier versions did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<Timestamp>,
     },
     /// The reply came.
     StepCompleted {

@@ -24,12 +24,21 @@ impl Job {
                 self.deadline = *deadline;
             }
             Entry::StepStarted { step, attempt, at, deadline } => {
+                let dispatch = self.length;
                 let run = self.start(*step, *attempt, *at, *deadline);
                 run.confirmed = false;
+                run.dispatch = dispatch;
+                run.sent = Some(*at);
                 self.awaited += u32::from(self.is_awaited(*step));
             }
             Entry::StepConfirmed { step } => self.steps[step.at()].confirmed = true,
-            Entry::StepUnconfirmed { step } => self.steps[step.at()].confirmed = false,
+            Entry::StepUnconfirmed { step, at } => {
+                let dispatch = self.length;
+                let run = &mut self.steps[step.at()];
+                run.confirmed = false;
+                run.dispatch = dispatch;
+                run.sent = *at;
+            }
             Entry::StepCompleted { step, at, output } => self.complete(*step, *at, output.clone()),
             Entry::StepProgressed { step, progress, deadline, .. } => {
                 let run = &mut self.steps[step.at()];

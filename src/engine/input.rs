@@ -180,6 +180,11 @@ pub enum Operation {
         /// The step's name.
         step: String,
     },
+    /// Send the message of a running step once more, as the same attempt.
+    Redispatch {
+        /// The step's name.
+        step: String,
+    },
     /// Settle a running step in its worker's place.
     Reply {
         /// The step's name.
@@ -194,7 +199,7 @@ impl Operation {
     pub fn step(&self) -> Option<&str> {
         match self {
             Operation::Cancel { .. } | Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } => None,
-            Operation::Reply { step, .. } => Some(step),
+            Operation::Redispatch { step } | Operation::Reply { step, .. } => Some(step),
         }
     }
 
@@ -206,6 +211,7 @@ impl Operation {
             Operation::Resume => "resume",
             Operation::Retry => "retry",
             Operation::Rerun { .. } => "rerun",
+            Operation::Redispatch { .. } => "redispatch",
             Operation::Reply { .. } => "reply",
         }
     }

@@ -310,6 +310,13 @@ impl Job {
         self.graph().step(step).has_queue() && self.steps[step.at()].is_under_way()
     }
 
+    /// The steps whose message the broker has, or had, and whose reply would still be taken.
+    pub fn waiting_for_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
+        let waits = self.awaited > 0 && self.takes_replies();
+        let steps = self.graph().indices().take_while(move |_| waits);
+        steps.filter(|step| self.is_awaited(*step) && self.steps[step.at()].confirmed)
+    }
+
     /// The items whose child jobs are to be under way.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let goes_on = !self.state.is_ended();

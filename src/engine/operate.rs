@@ -12,7 +12,7 @@ impl Job {
     pub fn objection(&self, operation: &Operation, limits: &Limits) -> Option<Objection> {
         let (id, state) = (self.origin.id, self.state.word());
         let conflict = |text: String| Some(Objection::Conflict(text));
-        if let Operation::Rerun { step } | Operation::Reply { step, .. } = operation
+        if let Operation::Rerun { step } | Operation::Redispatch { step } | Operation::Reply { step, .. } = operation
             && self.graph().index_of(step).is_none()
         {
             let known: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
@@ -34,6 +34,7 @@ impl Job {
                 conflict(format!("job {id} is {state}: only an ended job can be rerun; cancel it first"))
             }
             Operation::Rerun { step } => self.objection_to_rerun(step),
+            Operation::Redispatch { step } => self.objection_to_redispatch(step),
             Operation::Pause | Operation::Resume | Operation::Retry => None,
         }
     }
@@ -45,6 +46,27 @@ impl Job {
             return Some(Objection::Conflict(text));
         }
         None
+    }
+
+    fn objection_to_redispatch(&self, step: &str) -> Option<Objection> {
+        let (id, index) = (self.origin.id, self.graph().index_of(step)?);
+        let (definition, run) = (self.graph().step(index), &self.steps[index.at()]);
+        let objection = if !self.takes_replies() {
+            format!("job {id} is {}: its steps take no replies", self.state.word())
+        } else if definition.task.is_some() {
+            format!("step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child job's id or by their queue")
+        } else if definition.external {
+            format!("step \"{step}\" of job {id} is external: it has no message, a call completes it")
+        } else if run.state != StepState::Running {
+            format!("step \"{step}\" of job {id} is {}: only a running step's message can be sent again", run.state.word())
+        } else if !run.is_under_way() {
+            format!("no attempt of step \"{step}\" of job {id} is under way: the next one follows by itself")
+        } else if !run.confirmed {
+            format!("the message of step \"{step}\" of job {id} is still with the manager, which sends it by itself: no broker has confirmed it")
+        } else {
+            return None;
+        };
+        Some(Objection::Conflict(objection))
     }
 
     /// A worker's bad reply fails its attempt; a person's is refused, for a person can correct it.
@@ -81,6 +103,7 @@ impl Job {
                 let step = self.index(&step)?;
                 Ok(Consequence::of(Entry::JobRerun { at: ctx.now, step, deadline: self.new_deadline(ctx) }))
             }
+            Operation::Redispatch { step } => Ok(self.redispatch(self.index(&step)?, ctx)),
             Operation::Reply { step, reply } => self.decide_answer(self.index(&step)?, None, &reply, ctx),
         }
     }

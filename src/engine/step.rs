@@ -62,6 +62,10 @@ pub struct StepRun {
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
+    /// Which of the job's entries, counted from 1, dispatched it last: no two dispatches have the same.
+    pub dispatch: u64,
+    /// When that was, where the entry tells.
+    pub sent: Option<Timestamp>,
     /// When it started first; a rerun begins anew.
     pub started: Option<Timestamp>,
     /// When the last attempt began.

@@ -16,6 +16,7 @@ mod orders;
 mod properties;
 mod races;
 mod reasons;
+mod redispatch;
 mod rehearsal;
 #[cfg(feature = "failpoints")]
 mod simulation;

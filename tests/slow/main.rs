@@ -28,6 +28,7 @@ mod outages;
 mod overload;
 mod policies;
 mod power_loss;
+mod redispatch;
 mod refusals;
 mod retries;
 mod shown;

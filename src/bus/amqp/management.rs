@@ -73,6 +73,34 @@ impl Management {
     }
 }
 
+/// What a queue holds, by the broker's statistics. They are some seconds old, and missing for a queue that is new, or where the
+/// broker collects none.
+#[derive(Deserialize)]
+pub(super) struct Held {
+    pub(super) name: String,
+    /// Those that wait and those that a worker has.
+    #[serde(default)]
+    pub(super) messages: Option<u64>,
+    #[serde(default)]
+    pub(super) messages_unacknowledged: Option<u64>,
+}
+
+impl Management {
+    /// What each queue of a virtual host holds.
+    pub(super) fn held(&self, vhost: &str) -> Result<Vec<Held>, String> {
+        self.read(&format!("/api/queues/{}?columns=name,messages", encoded(vhost)))
+    }
+
+    /// What a queue holds.
+    pub(super) fn held_by(&self, vhost: &str, queue: &str) -> Result<Held, String> {
+        self.read(&format!("/api/queues/{}/{}?columns=name,messages,messages_unacknowledged", encoded(vhost), encoded(queue)))
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        serde_json::from_str(&self.call("GET", path, None)?).map_err(|error| format!("GET {path}: {error}"))
+    }
+}
+
 /// Sets the policy, and once more for the queues that a reload brings, or a retry of a job whose definition was replaced.
 pub(super) async fn keep_policy(common: Rc<Common>) {
     let Some(management) = common.management.clone() else { return };

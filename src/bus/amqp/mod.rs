@@ -20,7 +20,7 @@ mod received;
 mod topic;
 pub mod wire;
 
-use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueLook};
+use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueDepth, QueueLook};
 use crate::engine::Millis;
 use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use aside::AsideSender;
@@ -208,6 +208,13 @@ impl Bus for AmqpBus {
         match self.common.clone() {
             Some(common) => Box::pin(inspect::inspect(common, queue)),
             None => Box::pin(std::future::ready(QueueLook::Unknown("the bus is not connected".to_owned()))),
+        }
+    }
+
+    fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
+        match self.common.clone() {
+            Some(common) => Box::pin(inspect::depths(common)),
+            None => Box::pin(std::future::ready(Err("the bus is not connected".to_owned()))),
         }
     }
 

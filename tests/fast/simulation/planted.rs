@@ -31,6 +31,7 @@ const BUGS: &[&str] = &[
     "unconfirmed steps not dispatched after a restart",
     "confirms forgotten",
     "missing queues ignored",
+    "redispatch not recorded",
     "late failures count",
     "cancelWhen ignored",
     "child jobs not retried",

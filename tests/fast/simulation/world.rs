@@ -119,6 +119,8 @@ pub(crate) struct World {
     /// Confirms that were told long before a crash.
     surely_confirmed: BTreeSet<(JobId, u16, u32)>,
     lost_queues: BTreeSet<Arc<str>>,
+    /// Steps whose messages clients have had sent once more.
+    redispatched: BTreeSet<(JobId, u16)>,
     /// The correlation ids of calls that must be refused.
     odd_calls: Vec<String>,
 }
@@ -194,6 +196,7 @@ impl World {
             confirmed: BTreeMap::new(),
             surely_confirmed: BTreeSet::new(),
             lost_queues: BTreeSet::new(),
+            redispatched: BTreeSet::new(),
             odd_calls: Vec::new(),
             rng,
         }
@@ -458,6 +461,18 @@ impl World {
         Some(Turn::Operate(id, Operation::Rerun { step }))
     }
 
+    /// A client has the message of a step sent once more, as if it were lost.
+    fn redispatch(&mut self) -> Option<Turn> {
+        let running = self.journal.reader.all_running(0, 1_000).ok()?;
+        let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
+        let found = self.durable(*id)?;
+        let step = found.job.waiting_for_replies().next()?;
+        let name = found.job.graph().step(step).name.to_string();
+        self.note(|| format!("{id}:{name} is dispatched again"));
+        self.redispatched.insert((*id, step.0));
+        Some(Turn::Operate(*id, Operation::Redispatch { step: name }))
+    }
+
     /// An external step that runs.
     fn external_step(&self) -> Option<(JobId, String)> {
         let running = self.journal.reader.all_running(0, 1_000).ok()?;
@@ -470,7 +485,7 @@ impl World {
 
     fn fault(&mut self) -> Option<Turn> {
         let Some(link) = &mut self.link else { return None };
-        match self.rng.u32(0..13) {
+        match self.rng.u32(0..14) {
             0 if link.is_connected => {
                 self.counts.disconnects += 1;
                 let events = link.disconnect(&mut self.broker);
@@ -523,6 +538,7 @@ impl World {
                 Some(Turn::CreateAgain(id, same))
             }
             11 => self.impatient_client(),
+            13 => self.redispatch(),
             12 => {
                 let caller = format!("odd caller {}", self.odd_calls.len());
                 let workflow = self.asked.values().next()?.definition.name.as_str().into();

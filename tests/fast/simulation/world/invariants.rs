@@ -72,7 +72,10 @@ impl World {
                 self.violate(format!("{name} was dispatched twice, and there was no fault"));
             } else if step.state == StepState::Running && step.attempt == message.attempt && step.confirmed {
                 self.violate(format!("{name} was dispatched again although its confirm is in the journal"));
-            } else if self.surely_confirmed.contains(&key) && !self.lost_queues.contains(&message.queue) {
+            } else if self.surely_confirmed.contains(&key)
+                && !self.lost_queues.contains(&message.queue)
+                && !self.redispatched.contains(&(message.job, message.step.0))
+            {
                 self.violate(format!("{name} was dispatched again although its confirm was told long ago"));
             }
         }

@@ -1,0 +1,265 @@
+//! Which queues have lost messages: looked for where the broker's management API tells what a queue holds (SPEC §4).
+//!
+//! A step whose message the broker has confirmed is in its queue, waiting or with a worker, until its reply is in the reply
+//! queue, for a worker replies before it acknowledges. So whatever a queue and the reply queue held together at some moment
+//! is at least the number of steps that waited on the queue before it and still do. Where it was less, at each of several
+//! moments, messages are gone: with their queue, purged, rejected without a policy, or acknowledged without a reply.
+//!
+//! The broker's figures are seconds old, and a reply may be under way. Hence only those steps count that have waited for
+//! the whole span, and of the looks only those neither at its beginning nor at its end.
+
+use super::bus::BusInput;
+use super::clock;
+use super::job::JobInput;
+use super::redispatch::{Bulk, Census};
+use super::router::RouterInput;
+use super::shared::Shared;
+use crate::bus::{BusState, QueueDepth};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// Looks within the span after which a queue counts as having lost messages (setting `amqp.lost_after`).
+const LOOKS: u32 = 10;
+
+/// What the broker says may be this part of the span old: looks at its beginning do not count.
+const STALE_LOOKS: u32 = 3;
+
+/// A reply may be under way for this part of the span: looks at its end do not count.
+const UNHEARD_LOOKS: u32 = 1;
+
+/// Looks that must have found too little before anything is said.
+const AGREEING_MIN: usize = 3;
+
+/// The longest pause before steps of a queue that loses messages again and again are dispatched once more.
+const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// What a queue has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Steps that have waited on it for the whole span.
+    pub waiting: u64,
+    /// The most messages, waiting or with a worker or answered, that were seen meanwhile.
+    pub held: u64,
+}
+
+impl Loss {
+    /// How many messages are gone, at least.
+    pub fn missing(self) -> u64 {
+        self.waiting.saturating_sub(self.held)
+    }
+}
+
+/// The losses known now, by virtual host and queue.
+#[derive(Default)]
+pub struct Losses(Mutex<BTreeMap<(String, Arc<str>), Loss>>);
+
+impl Losses {
+    /// What the queue has lost, if anything.
+    pub fn of(&self, vhost: &str, queue: &Arc<str>) -> Option<Loss> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(vhost.to_owned(), queue.clone())).copied()
+    }
+
+    /// Puts what is known of a virtual host in the place of what was; tells which queues are new.
+    fn replace(&self, shared: &Shared, vhost: &str, found: &BTreeMap<Arc<str>, Loss>) -> Vec<Arc<str>> {
+        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gauge = |queue: &str| shared.metrics.queue_messages_lost.with_label_values(&[vhost, queue]);
+        losses.retain(|(of, queue), _| {
+            let stays = of != vhost || found.contains_key(queue);
+            if !stays {
+                gauge(queue).set(0);
+            }
+            stays
+        });
+        let mut new = Vec::new();
+        for (queue, loss) in found {
+            gauge(queue).set(i64::try_from(loss.missing()).unwrap_or(i64::MAX));
+            if losses.insert((vhost.to_owned(), queue.clone()), *loss).is_none() {
+                new.push(queue.clone());
+            }
+        }
+        new
+    }
+}
+
+/// Looks at the queues of a virtual host, again and again, until its bus is closed.
+pub(super) async fn watch(shared: Arc<Shared>, vhost: String) {
+    let span = shared.settings.amqp.lost_after.0;
+    let mut watch = Watch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
+    let mut ticks = tokio::time::interval(span / LOOKS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first is now.
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        if watch.look(&shared, &vhost).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// What the broker said at one moment.
+struct Look {
+    at: Instant,
+    /// Messages in the reply queue.
+    replies: u64,
+    /// Messages by queue; none: it did not tell.
+    depths: HashMap<String, Option<u64>>,
+}
+
+struct Watch {
+    span: Duration,
+    looks: VecDeque<Look>,
+    /// Queues whose steps were dispatched again: when, and how long it is then until the next time.
+    resent: BTreeMap<Arc<str>, (Instant, Duration)>,
+}
+
+impl Watch {
+    /// None: the bus is closed.
+    async fn look(&mut self, shared: &Arc<Shared>, vhost: &str) -> Option<()> {
+        let (answer, depths) = oneshot::channel();
+        shared.bus(vhost)?.post(BusInput::Depths(answer));
+        let depths = depths.await.ok()?;
+        let now = clock::ticks();
+        let hears = matches!(shared.health.bus(vhost), Some(BusState::Connected)) && shared.health.deaf_to(vhost, self.span).is_none();
+        match depths {
+            // What comes after a time in which replies could not be taken says nothing of the time before.
+            _ if !hears || shared.health.journal_full.load(Ordering::Relaxed) => self.looks.clear(),
+            Err(reason) => {
+                if shared.throttle.may_log("queue depths") {
+                    tracing::warn!(vhost, reason, "the broker does not tell what its queues hold (logged once a minute)");
+                }
+            }
+            Ok(depths) => self.keep(now, depths, &shared.settings.amqp.reply_queue),
+        }
+        // Asked for at each look: a job counts how long a step has waited from the first that found it waiting.
+        let waiting = waiting(shared, vhost, self.span).await?;
+        let found = self.losses(clock::ticks(), &waiting);
+        for queue in shared.losses.replace(shared, vhost, &found) {
+            let Some(loss) = found.get(&queue) else { continue };
+            let (waiting, held) = (loss.waiting, loss.held);
+            tracing::warn!(
+                vhost, %queue, waiting, held,
+                "the queue has lost messages: fewer than steps wait on it; `workflow-manager redispatch --queue` sends them again"
+            );
+        }
+        if shared.settings.amqp.redispatch_lost {
+            self.redispatch(shared, vhost, &found, now);
+        }
+        Some(())
+    }
+
+    fn keep(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
+        let depths: HashMap<String, Option<u64>> = depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
+        // Where nothing is known of the replies nothing can be said.
+        let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
+        self.looks.push_back(Look { at: now, replies, depths });
+        self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
+    }
+
+    /// Queues that held less than `waiting` at every look that counts.
+    fn losses(&self, now: Instant, waiting: &HashMap<Arc<str>, u64>) -> BTreeMap<Arc<str>, Loss> {
+        let (stale, unheard) = (self.span * STALE_LOOKS / LOOKS, self.span * UNHEARD_LOOKS / LOOKS);
+        let counts = |look: &&Look| {
+            let age = now.saturating_duration_since(look.at);
+            age + stale <= self.span && age >= unheard
+        };
+        let looks: Vec<&Look> = self.looks.iter().filter(counts).collect();
+        if looks.len() < AGREEING_MIN {
+            return BTreeMap::new();
+        }
+        // One that is not in the list is not there.
+        let held = |queue: &str, look: &Look| look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies);
+        let most = |queue: &str| looks.iter().map(|look| held(queue, look)).collect::<Option<Vec<u64>>>()?.into_iter().max();
+        let losses = waiting.iter().filter_map(|(queue, waiting)| {
+            let loss = Loss { waiting: *waiting, held: most(queue)? };
+            (loss.missing() > 0).then(|| (queue.clone(), loss))
+        });
+        losses.collect()
+    }
+
+    /// Dispatches the steps that have waited for the whole span again. What is lost over and over is sent at ever longer pauses.
+    fn redispatch(&mut self, shared: &Shared, vhost: &str, found: &BTreeMap<Arc<str>, Loss>, now: Instant) {
+        self.resent.retain(|queue, (at, pause)| found.contains_key(queue) || now.saturating_duration_since(*at) < *pause * 2);
+        for queue in found.keys() {
+            let pause = match self.resent.get(queue) {
+                None => self.span,
+                Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => (*pause * 2).min(RESEND_PAUSE_MAX),
+                Some(_) => continue,
+            };
+            self.resent.insert(queue.clone(), (now, pause));
+            tracing::info!(vhost, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
+            let bulk = Bulk::new(vhost.into(), queue.clone()).of_those_waiting(self.span);
+            // Nobody waits for the end of it.
+            shared.wiring().router.post(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
+        }
+    }
+}
+
+/// How many steps have waited on each queue for a span; none: the jobs are ending.
+async fn waiting(shared: &Shared, vhost: &str, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
+    let (answer, counted) = oneshot::channel();
+    let census = Arc::new(Census::new(vhost.into(), span, answer));
+    shared.routes.each(|job| job.post(JobInput::Count(census.clone())));
+    drop(census);
+    counted.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Duration = Duration::from_secs(60);
+
+    /// Looks one after another, the last one now: what the queue `q` and the reply queue held.
+    fn after(looks: &[(Option<u64>, u64)]) -> (Watch, Instant) {
+        let mut watch = Watch { span: SPAN, looks: VecDeque::new(), resent: BTreeMap::new() };
+        let mut now = clock::ticks();
+        for (depth, replies) in looks {
+            now += SPAN / LOOKS;
+            let depths = [("q", *depth), ("replies", Some(*replies))];
+            watch.keep(now, depths.map(|(queue, messages)| QueueDepth { queue: queue.to_owned(), messages }).into(), "replies");
+        }
+        (watch, now)
+    }
+
+    fn missing(looks: &[(Option<u64>, u64)], waiting: u64) -> Option<u64> {
+        let (watch, now) = after(looks);
+        watch.losses(now, &HashMap::from([("q".into(), waiting)])).get("q").map(|loss| loss.missing())
+    }
+
+    #[test]
+    fn a_queue_that_held_less_than_waits_on_it_at_every_look_has_lost_the_rest() {
+        assert_eq!(missing(&[(Some(2), 0); 11], 5), Some(3));
+        assert_eq!(missing(&[(Some(0), 0); 11], 1), Some(1));
+        assert_eq!(missing(&[(Some(5), 0); 11], 5), None);
+        assert_eq!(missing(&[(Some(9), 0); 11], 5), None, "others use the queue too");
+    }
+
+    #[test]
+    fn one_look_that_found_enough_or_replies_that_lie_unheard_say_that_nothing_is_lost() {
+        let mut looks = [(Some(0), 0); 11];
+        looks[4] = (Some(5), 0);
+        assert_eq!(missing(&looks, 5), None, "the figures of one moment may be wrong");
+        assert_eq!(missing(&[(Some(0), 5); 11], 5), None, "their replies may be in the reply queue");
+        assert_eq!(missing(&[(Some(0), 4); 11], 5), Some(1));
+        looks[4] = (None, 0);
+        assert_eq!(missing(&looks, 5), None, "the broker did not tell");
+    }
+
+    #[test]
+    fn neither_old_figures_nor_the_latest_count_and_a_few_looks_say_nothing() {
+        let (few, most) = ((Some(0), 0), (Some(5), 0));
+        assert_eq!(missing(&[most, most, most, few, few, few, few, few, few, few, most], 5), Some(5));
+        assert_eq!(missing(&[few, few, few], 5), None);
+    }
+
+    #[test]
+    fn a_queue_that_is_not_there_holds_nothing() {
+        let (watch, now) = after(&[(Some(1), 0); 11]);
+        assert_eq!(watch.losses(now, &HashMap::from([("gone".into(), 1)])).get("gone").map(|loss| loss.held), Some(0));
+    }
+}

@@ -1,0 +1,113 @@
+//! Step messages that are sent once more by queue, and the count of those that are waited for: asked of every job.
+
+use super::clock;
+use super::job::JobActor;
+use super::outbox::{Done, Outgoing};
+use crate::engine::{Definition, Input, Operation};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// A redispatch of all steps that wait on a queue.
+pub struct Bulk {
+    vhost: Arc<str>,
+    queue: Arc<str>,
+    /// Only those that have been seen waiting for so long.
+    waiting_for: Option<Duration>,
+    is_dry_run: bool,
+    steps: AtomicUsize,
+    jobs: AtomicUsize,
+}
+
+impl Bulk {
+    /// Of all steps on a queue of a virtual host.
+    pub fn new(vhost: Arc<str>, queue: Arc<str>) -> Bulk {
+        Bulk { vhost, queue, waiting_for: None, is_dry_run: false, steps: AtomicUsize::new(0), jobs: AtomicUsize::new(0) }
+    }
+
+    /// Only of those that have waited for this span.
+    pub fn of_those_waiting(self, span: Duration) -> Bulk {
+        Bulk { waiting_for: Some(span), ..self }
+    }
+
+    /// Only counted.
+    pub fn dry_run(self, is_dry_run: bool) -> Bulk {
+        Bulk { is_dry_run, ..self }
+    }
+
+    /// How many steps were found so far, and in how many jobs and child jobs.
+    pub fn found(&self) -> (usize, usize) {
+        (self.steps.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed))
+    }
+}
+
+/// A count of the steps that have waited for a span, by queue; told when the last job has answered.
+pub struct Census {
+    vhost: Arc<str>,
+    span: Duration,
+    counts: Mutex<HashMap<Arc<str>, u64>>,
+    answer: Option<oneshot::Sender<HashMap<Arc<str>, u64>>>,
+}
+
+impl Census {
+    /// Of a virtual host; told to `answer`.
+    pub fn new(vhost: Arc<str>, span: Duration, answer: oneshot::Sender<HashMap<Arc<str>, u64>>) -> Census {
+        Census { vhost, span, counts: Mutex::default(), answer: Some(answer) }
+    }
+}
+
+impl Drop for Census {
+    fn drop(&mut self) {
+        let counts = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(answer) = self.answer.take() {
+            // Whoever asked may have gone.
+            let _ = answer.send(counts);
+        }
+    }
+}
+
+/// Since when dispatches have been seen waiting, each by the number of its entry.
+pub(super) type Seen = Vec<(u64, Instant)>;
+
+fn has_waited(seen: &Seen, dispatch: u64, span: Duration) -> bool {
+    let now = clock::ticks();
+    seen.iter().any(|(of, since)| *of == dispatch && now.saturating_duration_since(*since) >= span)
+}
+
+impl JobActor {
+    /// Counts the steps that wait for a reply, and keeps since when it has seen each. Those that call a workflow do not count: their
+    /// message is acknowledged once the job is created, long before its end.
+    pub(super) fn count_waiting(&mut self, census: &Census) {
+        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *census.vhost) else { return };
+        let now = clock::ticks();
+        let since = |dispatch: u64| self.seen.iter().find(|(of, _)| *of == dispatch).map_or(now, |(_, since)| *since);
+        let seen: Seen = job.waiting_for_replies().map(|step| job.step(step).dispatch).map(|dispatch| (dispatch, since(dispatch))).collect();
+        let has_waited = |dispatch: u64| has_waited(&seen, dispatch, census.span);
+        let old = job.waiting_for_replies().filter(|step| has_waited(job.step(*step).dispatch));
+        let queues = old.map(|step| &job.graph().step(step).queue).filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
+        let mut counts = census.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
+        drop(counts);
+        self.seen = seen;
+    }
+
+    /// Sends the messages of its steps that wait on a queue once more; `done` follows the commit.
+    pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
+        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *bulk.vhost) else { return };
+        let is_meant = |dispatch: u64| bulk.waiting_for.is_none_or(|span| has_waited(&self.seen, dispatch, span));
+        let on_queue = job.waiting_for_replies().filter(|step| *job.graph().step(*step).queue == *bulk.queue);
+        let meant = on_queue.filter(|step| is_meant(job.step(*step).dispatch));
+        let names: Vec<String> = meant.map(|step| job.graph().step(step).name.to_string()).collect();
+        bulk.steps.fetch_add(names.len(), Ordering::Relaxed);
+        bulk.jobs.fetch_add(usize::from(!names.is_empty()), Ordering::Relaxed);
+        if bulk.is_dry_run {
+            return;
+        }
+        for step in names {
+            self.take(Input::Operate(Operation::Redispatch { step }), vec![Outgoing::Hold(done.clone())]);
+        }
+    }
+}
