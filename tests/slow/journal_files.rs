@@ -1,5 +1,5 @@
-//! The files of the journal, as an operator has to do with them: copied, linked, removed under the process and rescued. On the embedded bus, without
-//! workers: the broker has no part in this.
+//! The files of the journal, as an operator has to do with them: copied, linked, removed under the process and rescued. Mostly on the embedded bus,
+//! without workers: the broker has little part in this.
 
 use std::{
     fs,
@@ -10,6 +10,7 @@ use std::{
 
 use uuid::Uuid;
 
+use crate::amqp::{REPLY_QUEUE, Vhost};
 use crate::harness::{Api, Daemon, Ran, Setup, command, eventually, free_port, must_succeed, run, when};
 
 const IDLE: &str = "workflows: [ { name: idle, steps: [ { name: work } ] } ]";
@@ -87,13 +88,56 @@ fn a_second_process_is_refused_whatever_name_it_gives_the_file() {
     }
 }
 
+fn remove(daemon: &Daemon) {
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(daemon.dir().join(format!("journal.db{suffix}"))).unwrap();
+    }
+}
+
+/// As docs/operations.md says; the files have no name any more.
+fn rescue(daemon: &Daemon) {
+    let open = Path::new("/proc").join(daemon.pid().to_string()).join("fd");
+    for name in ["journal.db", "journal.db-wal"] {
+        let is_it = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|target| target.ends_with(format!("{name} (deleted)")));
+        let found = fs::read_dir(&open).unwrap().map(Result::unwrap).find(is_it).unwrap();
+        fs::copy(found.path(), daemon.dir().join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_reply_that_comes_after_the_loss_stays_in_the_broker_for_the_next_start() {
+    const TWO: &str = "workflows: [ { name: two, steps: [ { name: first }, { name: second, depends: [ first ] } ] } ]";
+    let vhost = Vhost::new();
+    let mut daemon = Setup::new(&vhost.url, TWO).start();
+    let id = daemon.api.create("two", r#"{"n":1}"#);
+    let client = vhost.client();
+    let message = client.take("first");
+    remove(&daemon);
+    eventually("readiness tells", || when(daemon.api.get("/readyz").status == 503, "ready"));
+    client.reply(&message, r#"{"n":2}"#);
+    client.ack(&message);
+    eventually("the reply is taken", || {
+        let (waiting, _) = client.count(REPLY_QUEUE).unwrap();
+        when(waiting == 0, format!("{waiting} wait"))
+    });
+    assert_eq!(client.count("second").map(|(messages, _)| messages), Some(0), "nothing follows from it");
+    rescue(&daemon);
+    assert!(daemon.stop().success());
+    client.await_count(REPLY_QUEUE, 1);
+
+    daemon.start_again();
+    let next = client.take("second");
+    assert_eq!(next.text(), r#"{"n":2}"#);
+    client.reply(&next, r#"{"n":3}"#);
+    client.ack(&next);
+    assert_eq!(daemon.api.await_result(id), r#"{"n":3}"#);
+}
+
 #[test]
 fn a_journal_that_was_removed_is_told_and_can_be_rescued_as_documented() {
     let mut daemon = started();
     let id = daemon.api.create("idle", r#"{"kept":true}"#);
-    for suffix in ["", "-wal", "-shm"] {
-        fs::remove_file(daemon.dir().join(format!("journal.db{suffix}"))).unwrap();
-    }
+    remove(&daemon);
     let answer = daemon.api.post("/api/workflow/idle", "{}");
     assert!(answer.status == 503 && answer.text.contains("was removed"), "{answer}");
     let ready = daemon.api.get("/readyz");
@@ -103,13 +147,7 @@ fn a_journal_that_was_removed_is_told_and_can_be_rescued_as_documented() {
     assert_eq!(daemon.api.delete(&format!("/api/job/{id}")).status, 503);
     daemon.await_log(&["the journal is lost", "operations.md"]);
 
-    // As docs/operations.md says; the files have no name any more.
-    let open = Path::new("/proc").join(daemon.pid().to_string()).join("fd");
-    for name in ["journal.db", "journal.db-wal"] {
-        let is_it = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|target| target.ends_with(format!("{name} (deleted)")));
-        let found = fs::read_dir(&open).unwrap().map(Result::unwrap).find(is_it).unwrap();
-        fs::copy(found.path(), daemon.dir().join(name)).unwrap();
-    }
+    rescue(&daemon);
     assert!(daemon.stop().success());
     daemon.start_again();
     assert_eq!(daemon.api.job(id).message_of("__start__"), r#"{"kept":true}"#);
