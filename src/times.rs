@@ -27,6 +27,10 @@ pub fn seconds(at: Timestamp) -> u64 {
 /// of `T` a space is taken: in a query `+` means one.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
+    // One offset is enough; the library takes a Z as well.
+    if local.ends_with(['Z', 'z']) {
+        return None;
+    }
     let since = humantime::parse_rfc3339_weak(&local.replacen(['t', ' '], "T", 1)).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     // What lies beyond the year 2262 is as good as its end.
     let utc = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);

@@ -120,6 +120,36 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
     assert!(Store::open(&options(&file)).is_ok(), "the whole file opens");
 }
 
+/// A job's entries are found by the index: one that is wrong by a bit could hide the last of them.
+#[test]
+fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
+    const JOBS: i64 = 40;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        let records: Vec<Record> = (1..=JOBS).map(|number| new_job(number).1).collect();
+        store.append(&records).expect("commits");
+    }
+    let whole = std::fs::read(&file).expect("readable");
+    let (page, size): (usize, usize) = {
+        let client = rusqlite::Connection::open(&file).expect("opens");
+        let read = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).expect(sql).try_into().expect("positive");
+        (read("SELECT rootpage FROM sqlite_schema WHERE name = 'entries_by_job'"), read("PRAGMA page_size"))
+    };
+    // Six bytes for each job but the first, which takes four.
+    let cells = (page * size - 6 * usize::try_from(JOBS - 1).expect("few"))..page * size;
+    for at in cells {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x04;
+        std::fs::write(&file, &flipped).expect("writable");
+        let error = refused(Store::open(&options(&file)));
+        assert!(matches!(error, JournalError::Malformed { .. }), "byte {at}: {error}");
+    }
+    std::fs::write(&file, &whole).expect("writable");
+    assert!(Store::open(&options(&file)).is_ok(), "the whole file opens");
+}
+
 #[test]
 fn a_truncated_file_and_files_of_others_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
