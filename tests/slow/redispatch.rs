@@ -1,5 +1,6 @@
 //! Messages that a queue has lost: what is said of them, and how they are sent again, by hand and by the manager.
 
+use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -90,9 +91,16 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
         let dry = daemon.api.post("/api/queue/work/redispatch?dryRun=true", "").expect(200).json();
         when(dry["steps"] == json!(1), &dry)
     });
-    lose(&vhost, "work", 1);
+    eventually("its confirm is journaled", || {
+        let journal = Connection::open_with_flags(daemon.database(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        let sql = "SELECT count(*) FROM entries WHERE body LIKE '%step_confirmed%'";
+        let confirmed: i64 = journal.query_row(sql, [], |row| row.get(0)).unwrap();
+        when(confirmed == 1, confirmed)
+    });
     daemon.set_faults(Some("outbox::dispatch=return(abort)"));
     daemon.kill();
+    // While nobody looks, or the daemon may find the queue missing and send the message by itself.
+    lose(&vhost, "work", 1);
     daemon.start_again();
     drop(daemon.api.try_send("POST", &format!("/api/job/{id}/step/work/redispatch"), &[], Some(b"")));
     daemon.await_end();
