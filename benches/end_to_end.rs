@@ -1,13 +1,18 @@
-//! A chain of three steps over a real broker, against the raw round trip of the same broker in the same run.
+//! A chain of three steps over a real broker, against the raw round trip of the same broker in the
+//! same run.
 //!
-//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The raw figure publishes a persistent message
-//! with a confirm to a durable queue, takes it, acknowledges it, and answers the same way: what one step costs at least.
+//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The raw figure publishes
+//! a persistent message with a confirm to a durable queue, takes it, acknowledges it, and answers
+//! the same way: what one step costs at least.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions,
+};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use std::io::Write;
@@ -32,7 +37,9 @@ const AT_ONCE: usize = 500;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
 async fn channel(server: &str) -> Channel {
-    let connection = Connection::connect(server, ConnectionProperties::default()).await.expect("a broker at AMQP_SERVER");
+    let connection = Connection::connect(server, ConnectionProperties::default())
+        .await
+        .expect("a broker at AMQP_SERVER");
     let channel = connection.create_channel().await.expect("a channel");
     channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
     channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
@@ -43,7 +50,11 @@ async fn channel(server: &str) -> Channel {
 
 async fn declare(channel: &Channel, queue: &str) {
     channel
-        .queue_declare(queue.into(), QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }, FieldTable::default())
+        .queue_declare(
+            queue.into(),
+            QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() },
+            FieldTable::default(),
+        )
         .await
         .expect("a queue");
 }
@@ -52,31 +63,58 @@ async fn declare(channel: &Channel, queue: &str) {
 async fn echo(server: String, queue: &'static str) {
     let channel = channel(&server).await;
     declare(&channel, queue).await;
-    let mut consumer =
-        channel.basic_consume(queue.into(), queue.into(), BasicConsumeOptions::default(), FieldTable::default()).await.expect("a consumer");
+    let mut consumer = channel
+        .basic_consume(
+            queue.into(),
+            queue.into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .expect("a consumer");
     while let Some(Ok(delivery)) = consumer.next().await {
         let properties = delivery.properties.clone();
         let Some(reply_to) = properties.reply_to().clone() else { continue };
         let Some(correlation_id) = properties.correlation_id().clone() else { continue };
-        let answer = BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
-        let _confirm = channel.basic_publish("".into(), reply_to, BasicPublishOptions::default(), &delivery.data, answer).await.expect("published");
+        let answer =
+            BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
+        let _confirm = channel
+            .basic_publish(
+                "".into(),
+                reply_to,
+                BasicPublishOptions::default(),
+                &delivery.data,
+                answer,
+            )
+            .await
+            .expect("published");
         delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
     }
 }
 
-/// Round trips per second of the broker alone: `AT_ONCE` under way, each confirmed and acknowledged both ways.
+/// Round trips per second of the broker alone: `AT_ONCE` under way, each confirmed and acknowledged
+/// both ways.
 async fn raw(server: &str) -> f64 {
     let channel = channel(server).await;
     declare(&channel, "bench-replies").await;
-    let mut consumer =
-        channel.basic_consume("bench-replies".into(), "raw".into(), BasicConsumeOptions::default(), FieldTable::default()).await.expect("a consumer");
+    let mut consumer = channel
+        .basic_consume(
+            "bench-replies".into(),
+            "raw".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .expect("a consumer");
     let total = JOBS * STEPS;
     let started = Instant::now();
     let mut sent = 0;
     let mut confirms = Vec::new();
     let publish = async |number: usize| {
-        let properties =
-            BasicProperties::default().with_delivery_mode(2).with_reply_to("bench-replies".into()).with_correlation_id(number.to_string().into());
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_reply_to("bench-replies".into())
+            .with_correlation_id(number.to_string().into());
         channel
             .basic_publish(
                 "".into(),
@@ -123,7 +161,10 @@ async fn jobs(manager: &Manager) -> (f64, Duration) {
     while times.len() < JOBS {
         let room = (AT_ONCE - running.len()).min(JOBS - created);
         let begun = Instant::now();
-        let answers = futures_util::future::join_all((0..room).map(|_| manager.create("chain", None, message.clone()))).await;
+        let answers = futures_util::future::join_all(
+            (0..room).map(|_| manager.create("chain", None, message.clone())),
+        )
+        .await;
         for answer in answers {
             let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
             running.push((id, begun));
@@ -145,8 +186,10 @@ async fn jobs(manager: &Manager) -> (f64, Duration) {
 
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks =
+        |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
     (ticks(11) + ticks(12)) / 100.0
 }
 
@@ -158,7 +201,10 @@ async fn measure(server: String) {
     let before = raw(&server).await;
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let definitions = load_text("chain.yaml", CHAIN).expect("valid").definitions;
-    let manager = supervisor::start(settings(&server, folder.path()), definitions.clone(), Workers::new()).await.expect("starts");
+    let manager =
+        supervisor::start(settings(&server, folder.path()), definitions.clone(), Workers::new())
+            .await
+            .expect("starts");
     jobs(&manager).await;
     let cpu = cpu_seconds();
     let (rate, p99) = jobs(&manager).await;
@@ -168,22 +214,30 @@ async fn measure(server: String) {
     let raw = f64::midpoint(before, after);
     let steps = rate * STEPS as f64;
     writeln!(out, "raw round trips of the broker        {raw:>8.0} /s   (before {before:.0}, after {after:.0})").expect("written");
-    writeln!(out, "steps of chain jobs, journaled       {steps:>8.0} /s   {:.2} of the raw round trip", steps / raw).expect("written");
+    writeln!(
+        out,
+        "steps of chain jobs, journaled       {steps:>8.0} /s   {:.2} of the raw round trip",
+        steps / raw
+    )
+    .expect("written");
     writeln!(out, "jobs of three steps                  {rate:>8.0} /s   p99 {:.0} ms with {AT_ONCE} under way", p99.as_secs_f64() * 1e3)
         .expect("written");
     writeln!(out, "CPU per step, bench workers included {cpu_us:>8.0} µs").expect("written");
 
     let mut embedded = Settings::defaults().expect("defaults");
     embedded.journal.file = folder.path().join("e.db");
-    let work = |message: &StepMessage| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
+    let work =
+        |message: &StepMessage| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
     let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
     let manager = supervisor::start(embedded, definitions, workers).await.expect("starts");
     let (rate, _) = jobs(&manager).await;
     manager.stop().await;
-    writeln!(out, "steps on the embedded bus, journaled {:>8.0} /s", rate * STEPS as f64).expect("written");
+    writeln!(out, "steps on the embedded bus, journaled {:>8.0} /s", rate * STEPS as f64)
+        .expect("written");
 }
 
 fn main() {
-    let server = std::env::var("AMQP_SERVER").expect("AMQP_SERVER names a broker: tests/rabbitmq start DIR; . DIR/env");
+    let server = std::env::var("AMQP_SERVER")
+        .expect("AMQP_SERVER names a broker: tests/rabbitmq start DIR; . DIR/env");
     actix_rt::System::new().block_on(measure(server));
 }

@@ -1,4 +1,5 @@
-//! Fan-out over the embedded bus: the median time of three runs, and memory, by the number of items (other numbers as arguments).
+//! Fan-out over the embedded bus: the median time of three runs, and memory, by the number of items
+//! (other numbers as arguments).
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -25,7 +26,9 @@ fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()).unwrap_or_default() / 1024
+    peak.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1024
 }
 
 async fn run(items: usize) -> (Duration, u64) {
@@ -33,11 +36,17 @@ async fn run(items: usize) -> (Duration, u64) {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.path().join("j.db");
     let loaded = load_text("fan.yaml", FAN).expect("valid");
-    let manager = supervisor::start(settings, loaded.definitions, Workers::new().with("work", 1, echo)).await.expect("starts");
+    let manager =
+        supervisor::start(settings, loaded.definitions, Workers::new().with("work", 1, echo))
+            .await
+            .expect("starts");
     let list: Vec<usize> = (0..items).collect();
-    let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes()).expect("a message");
+    let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes())
+        .expect("a message");
     let started = Instant::now();
-    let Answer::Created(id) = manager.create("fan", None, message).await else { panic!("not created") };
+    let Answer::Created(id) = manager.create("fan", None, message).await else {
+        panic!("not created")
+    };
     while manager.shared().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -51,7 +60,8 @@ async fn run(items: usize) -> (Duration, u64) {
 fn main() {
     actix_rt::System::new().block_on(async {
         let mut out = std::io::stdout();
-        let mut sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+        let mut sizes: Vec<usize> =
+            std::env::args().filter_map(|argument| argument.parse().ok()).collect();
         if sizes.is_empty() {
             sizes = vec![1_000, 10_000, 100_000];
         }

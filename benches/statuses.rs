@@ -1,5 +1,5 @@
-//! The relation of statuses: how long a filter on one step's status takes over 1,000,000 jobs, and what writing the relation
-//! costs a durable record.
+//! The relation of statuses: how long a filter on one step's status takes over 1,000,000 jobs, and
+//! what writing the relation costs a durable record.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply, Step, StepIndex, Timestamp,
+    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin,
+    Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
@@ -16,8 +17,21 @@ use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Sto
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
-const STEPS: [&str; 6] = ["application", "phone-screen", "on-site-interview", "background-check", "health-screening", "offer"];
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 100,
+    window_bytes: 1 << 26,
+};
+const STEPS: [&str; 6] = [
+    "application",
+    "phone-screen",
+    "on-site-interview",
+    "background-check",
+    "health-screening",
+    "offer",
+];
 const JOBS: JobNumber = 1_000_000;
 /// One job in so many has a failed step.
 const FAILED_EVERY: JobNumber = 10_000;
@@ -26,23 +40,59 @@ const RUNS: usize = 101;
 const ROWS: u32 = 1_000;
 
 fn definition() -> Arc<Definition> {
-    let after = |at: usize| if at == 0 { Vec::new() } else { vec![Dependency::Step(StepIndex(u16::try_from(at - 1).expect("few")))] };
-    let steps = STEPS.iter().enumerate().map(|(at, step)| Step { depends: after(at), ..Step::named(step) }).collect();
+    let after = |at: usize| {
+        if at == 0 {
+            Vec::new()
+        } else {
+            vec![Dependency::Step(StepIndex(u16::try_from(at - 1).expect("few")))]
+        }
+    };
+    let steps = STEPS
+        .iter()
+        .enumerate()
+        .map(|(at, step)| Step { depends: after(at), ..Step::named(step) })
+        .collect();
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 
-/// The records of a job whose first steps are answered; the last of these with an error, if it `fails`.
-fn records(number: JobNumber, definition: &Arc<Definition>, answered: usize, fails: bool) -> Vec<Record> {
+/// The records of a job whose first steps are answered; the last of these with an error, if it
+/// `fails`.
+fn records(
+    number: JobNumber,
+    definition: &Arc<Definition>,
+    answered: usize,
+    fails: bool,
+) -> Vec<Record> {
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
-    let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, claims: &|_| true };
+    let origin = Origin {
+        id,
+        definition: definition.clone(),
+        graph: 0,
+        parent: None,
+        root: id,
+        depth: 0,
+        created: Timestamp(number),
+    };
+    let context =
+        Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, claims: &|_| true };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
-    let mut records = vec![record(number, decision, Some(Created { origin: Arc::new(origin), root: number, parent: None }), context.now)];
+    let mut records = vec![record(
+        number,
+        decision,
+        Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+        context.now,
+    )];
     for (at, step) in STEPS.iter().take(answered).enumerate() {
         let is_failure = fails && at + 1 == answered;
-        let reply = if is_failure { Reply::Error(r#"{"error":"no"}"#.into()) } else { Reply::Result(r#"{"passed":true}"#.into()) };
-        let decision = job.take(Input::Reply { step: (*step).to_owned(), attempt: None, reply }, &context).expect("taken");
+        let reply = if is_failure {
+            Reply::Error(r#"{"error":"no"}"#.into())
+        } else {
+            Reply::Result(r#"{"passed":true}"#.into())
+        };
+        let decision = job
+            .take(Input::Reply { step: (*step).to_owned(), attempt: None, reply }, &context)
+            .expect("taken");
         records.push(record(number, decision, None, context.now));
     }
     records
@@ -50,7 +100,15 @@ fn records(number: JobNumber, definition: &Arc<Definition>, answered: usize, fai
 
 fn record(job: JobNumber, decision: Decision, created: Option<Created>, now: Timestamp) -> Record {
     let state = decision.state.map(|state| (state, now));
-    Record { job, created, entries: decision.entries, state, closed: decision.closed, statuses: decision.statuses, notice: None }
+    Record {
+        job,
+        created,
+        entries: decision.entries,
+        state,
+        closed: decision.closed,
+        statuses: decision.statuses,
+        notice: None,
+    }
 }
 
 fn options(file: &Path) -> Options {
@@ -65,12 +123,17 @@ fn main() {
     filters(&folder.path().join("million.db"), out);
 }
 
-/// The time of a record with the relation, without its index of ids, and without it altogether, in turns.
+/// The time of a record with the relation, without its index of ids, and without it altogether, in
+/// turns.
 fn cost(folder: &Path, out: &mut dyn Write) {
     let definition = definition();
     for (batch, jobs) in [(1, 300), (100, 10_000)] {
-        let records: Vec<Record> =
-            (1..=jobs).map(|number| records(number, &definition, STEPS.len(), false)).collect::<Vec<_>>().into_iter().flatten().collect();
+        let records: Vec<Record> = (1..=jobs)
+            .map(|number| records(number, &definition, STEPS.len(), false))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .flatten()
+            .collect();
         let mut fastest = [f64::MAX; 3];
         for round in 0..3 {
             for (way, fastest) in fastest.iter_mut().enumerate() {
@@ -89,7 +152,8 @@ fn cost(folder: &Path, out: &mut dyn Write) {
                 for group in records.chunks(batch) {
                     store.append(group).expect("commits");
                 }
-                *fastest = fastest.min(started.elapsed().as_secs_f64() / records.len() as f64 * 1e6);
+                *fastest =
+                    fastest.min(started.elapsed().as_secs_f64() / records.len() as f64 * 1e6);
             }
         }
         writeln!(
@@ -108,7 +172,8 @@ fn filters(file: &Path, out: &mut dyn Write) {
     store.relate([&*definition]).expect("relates");
     for first in (1..=JOBS).step_by(10_000) {
         let batch = (first..first + 10_000).flat_map(|number| {
-            // One in ten thousand fails at the background check; the others wait there, or at the first step, in equal parts.
+            // One in ten thousand fails at the background check; the others wait there, or at the
+            // first step, in equal parts.
             if number % FAILED_EVERY == 0 {
                 records(number, &definition, 4, true)
             } else {
@@ -119,12 +184,23 @@ fn filters(file: &Path, out: &mut dyn Write) {
     }
     drop(store);
     let bytes = std::fs::metadata(file).expect("is there").len();
-    writeln!(out, "{JOBS} jobs written in {:.0} s, {} MiB", started.elapsed().as_secs_f64(), bytes >> 20).expect("written");
+    writeln!(
+        out,
+        "{JOBS} jobs written in {:.0} s, {} MiB",
+        started.elapsed().as_secs_f64(),
+        bytes >> 20
+    )
+    .expect("written");
 
     let mut store = Store::open(&options(file)).expect("opens");
     let started = Instant::now();
     store.relate([&*definition]).expect("relates");
-    writeln!(out, "the look at the start whether the relation is whole   {:.0} ms", started.elapsed().as_secs_f64() * 1e3).expect("written");
+    writeln!(
+        out,
+        "the look at the start whether the relation is whole   {:.0} ms",
+        started.elapsed().as_secs_f64() * 1e3
+    )
+    .expect("written");
 
     let reader = Reader::new(file);
     let columns = reader.status_columns("w").expect("reads").expect("is there");
@@ -136,7 +212,8 @@ fn filters(file: &Path, out: &mut dyn Write) {
         ("none of many and many", &[("application", "PENDING"), ("background-check", "PENDING")]),
     ];
     for (what, steps) in asked {
-        let steps = steps.iter().map(|(step, status)| ((*step).to_owned(), (*status).to_owned())).collect();
+        let steps =
+            steps.iter().map(|(step, status)| ((*step).to_owned(), (*status).to_owned())).collect();
         let filter = StatusFilter { steps, ..StatusFilter::default() };
         let mut times = Vec::with_capacity(RUNS);
         let mut rows = 0;
@@ -146,12 +223,25 @@ fn filters(file: &Path, out: &mut dyn Write) {
             times.push(started.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_unstable_by(f64::total_cmp);
-        writeln!(out, "filter, {what:<22} {rows:>5} rows   median {:>8.3} ms, longest {:>8.3} ms", times[RUNS / 2], times[RUNS - 1])
-            .expect("written");
+        writeln!(
+            out,
+            "filter, {what:<22} {rows:>5} rows   median {:>8.3} ms, longest {:>8.3} ms",
+            times[RUNS / 2],
+            times[RUNS - 1]
+        )
+        .expect("written");
     }
     drop(reader);
-    rusqlite::Connection::open(file).expect("opens").execute_batch("DROP TABLE status_w").expect("drops");
+    rusqlite::Connection::open(file)
+        .expect("opens")
+        .execute_batch("DROP TABLE status_w")
+        .expect("drops");
     let started = Instant::now();
     store.relate([&*definition]).expect("relates");
-    writeln!(out, "the relation made anew from the journal   {:.0} s", started.elapsed().as_secs_f64()).expect("written");
+    writeln!(
+        out,
+        "the relation made anew from the journal   {:.0} s",
+        started.elapsed().as_secs_f64()
+    )
+    .expect("written");
 }

@@ -1,7 +1,9 @@
-//! Where tests break the daemon. All of this exists with the feature `failpoints` alone; without it each call is nothing.
+//! Where tests break the daemon. All of this exists with the feature `failpoints` alone; without it
+//! each call is nothing.
 //!
-//! [`hit`] marks a point at which something can go wrong. A process is told by the environment variable `FAILPOINTS`
-//! (syntax of the crate `fail`), for example `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
+//! [`hit`] marks a point at which something can go wrong. A process is told by the environment
+//! variable `FAILPOINTS` (syntax of the crate `fail`), for example
+//! `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
 //!
 //! | action | at every point |
 //! |---|---|
@@ -22,7 +24,8 @@
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver`, `amqp::ack` | the connection breaks there |
 //!
-//! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread ([`Hooks`]).
+//! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread
+//! ([`Hooks`]).
 
 #[cfg(feature = "failpoints")]
 mod armed {

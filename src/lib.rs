@@ -16,35 +16,40 @@
 //!
 //! # The two straight lines
 //!
-//! A **reply**: `bus/amqp` → `actors/router` (correlation id → mailbox) → `actors/job` → [`engine::Job::take`] →
-//! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch → `actors/bus` → `bus/amqp` → the
-//! broker's confirm → the job → a lagging entry.
+//! A **reply**: `bus/amqp` → `actors/router` (correlation id → mailbox) → `actors/job` →
+//! [`engine::Job::take`] → `actors/journal` (entries of many jobs, one commit) → `actors/outbox`:
+//! ack, dispatch → `actors/bus` → `bus/amqp` → the broker's confirm → the job → a lagging entry.
 //!
-//! A **creation**: `api/jobs` → `actors/router` (known id: the same answer, or a conflict) → `actors/job` →
-//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an effect that enters at
-//! the router; its end is an input to its parent.
+//! A **creation**: `api/jobs` → `actors/router` (known id: the same answer, or a conflict) →
+//! `actors/job` → [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child
+//! job starts by an effect that enters at the router; its end is an input to its parent.
 //!
-//! A **call**, a message on a workflow's queue, is a creation that enters like a reply: `bus/amqp/calls` → `actors/call` →
-//! `actors/job` → `actors/journal` → ack. The job's end goes to its caller as a step message goes to a worker: kept by the bus
-//! until the broker's confirm, which is journaled; until then the job is not closed.
+//! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
+//! `bus/amqp/calls` → `actors/call` → `actors/job` → `actors/journal` → ack. The job's end goes to
+//! its caller as a step message goes to a worker: kept by the bus until the broker's confirm, which
+//! is journaled; until then the job is not closed.
 //!
 //! # Invariants
 //!
-//! - Decisions may run ahead of the journal; effects never do. The only door for effects is [`actors::outbox`], and only the
-//!   journal actor opens it, after the commit (a recovered job's effects follow from what is committed).
-//! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its entries.
+//! - Decisions may run ahead of the journal; effects never do. The only door for effects is
+//!   [`actors::outbox`], and only the journal actor opens it, after the commit (a recovered job's
+//!   effects follow from what is committed).
+//! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its
+//!   entries.
 //! - Nothing in `engine` knows the time, chance, I/O, logs or async.
-//! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing did. Dropped unsettled it
-//!   goes back to its queue.
-//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal`, the YAML crate in `load`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`; the only table shared by actors is the router's.
+//! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing
+//!   did. Dropped unsettled it goes back to its queue.
+//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal`, the YAML crate in
+//!   `load`, the CEL crate in `engine/expression`, `config` in `settings`; the only table shared by
+//!   actors is the router's.
 //! - The clock and chance are read in `actors/clock.rs` alone.
 //!
 //! # The order in which to read
 //!
-//! [`engine::entry`] (what goes in and comes out), [`engine::job`] (the two functions that everything hangs on),
-//! [`engine::fanout`], [`engine::json`]; then [`actors::job`], [`actors::journal`], [`actors::router`],
-//! [`actors::supervisor`]; then [`journal`], [`bus`], [`api`].
+//! [`engine::entry`] (what goes in and comes out), [`engine::job`] (the two functions that
+//! everything hangs on), [`engine::fanout`], [`engine::json`]; then [`actors::job`],
+//! [`actors::journal`], [`actors::router`], [`actors::supervisor`]; then [`journal`], [`bus`],
+//! [`api`].
 
 pub mod actors;
 pub mod api;

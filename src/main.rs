@@ -27,7 +27,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXIT_UNREACHABLE: u8 = 3;
 /// The exit code of a stop that was cut off: a thread did not come to its end.
 const EXIT_CUT_OFF: i32 = 1;
-/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up at that time is still closed in order.
+/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up at that
+/// time is still closed in order.
 const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
 /// The exit code of wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
@@ -36,7 +37,8 @@ fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     match Arguments::parse().command {
         Command::Serve(arguments) => {
-            let code = serve(&arguments, &mut out).unwrap_or_else(|error| failed(&format!("{error:#}"), ExitCode::FAILURE));
+            let code = serve(&arguments, &mut out)
+                .unwrap_or_else(|error| failed(&format!("{error:#}"), ExitCode::FAILURE));
             log::flush();
             code
         }
@@ -49,11 +51,13 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => not_written(&error),
         },
-        Command::Test { files, verbose, json } => match cli::test::test(&files, verbose, json, &mut out) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => not_written(&error),
-        },
+        Command::Test { files, verbose, json } => {
+            match cli::test::test(&files, verbose, json, &mut out) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(error) => not_written(&error),
+            }
+        }
         Command::Client(command) => match cli::client(command, &mut out) {
             Ok(code) => code,
             Err(ClientError::Output(error)) => not_written(&error),
@@ -71,7 +75,11 @@ fn main() -> ExitCode {
 
 /// Standard output is closed or full. A reader that has what it wanted (`| head`) is no failure.
 fn not_written(error: &std::io::Error) -> ExitCode {
-    if cli::is_closed_pipe(error) { ExitCode::SUCCESS } else { failed(&format!("cannot write: {error}"), ExitCode::FAILURE) }
+    if cli::is_closed_pipe(error) {
+        ExitCode::SUCCESS
+    } else {
+        failed(&format!("cannot write: {error}"), ExitCode::FAILURE)
+    }
 }
 
 fn failed(error: &str, code: ExitCode) -> ExitCode {
@@ -92,14 +100,17 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         tracing::warn!(%warning, "workflow file");
     }
     if loaded.definitions.is_empty() {
-        tracing::warn!("no workflow is loaded: name files with --workflows; only jobs from the journal go on");
+        tracing::warn!(
+            "no workflow is loaded: name files with --workflows; only jobs from the journal go on"
+        );
     }
     if settings.amqp.server.0.is_empty() && needs_other_processes(&loaded.definitions) {
         tracing::warn!(
             "no broker is set: the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
-    let _throwaway = if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
+    let _throwaway =
+        if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
@@ -111,13 +122,18 @@ async fn tell_when_ready(shared: Arc<Shared>) {
     tracing::info!("ready");
 }
 
-/// A journal that goes with the process: a file in a directory of its own, since its readers open it by its name.
+/// A journal that goes with the process: a file in a directory of its own, since its readers open
+/// it by its name.
 struct Throwaway(PathBuf);
 
 impl Throwaway {
     fn begin(settings: &mut Settings) -> Result<Throwaway> {
-        let directory = std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&directory).with_context(|| format!("cannot make {} for the journal", directory.display()))?;
+        let directory =
+            std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .with_context(|| format!("cannot make {} for the journal", directory.display()))?;
         settings.journal.file = directory.join("journal.db");
         tracing::warn!(
             journal = %settings.journal.file.display(),
@@ -137,13 +153,21 @@ impl Drop for Throwaway {
 
 /// Whether any step goes to a queue other than those that ask for jobs of these workflows.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
-    let own: Vec<String> = definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
-    definitions.iter().flat_map(|definition| definition.queues()).any(|queue| !own.contains(&queue.to_string()))
+    let own: Vec<String> =
+        definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
+    definitions
+        .iter()
+        .flat_map(|definition| definition.queues())
+        .any(|queue| !own.contains(&queue.to_string()))
 }
 
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
-    let bus = if settings.amqp.server.0.is_empty() { "embedded".to_owned() } else { settings.amqp.server.to_string() };
+    let bus = if settings.amqp.server.0.is_empty() {
+        "embedded".to_owned()
+    } else {
+        settings.amqp.server.to_string()
+    };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -157,8 +181,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             }
         }
     });
-    let (server, address) =
-        api::serve(manager.shared().clone()).with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
+    let (server, address) = api::serve(manager.shared().clone()).with_context(|| {
+        format!("cannot listen on {listen}; choose another address with --listen")
+    })?;
     let server_handle = server.handle();
     tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "listening");
     actix_rt::spawn(tell_when_ready(manager.shared().clone()));
@@ -177,8 +202,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     Ok(code)
 }
 
-/// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may, whatever any other thread does:
-/// nothing is lost by it, as by a crash. On a thread of its own, for the others may be what does not end.
+/// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may,
+/// whatever any other thread does: nothing is lost by it, as by a crash. On a thread of its own,
+/// for the others may be what does not end.
 fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let (begin, mut begun) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -194,7 +220,10 @@ fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
         }
         tokio::time::sleep(grace + CUT_OFF_AFTER_GRACE).await;
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        tracing::error!(grace_ms, "a thread does not end: the process ends without it, and the next start takes up what is left");
+        tracing::error!(
+            grace_ms,
+            "a thread does not end: the process ends without it, and the next start takes up what is left"
+        );
         log::flush();
         std::process::exit(EXIT_CUT_OFF);
     };

@@ -1,5 +1,5 @@
-//! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown keys are errors;
-//! secrets are masked wherever settings are shown.
+//! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown
+//! keys are errors; secrets are masked wherever settings are shown.
 
 mod http;
 mod spelling;
@@ -16,9 +16,11 @@ use std::time::Duration;
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 
 /// The settings that are lists; in the environment their parts stand between commas.
-const LISTS: [(&str, &str); 2] = [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
+const LISTS: [(&str, &str); 2] =
+    [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
-/// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those have 255 bytes at most.
+/// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those
+/// have 255 bytes at most.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 
 /// The queue for messages that cannot be read.
@@ -26,7 +28,8 @@ pub fn unreadable_queue(reply_queue: &str) -> String {
     format!("{reply_queue}.unreadable")
 }
 
-/// The shortest `amqp.lost_after`: a broker's statistics are up to 5 seconds old unless it is told otherwise.
+/// The shortest `amqp.lost_after`: a broker's statistics are up to 5 seconds old unless it is told
+/// otherwise.
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
 /// All settings of a daemon.
@@ -186,7 +189,11 @@ pub enum LogFormat {
 }
 
 /// One of some words.
-fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)], expected: &str) -> Result<T, D::Error> {
+fn one_of<'de, D: Deserializer<'de>, T: Copy>(
+    deserializer: D,
+    words: &[(&str, T)],
+    expected: &str,
+) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
     found.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is none, expected {expected}")))
@@ -194,26 +201,42 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T
 
 impl<'de> Deserialize<'de> for ReplyQueueType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        one_of(deserializer, &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)], "classic or quorum")
+        one_of(
+            deserializer,
+            &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)],
+            "classic or quorum",
+        )
     }
 }
 
 impl<'de> Deserialize<'de> for UnreadableMessages {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        one_of(deserializer, &[("keep", UnreadableMessages::Keep), ("drop", UnreadableMessages::Drop)], "keep or drop")
+        one_of(
+            deserializer,
+            &[("keep", UnreadableMessages::Keep), ("drop", UnreadableMessages::Drop)],
+            "keep or drop",
+        )
     }
 }
 
 impl<'de> Deserialize<'de> for LogFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let words = [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
+        let words =
+            [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
         one_of(deserializer, &words, "auto, human or json")
     }
 }
 
-fn address_to_listen_on<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+fn address_to_listen_on<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    spelling::listen(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is none, expected {}", spelling::LISTEN_EXPECTED)))
+    spelling::listen(&text).ok_or_else(|| {
+        serde::de::Error::custom(format!(
+            "{text:?} is none, expected {}",
+            spelling::LISTEN_EXPECTED
+        ))
+    })
 }
 
 /// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
@@ -238,9 +261,11 @@ impl Serialize for Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text)
-            .map(Span)
-            .map_err(|error| serde::de::Error::custom(format!("{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d")))
+        humantime::parse_duration(&text).map(Span).map_err(|error| {
+            serde::de::Error::custom(format!(
+                "{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d"
+            ))
+        })
     }
 }
 
@@ -272,7 +297,10 @@ impl ServerAddress {
             return if self.0.is_empty() { String::new() } else { "***".to_owned() };
         };
         match rest.rsplit_once('@') {
-            Some((credentials, host)) => format!("{scheme}://{}:***@{host}", credentials.split(':').next().unwrap_or_default()),
+            Some((credentials, host)) => format!(
+                "{scheme}://{}:***@{host}",
+                credentials.split(':').next().unwrap_or_default()
+            ),
             None => self.0.clone(),
         }
     }
@@ -327,31 +355,46 @@ type Builder = config::ConfigBuilder<config::builder::DefaultState>;
 
 impl Overrides {
     fn apply(&self, builder: Builder) -> Result<Builder, config::ConfigError> {
-        let paths: Vec<String> = self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        let paths: Vec<String> =
+            self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         builder
             .set_override_option("workflows", (!paths.is_empty()).then_some(paths))?
             .set_override_option("amqp.server", self.amqp_server.clone())?
-            .set_override_option("journal.file", self.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()))?
+            .set_override_option(
+                "journal.file",
+                self.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            )?
             .set_override_option("http.listen", self.listen.clone())?
             .set_override_option("http.insecure", self.insecure.then_some(true))
     }
 }
 
 fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T, SettingsError> {
-    result.map_err(|error| SettingsError::Unusable { place: place.to_owned(), reason: error.to_string() })
+    result.map_err(|error| SettingsError::Unusable {
+        place: place.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 impl Settings {
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
-        let mut builder = config::Config::builder().add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
+        let mut builder = config::Config::builder()
+            .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
         if let Some(file) = file {
-            builder = builder.add_source(config::File::from(file).format(config::FileFormat::Yaml).required(true));
+            builder = builder.add_source(
+                config::File::from(file).format(config::FileFormat::Yaml).required(true),
+            );
             // Looked at by itself, so that an error names its place.
             let place = file.display().to_string();
-            let read = unusable(&place, builder.clone().build().and_then(config::Config::try_deserialize::<Settings>));
+            let read = unusable(
+                &place,
+                builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+            );
             if read.is_err() && spelling::is_workflow_file(file) {
-                let reason = format!("this is a workflow file, and --config names a file of settings; did you mean --workflows {place}?");
+                let reason = format!(
+                    "this is a workflow file, and --config names a file of settings; did you mean --workflows {place}?"
+                );
                 return Err(SettingsError::Unusable { place, reason });
             }
             read?;
@@ -361,16 +404,29 @@ impl Settings {
         }
         for (variable, setting) in LISTS {
             if let Ok(list) = std::env::var(variable) {
-                let list: Vec<&str> = list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+                let list: Vec<&str> =
+                    list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
                 builder = unusable(variable, builder.set_override(setting, list))?;
             }
         }
         // Values stay text until their setting says what they are: a token of digits is no number.
-        let variables = std::env::vars().filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list)).collect();
-        builder =
-            builder.add_source(config::Environment::with_prefix("WORKFLOW_MANAGER").prefix_separator("__").separator("__").source(Some(variables)));
-        unusable("environment (WORKFLOW_MANAGER__…)", builder.clone().build().and_then(config::Config::try_deserialize::<Settings>))?;
-        let settings: Settings = unusable("flags", overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()))?;
+        let variables = std::env::vars()
+            .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
+            .collect();
+        builder = builder.add_source(
+            config::Environment::with_prefix("WORKFLOW_MANAGER")
+                .prefix_separator("__")
+                .separator("__")
+                .source(Some(variables)),
+        );
+        unusable(
+            "environment (WORKFLOW_MANAGER__…)",
+            builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+        )?;
+        let settings: Settings = unusable(
+            "flags",
+            overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
+        )?;
         settings.validated()
     }
 
@@ -382,12 +438,21 @@ impl Settings {
     /// The defaults alone.
     pub fn defaults() -> Result<Settings, SettingsError> {
         let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
-        unusable("defaults", config::Config::builder().add_source(source).build().and_then(config::Config::try_deserialize))
+        unusable(
+            "defaults",
+            config::Config::builder()
+                .add_source(source)
+                .build()
+                .and_then(config::Config::try_deserialize),
+        )
     }
 
     fn validated(self) -> Result<Settings, SettingsError> {
         let refuse = |text: String| Err(SettingsError::Refused(text));
-        if !self.http.listen.ip().is_loopback() && self.http.token.0.is_empty() && !self.http.insecure {
+        if !self.http.listen.ip().is_loopback()
+            && self.http.token.0.is_empty()
+            && !self.http.insecure
+        {
             return refuse(format!(
                 "http.listen is {}, which others can reach, but http.token is empty: set a token, listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
                 self.http.listen
@@ -396,32 +461,57 @@ impl Settings {
         self.http.validate().map_err(SettingsError::Refused)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Refused)?;
         if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
-            return refuse(format!("amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
+            return refuse(format!(
+                "amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
+            ));
         }
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, .. } = &self.amqp;
-        if heartbeat.0.subsec_nanos() > 0 || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs()) {
-            return refuse(format!("amqp.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s", u16::MAX));
+        if heartbeat.0.subsec_nanos() > 0
+            || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
+        {
+            return refuse(format!(
+                "amqp.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
+                u16::MAX
+            ));
         }
         if reconnect_min.0 > reconnect_max.0 {
-            return refuse(format!("amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: expected no more than that"));
+            return refuse(format!(
+                "amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: expected no more than that"
+            ));
         }
         if self.amqp.lost_after.0 < LOST_AFTER_MIN {
-            return refuse(format!("amqp.lost_after is {}, expected at least {}", self.amqp.lost_after, Span(LOST_AFTER_MIN)));
+            return refuse(format!(
+                "amqp.lost_after is {}, expected at least {}",
+                self.amqp.lost_after,
+                Span(LOST_AFTER_MIN)
+            ));
         }
         if self.amqp.redispatch_lost && self.amqp.management.0.is_empty() {
             return refuse("amqp.redispatch_lost needs the management API, which alone tells what a queue holds: set amqp.management".to_owned());
         }
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
-            return refuse("events.exchange needs a broker: set amqp.server, or leave it empty".to_owned());
+            return refuse(
+                "events.exchange needs a broker: set amqp.server, or leave it empty".to_owned(),
+            );
         }
         if self.events.exchange.len() > 255 {
             return refuse("events.exchange must have at most 255 bytes".to_owned());
         }
         if self.events.source.is_empty() {
-            return refuse("events.source is empty, expected a URI or a path such as /workflow-manager".to_owned());
+            return refuse(
+                "events.source is empty, expected a URI or a path such as /workflow-manager"
+                    .to_owned(),
+            );
         }
-        if self.events.webhook.is_on() && !["http://", "https://"].iter().any(|scheme| self.events.webhook.url.0.starts_with(scheme)) {
-            return refuse(format!("events.webhook.url is {}, expected http://… or https://…", self.events.webhook.url));
+        if self.events.webhook.is_on()
+            && !["http://", "https://"]
+                .iter()
+                .any(|scheme| self.events.webhook.url.0.starts_with(scheme))
+        {
+            return refuse(format!(
+                "events.webhook.url is {}, expected http://… or https://…",
+                self.events.webhook.url
+            ));
         }
         for (name, value) in [
             ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
@@ -463,11 +553,15 @@ mod tests {
         settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
         settings.http.token = Secret("hidden".into());
         settings.amqp.management = ServerAddress("http://me:se@cret@host:15672".into());
-        let shown = format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
+        let shown =
+            format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
         assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
         let unreadable = ServerAddress("me:cret@host".into()).to_string();
         assert_eq!(unreadable, "***");
-        assert!(shown.contains("amqp://me:***@host:5672/v") && shown.contains("http://me:***@host:15672"));
+        assert!(
+            shown.contains("amqp://me:***@host:5672/v")
+                && shown.contains("http://me:***@host:15672")
+        );
     }
 
     #[test]

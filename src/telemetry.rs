@@ -1,9 +1,13 @@
-//! What an operator sees: the metrics (SPEC §11) and the [`log`]. Base units, prefix `workflow_`, no ids as labels.
+//! What an operator sees: the metrics (SPEC §11) and the [`log`]. Base units, prefix `workflow_`,
+//! no ids as labels.
 
 mod lines;
 pub mod log;
 
-use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
 
 /// All metrics of a process.
 #[derive(Clone)]
@@ -29,7 +33,8 @@ pub struct Metrics {
     pub journal_failures: IntCounterVec,
     /// `workflow_steps_dispatched_total{workflow,step}`
     pub dispatched: IntCounterVec,
-    /// `workflow_steps_redispatched_total{workflow,step}`: of them those sent once more, as the same attempt.
+    /// `workflow_steps_redispatched_total{workflow,step}`: of them those sent once more, as the
+    /// same attempt.
     pub redispatched: IntCounterVec,
     /// `workflow_steps_confirmed_total{workflow,step}`
     pub confirmed: IntCounterVec,
@@ -41,11 +46,13 @@ pub struct Metrics {
     pub retried: IntCounterVec,
     /// `workflow_step_duration_seconds{workflow,step}`: from the first dispatch to the end.
     pub step_duration: HistogramVec,
-    /// `workflow_job_duration_seconds{workflow,state}`: of top-level jobs, from creation to the end.
+    /// `workflow_job_duration_seconds{workflow,state}`: of top-level jobs, from creation to the
+    /// end.
     pub job_duration: HistogramVec,
     /// `workflow_replies_rejected_total{reason}`: replies that changed nothing.
     pub rejected: IntCounterVec,
-    /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that got no job.
+    /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that got no
+    /// job.
     pub calls_refused: IntCounterVec,
     /// `workflow_jobs_created_total{workflow}`: top-level jobs.
     pub jobs_created: IntCounterVec,
@@ -65,7 +72,8 @@ pub struct Metrics {
     pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
-    /// `workflow_messages_unreadable_total{bus,queue,outcome}`: messages that could not be read, kept or dropped.
+    /// `workflow_messages_unreadable_total{bus,queue,outcome}`: messages that could not be read,
+    /// kept or dropped.
     pub unreadable: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
@@ -83,7 +91,9 @@ pub struct Metrics {
 
 /// Bucket bounds from 10 µs to about 100 s, in seconds.
 fn seconds() -> Vec<f64> {
-    (0..8).flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent))).collect()
+    (0..8)
+        .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
+        .collect()
 }
 
 impl Metrics {
@@ -92,34 +102,130 @@ impl Metrics {
         let registry = Registry::new();
         let kept = Register(&registry);
         let metrics = Metrics {
-            mailbox_depth: kept.gauges("actor_mailbox_depth", "messages waiting in the mailboxes of an actor kind", &["actor"]),
-            mailbox_high_water: kept.gauges("actor_mailbox_high_water", "the most messages that ever waited in one mailbox of the kind", &["actor"]),
+            mailbox_depth: kept.gauges(
+                "actor_mailbox_depth",
+                "messages waiting in the mailboxes of an actor kind",
+                &["actor"],
+            ),
+            mailbox_high_water: kept.gauges(
+                "actor_mailbox_high_water",
+                "the most messages that ever waited in one mailbox of the kind",
+                &["actor"],
+            ),
             messages: kept.counters("actor_messages_total", "messages handled", &["actor"]),
-            handling: kept.histograms("actor_handling_seconds", "time to handle one message", &["actor"]),
-            restarts: kept.counters("actor_restarts_total", "actors rebuilt from the journal after a panic", &["actor"]),
-            batch_records: kept.histogram("journal_batch_records", "records in one commit", (0..16).map(|n| f64::from(1u32 << n)).collect()),
+            handling: kept.histograms(
+                "actor_handling_seconds",
+                "time to handle one message",
+                &["actor"],
+            ),
+            restarts: kept.counters(
+                "actor_restarts_total",
+                "actors rebuilt from the journal after a panic",
+                &["actor"],
+            ),
+            batch_records: kept.histogram(
+                "journal_batch_records",
+                "records in one commit",
+                (0..16).map(|n| f64::from(1u32 << n)).collect(),
+            ),
             commit: kept.histogram("journal_commit_seconds", "time of one commit", seconds()),
-            journal_queue: kept.histogram("journal_queue_seconds", "time from a record's arrival at the journal to its commit", seconds()),
-            journal_failures: kept.counters("journal_failures_total", "commits that failed and are tried again", &["kind"]),
-            dispatched: kept.counters("steps_dispatched_total", "step messages given to the bus", &["workflow", "step"]),
-            redispatched: kept.counters("steps_redispatched_total", "step messages sent once more, as the same attempt", &["workflow", "step"]),
-            confirmed: kept.counters("steps_confirmed_total", "step messages confirmed by the broker", &["workflow", "step"]),
-            replied: kept.counters("steps_replied_total", "steps settled by a reply", &["workflow", "step"]),
-            failed: kept.counters("steps_failed_total", "steps whose attempts are spent", &["workflow", "step"]),
-            retried: kept.counters("steps_retried_total", "failed attempts that another one follows", &["workflow", "step"]),
-            step_duration: kept.histograms("step_duration_seconds", "time from a step's first dispatch to its end", &["workflow", "step"]),
-            job_duration: kept.histograms("job_duration_seconds", "time from a top-level job's creation to its end", &["workflow", "state"]),
-            rejected: kept.counters("replies_rejected_total", "replies that changed nothing", &["reason"]),
-            calls_refused: kept.counters("calls_refused_total", "messages on workflows' queues that got no job", &["workflow", "reason"]),
-            jobs_created: kept.counters("jobs_created_total", "top-level jobs created", &["workflow"]),
-            jobs_ended: kept.counters("jobs_ended_total", "top-level jobs ended", &["workflow", "state"]),
+            journal_queue: kept.histogram(
+                "journal_queue_seconds",
+                "time from a record's arrival at the journal to its commit",
+                seconds(),
+            ),
+            journal_failures: kept.counters(
+                "journal_failures_total",
+                "commits that failed and are tried again",
+                &["kind"],
+            ),
+            dispatched: kept.counters(
+                "steps_dispatched_total",
+                "step messages given to the bus",
+                &["workflow", "step"],
+            ),
+            redispatched: kept.counters(
+                "steps_redispatched_total",
+                "step messages sent once more, as the same attempt",
+                &["workflow", "step"],
+            ),
+            confirmed: kept.counters(
+                "steps_confirmed_total",
+                "step messages confirmed by the broker",
+                &["workflow", "step"],
+            ),
+            replied: kept.counters(
+                "steps_replied_total",
+                "steps settled by a reply",
+                &["workflow", "step"],
+            ),
+            failed: kept.counters(
+                "steps_failed_total",
+                "steps whose attempts are spent",
+                &["workflow", "step"],
+            ),
+            retried: kept.counters(
+                "steps_retried_total",
+                "failed attempts that another one follows",
+                &["workflow", "step"],
+            ),
+            step_duration: kept.histograms(
+                "step_duration_seconds",
+                "time from a step's first dispatch to its end",
+                &["workflow", "step"],
+            ),
+            job_duration: kept.histograms(
+                "job_duration_seconds",
+                "time from a top-level job's creation to its end",
+                &["workflow", "state"],
+            ),
+            rejected: kept.counters(
+                "replies_rejected_total",
+                "replies that changed nothing",
+                &["reason"],
+            ),
+            calls_refused: kept.counters(
+                "calls_refused_total",
+                "messages on workflows' queues that got no job",
+                &["workflow", "reason"],
+            ),
+            jobs_created: kept.counters(
+                "jobs_created_total",
+                "top-level jobs created",
+                &["workflow"],
+            ),
+            jobs_ended: kept.counters(
+                "jobs_ended_total",
+                "top-level jobs ended",
+                &["workflow", "state"],
+            ),
             jobs: kept.gauges("jobs", "top-level jobs that take input", &["workflow", "state"]),
             child_jobs: kept.gauge("child_jobs", "child jobs under way"),
-            bus_connected: kept.gauges("bus_connected", "1 while the bus can publish and consume", &["bus"]),
-            bus_blocked: kept.gauges("bus_blocked", "1 while the broker blocks publishers", &["bus"]),
-            bus_unconfirmed: kept.gauges("bus_unconfirmed", "step messages given to the bus and not yet confirmed", &["bus"]),
-            queue_messages_lost: kept.gauges("queue_messages_lost", "messages that a queue lacks for the steps that wait on it", &["bus", "queue"]),
-            bus_notices: kept.counters("bus_notices_total", "messages returned, refused, or sent again", &["bus", "kind"]),
+            bus_connected: kept.gauges(
+                "bus_connected",
+                "1 while the bus can publish and consume",
+                &["bus"],
+            ),
+            bus_blocked: kept.gauges(
+                "bus_blocked",
+                "1 while the broker blocks publishers",
+                &["bus"],
+            ),
+            bus_unconfirmed: kept.gauges(
+                "bus_unconfirmed",
+                "step messages given to the bus and not yet confirmed",
+                &["bus"],
+            ),
+            queue_messages_lost: kept.gauges(
+                "queue_messages_lost",
+                "messages that a queue lacks for the steps that wait on it",
+                &["bus", "queue"],
+            ),
+            bus_notices: kept.counters(
+                "bus_notices_total",
+                "messages returned, refused, or sent again",
+                &["bus", "kind"],
+            ),
             unreadable: kept.counters(
                 "messages_unreadable_total",
                 "messages that could not be read, put aside or dropped",
@@ -127,13 +233,28 @@ impl Metrics {
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),
-            events_published: kept.counters("events_published_total", "events confirmed by the sink", &["sink"]),
-            events_dropped: kept.counters("events_dropped_total", "events that the sink could not take", &["sink"]),
-            webhook_deliveries: kept.counters("webhook_deliveries_total", "calls of the webhook", &["outcome"]),
-            webhook_waiting: kept.gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
+            events_published: kept.counters(
+                "events_published_total",
+                "events confirmed by the sink",
+                &["sink"],
+            ),
+            events_dropped: kept.counters(
+                "events_dropped_total",
+                "events that the sink could not take",
+                &["sink"],
+            ),
+            webhook_deliveries: kept.counters(
+                "webhook_deliveries_total",
+                "calls of the webhook",
+                &["outcome"],
+            ),
+            webhook_waiting: kept
+                .gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
             registry: registry.clone(),
         };
-        kept.gauges("build_info", "always 1; the version is a label", &["version"]).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        kept.gauges("build_info", "always 1; the version is a label", &["version"])
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
         // The log is older than the metrics, and one per process.
         kept.register(log::LINES_DROPPED.clone());
         kept.register(log::CONNECTION_ERRORS.clone());
@@ -159,7 +280,11 @@ impl Default for Metrics {
 
 struct Register<'a>(&'a Registry);
 
-#[allow(clippy::expect_used, clippy::unwrap_used, reason = "names and labels are constants, registered once per registry; each start tests them")]
+#[allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "names and labels are constants, registered once per registry; each start tests them"
+)]
 impl Register<'_> {
     fn register(&self, collector: impl prometheus::core::Collector + 'static) {
         self.0.register(Box::new(collector)).unwrap();
@@ -178,19 +303,27 @@ impl Register<'_> {
     }
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        let metric = IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
+        let metric =
+            IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
         self.register(metric.clone());
         metric
     }
 
     fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        let metric = HistogramVec::new(HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds()), labels).unwrap();
+        let metric = HistogramVec::new(
+            HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds()),
+            labels,
+        )
+        .unwrap();
         self.register(metric.clone());
         metric
     }
 
     fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> Histogram {
-        let metric = Histogram::with_opts(HistogramOpts::new(format!("workflow_{name}"), help).buckets(buckets)).unwrap();
+        let metric = Histogram::with_opts(
+            HistogramOpts::new(format!("workflow_{name}"), help).buckets(buckets),
+        )
+        .unwrap();
         self.register(metric.clone());
         metric
     }

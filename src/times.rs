@@ -23,17 +23,21 @@ pub fn seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
-/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`; without one it is UTC. In place of `+` and
-/// of `T` a space is taken: in a query `+` means one.
+/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`; without one
+/// it is UTC. In place of `+` and of `T` a space is taken: in a query `+` means one.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     // One offset is enough; the library takes a Z as well.
     if local.ends_with(['Z', 'z']) {
         return None;
     }
-    let since = humantime::parse_rfc3339_weak(&local.replacen(['t', ' '], "T", 1)).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let since = humantime::parse_rfc3339_weak(&local.replacen(['t', ' '], "T", 1))
+        .ok()?
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()?;
     // What lies beyond the year 2262 is as good as its end.
-    let utc = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
+    let utc =
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
     (utc >= 0).then_some(Timestamp(utc))
 }
 
@@ -45,7 +49,11 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix(['Z', 'z']) {
         return Some((local, 0));
     }
-    let Some((local, offset)) = text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at)) else { return Some((text, 0)) };
+    let Some((local, offset)) =
+        text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at))
+    else {
+        return Some((text, 0));
+    };
     let sign = match offset.as_bytes() {
         [b'+' | b' ', _, _, b':', _, _] => 1,
         [b'-', _, _, b':', _, _] => -1,
@@ -55,7 +63,10 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
         digits.parse::<i64>().ok().filter(|number| is_number && *number <= max)
     };
-    Some((local, sign * (number(offset.get(1..3)?, 23)? * 3_600 + number(offset.get(4..6)?, 59)? * 60)))
+    Some((
+        local,
+        sign * (number(offset.get(1..3)?, 23)? * 3_600 + number(offset.get(4..6)?, 59)? * 60),
+    ))
 }
 
 fn system(at: Timestamp) -> SystemTime {
@@ -83,8 +94,22 @@ mod tests {
         ] {
             assert_eq!(parsed(same), Some(noon), "{same}");
         }
-        let wrong = ["", "noon", "Z", "+01:00", "2026-01-31", "2026-01-31T12:00:00+24:00", "2026-01-31T12:00:00+01:60", "2026-01-31T12:00:00+1:00"];
-        for text in wrong.into_iter().chain(["2026-01-31T12:00:00++1:00", "2026-01-31T12:00:00Z+01:00", "1970-01-01T00:00:00+01:00", "ü01:00"]) {
+        let wrong = [
+            "",
+            "noon",
+            "Z",
+            "+01:00",
+            "2026-01-31",
+            "2026-01-31T12:00:00+24:00",
+            "2026-01-31T12:00:00+01:60",
+            "2026-01-31T12:00:00+1:00",
+        ];
+        for text in wrong.into_iter().chain([
+            "2026-01-31T12:00:00++1:00",
+            "2026-01-31T12:00:00Z+01:00",
+            "1970-01-01T00:00:00+01:00",
+            "ü01:00",
+        ]) {
             assert_eq!(parsed(text), None, "{text}");
         }
     }

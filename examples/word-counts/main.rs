@@ -1,12 +1,14 @@
-//! Counts the words of a book, section by section, on the embedded bus with workers in this process.
+//! Counts the words of a book, section by section, on the embedded bus with workers in this
+//! process.
 //!
 //! ```text
 //! cargo run --release --example word-counts [-- --book FILE]
 //! cargo run --release --example word-counts -- --print-book      the default book, to standard output
 //! ```
 //!
-//! The workflow is `workflow.yaml` beside this file, the same that `run` deploys with a daemon, RabbitMQ and workers in
-//! Python. The default book is the first book of Cicero's De finibus, which comes with the crate `lipsum`.
+//! The workflow is `workflow.yaml` beside this file, the same that `run` deploys with a daemon,
+//! RabbitMQ and workers in Python. The default book is the first book of Cicero's De finibus, which
+//! comes with the crate `lipsum`.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -85,7 +87,8 @@ async fn count(book: &Path, scratch: &Path) -> Result<()> {
     }
 }
 
-/// One worker for each queue of the workflow. A worker is a function from a step message to a reply.
+/// One worker for each queue of the workflow. A worker is a function from a step message to a
+/// reply.
 fn workers(scratch: &Path) -> Workers {
     let (counts, sums) = (scratch.to_owned(), scratch.to_owned());
     Workers::new()
@@ -131,7 +134,11 @@ fn book_split(message: &StepMessage) -> Reply {
         match (line.trim().is_empty(), open) {
             (false, None) => open = Some(at),
             (true, Some(start)) => {
-                sections.push(Section { section: format!("{}", sections.len() + 1), start, end: at });
+                sections.push(Section {
+                    section: format!("{}", sections.len() + 1),
+                    start,
+                    end: at,
+                });
                 open = None;
             }
             (true, None) | (false, Some(_)) => {}
@@ -152,7 +159,8 @@ fn segment_word_counts(message: &StepMessage, scratch: &Path) -> Reply {
     let segment: Segment = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&segment.filename)?;
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    let lines = text.lines().skip(segment.section.start).take(segment.section.end - segment.section.start);
+    let lines =
+        text.lines().skip(segment.section.start).take(segment.section.end - segment.section.start);
     for word in lines.flat_map(words) {
         *counts.entry(word).or_default() += 1;
     }
@@ -182,16 +190,30 @@ fn words(line: &str) -> impl Iterator<Item = String> + '_ {
 
 async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
     let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{elapsed_precise} [{bar:40}] {pos}/{len} {msg}")?.progress_chars("=> "));
+    bar.set_style(
+        ProgressStyle::with_template("{elapsed_precise} [{bar:40}] {pos}/{len} {msg}")?
+            .progress_chars("=> "),
+    );
     let mut look = tokio::time::interval(Duration::from_millis(20));
     loop {
         look.tick().await;
-        let Some(found) = manager.shared().reader.job(id)? else { bail!("job {id} is not in the journal") };
-        let children: Vec<(u32, u32)> =
-            found.job.steps().filter_map(|(_, run)| run.fan_out.as_ref()).map(|fan_out| (fan_out.ended(), fan_out.items())).collect();
+        let Some(found) = manager.shared().reader.job(id)? else {
+            bail!("job {id} is not in the journal")
+        };
+        let children: Vec<(u32, u32)> = found
+            .job
+            .steps()
+            .filter_map(|(_, run)| run.fan_out.as_ref())
+            .map(|fan_out| (fan_out.ended(), fan_out.items()))
+            .collect();
         let steps_done = found.job.steps().filter(|(_, run)| run.output.is_some()).count() as u64;
-        bar.set_length(found.job.graph().steps.len() as u64 + children.iter().map(|(_, items)| u64::from(*items)).sum::<u64>());
-        bar.set_position(steps_done + children.iter().map(|(ended, _)| u64::from(*ended)).sum::<u64>());
+        bar.set_length(
+            found.job.graph().steps.len() as u64
+                + children.iter().map(|(_, items)| u64::from(*items)).sum::<u64>(),
+        );
+        bar.set_position(
+            steps_done + children.iter().map(|(ended, _)| u64::from(*ended)).sum::<u64>(),
+        );
         bar.set_message("steps and sections");
         if found.job.state() != JobState::Running {
             bar.finish();
@@ -203,11 +225,18 @@ async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
 fn report(job: &Job) -> Result<()> {
     let out = &mut std::io::stdout().lock();
     let result = job.result();
-    let text = |key: &str| result.get(key).and_then(|value| serde_json::from_str::<String>(value.text()).ok());
+    let text = |key: &str| {
+        result.get(key).and_then(|value| serde_json::from_str::<String>(value.text()).ok())
+    };
     if let (Some(title), Some(table)) = (text("title"), text("sum_splits")) {
         let table = std::fs::read_to_string(table)?;
-        let total: u64 = table.lines().filter_map(|line| line.split('\t').nth(1)?.parse::<u64>().ok()).sum();
-        writeln!(out, "\n\"{title} …\"\n{total} words, {} different. The most frequent:\n", table.lines().count())?;
+        let total: u64 =
+            table.lines().filter_map(|line| line.split('\t').nth(1)?.parse::<u64>().ok()).sum();
+        writeln!(
+            out,
+            "\n\"{title} …\"\n{total} words, {} different. The most frequent:\n",
+            table.lines().count()
+        )?;
         for line in table.lines().take(SHOWN) {
             let (word, count) = line.split_once('\t').unwrap_or((line, ""));
             writeln!(out, "  {count:>6}  {word}")?;
@@ -216,8 +245,17 @@ fn report(job: &Job) -> Result<()> {
     writeln!(out, "\nThe job ran so:\n")?;
     for (step, run) in job.steps() {
         let elapsed = run.started.zip(run.ended).map_or(0, |(start, end)| end.0 - start.0);
-        let children: Arc<str> = run.fan_out.as_ref().map_or_else(|| "".into(), |fan_out| format!("{} child jobs", fan_out.items()).into());
-        writeln!(out, "  {:<16} {:<10} {:>9.3} ms  {children}", step.name, format!("{:?}", run.state).to_lowercase(), elapsed as f64 / 1e6)?;
+        let children: Arc<str> = run
+            .fan_out
+            .as_ref()
+            .map_or_else(|| "".into(), |fan_out| format!("{} child jobs", fan_out.items()).into());
+        writeln!(
+            out,
+            "  {:<16} {:<10} {:>9.3} ms  {children}",
+            step.name,
+            format!("{:?}", run.state).to_lowercase(),
+            elapsed as f64 / 1e6
+        )?;
     }
     writeln!(out)?;
     Ok(())

@@ -1,4 +1,5 @@
-//! Reads an input as a row of choices. An input that is used up goes on as zeros, so every input means something.
+//! Reads an input as a row of choices. An input that is used up goes on as zeros, so every input
+//! means something.
 
 /// What is left of an input.
 pub struct Choices<'a>(pub &'a [u8]);

@@ -1,4 +1,5 @@
-//! What comes with a message on the reply queue: the correlation id, the kind of reply, the broker's headers.
+//! What comes with a message on the reply queue: the correlation id, the kind of reply, the
+//! broker's headers.
 
 use super::bytes_in::Choices;
 use super::world::World;
@@ -7,18 +8,24 @@ use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
 use std::sync::Arc;
 use workflow_manager::bus::amqp::dead_letter;
 use workflow_manager::engine::id::is_name;
-use workflow_manager::engine::{CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Step, StepIndex};
+use workflow_manager::engine::{
+    CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Step, StepIndex,
+};
 
 /// A correlation id, then what comes with it.
 pub fn run(data: &[u8]) {
     let mut choices = Choices(data);
     let text = choices.text();
-    let parsed: Option<CorrelationId> = text.parse().map_err(|error| assert!(format!("{error}").len() < 2_000)).ok();
+    let parsed: Option<CorrelationId> =
+        text.parse().map_err(|error| assert!(format!("{error}").len() < 2_000)).ok();
     if let Some(id) = &parsed {
         assert!(is_name(&id.step));
         let again: CorrelationId = id.to_string().parse().expect("its text is one");
         assert_eq!(again, *id);
-        assert!(id.to_string().eq_ignore_ascii_case(&text), "only digits of the UUID may change their case");
+        assert!(
+            id.to_string().eq_ignore_ascii_case(&text),
+            "only digits of the UUID may change their case"
+        );
     }
     let headers = table(&mut choices, 0);
     let dead = dead_letter(&headers);
@@ -41,7 +48,8 @@ pub fn run(data: &[u8]) {
 
 fn two_steps() -> Arc<Definition> {
     let step = |name: &str, depends| Step { depends, ..Step::named(name) };
-    let steps = vec![step("first", Vec::new()), step("second", vec![Dependency::Step(StepIndex(0))])];
+    let steps =
+        vec![step("first", Vec::new()), step("second", vec![Dependency::Step(StepIndex(0))])];
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 

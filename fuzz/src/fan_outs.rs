@@ -1,17 +1,22 @@
-//! Fan-out and fan-in: a random graph with nested tasks, random replies in a random order, against the rules of SPEC §3
-//! written as plainly as can be. The world compares each job with the one rebuilt from its entries, at every prefix.
+//! Fan-out and fan-in: a random graph with nested tasks, random replies in a random order, against
+//! the rules of SPEC §3 written as plainly as can be. The world compares each job with the one
+//! rebuilt from its entries, at every prefix.
 
 use super::bytes_in::Choices;
 use super::plain_json::{self, Pairs};
 use super::world::World;
 use std::collections::HashSet;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Dependency, FanOutKeys, Graph, Input, JobState, Limits, Message, Rejected, Step, StepIndex, Tolerate};
+use workflow_manager::engine::{
+    Definition, Dependency, FanOutKeys, Graph, Input, JobState, Limits, Message, Rejected, Step,
+    StepIndex, Tolerate,
+};
 
 /// Keys of messages; each may also be a task's list or item.
 const KEYS: [&str; 4] = ["x", "xs", "y", "z\\\"ä"];
 
-/// Values, some of them lists of lists, for nested tasks; the numbers and escapes must come back as they are.
+/// Values, some of them lists of lists, for nested tasks; the numbers and escapes must come back as
+/// they are.
 const VALUES: [&str; 12] = [
     r#"["a", 1.50 ]"#,
     "[]",
@@ -36,7 +41,8 @@ pub fn run(data: &[u8]) {
     let definition = definition(&mut choices);
     let message: Pairs = (0..1 + choices.below(3)).map(|_| pair(&mut choices)).collect();
     let message = plain_json::merged(&[message]);
-    let mut work = Work { styles: choices.take(8).to_vec(), extra: pair(&mut choices), left: DISPATCHED_MAX };
+    let mut work =
+        Work { styles: choices.take(8).to_vec(), extra: pair(&mut choices), left: DISPATCHED_MAX };
     let expected = outcome(&definition.graphs[0], &definition, &message, &mut work);
     if work.left == 0 {
         return;
@@ -46,7 +52,8 @@ pub fn run(data: &[u8]) {
     world.limits = Limits { window: 1 + u32::from(choices.byte() % 4), ..world.limits };
     let text = plain_json::text(&message);
     let id = world.create(&definition, Message::parse(text.as_bytes()).expect("a message"));
-    // An item's UUID may come back as another child's once the first has ended; ids are then no identities.
+    // An item's UUID may come back as another child's once the first has ended; ids are then no
+    // identities.
     let ids_come_back = text.contains("-4000-8000-") || work.extra.1.contains("-4000-8000-");
     let mut settled = HashSet::new();
     while !world.dispatched.is_empty() {
@@ -54,10 +61,13 @@ pub fn run(data: &[u8]) {
         let next = world.dispatched.remove(at).expect("in range");
         let more = choices.byte();
         if more & 1 == 1 {
-            let _ = world.take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
+            let _ =
+                world.take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
         }
         let input = plain_json::pairs(&next.input.to_text()).expect("an object");
-        let body = work.reply(&next.name, &input).map_or("[no object".to_owned(), |output| spaced(&output, more & 2 == 2));
+        let body = work
+            .reply(&next.name, &input)
+            .map_or("[no object".to_owned(), |output| spaced(&output, more & 2 == 2));
         let taken = world.reply(&next, &body);
         if expected.is_some() {
             assert_eq!(taken, Ok(()), "step {}", next.name);
@@ -67,13 +77,19 @@ pub fn run(data: &[u8]) {
         }
         if more & 4 == 4 && !ids_come_back {
             let again = world.reply(&next, "{}");
-            assert!(matches!(again, Err(Rejected::Duplicate | Rejected::Ended)), "{again:?} after {taken:?}");
+            assert!(
+                matches!(again, Err(Rejected::Duplicate | Rejected::Ended)),
+                "{again:?} after {taken:?}"
+            );
         }
     }
     let job = world.job(id);
     let Some(expected) = expected else {
         assert_eq!(job.state(), JobState::Failed);
-        return assert!(world.jobs().all(|job| job.is_closed()), "nothing stays open once every reply came");
+        return assert!(
+            world.jobs().all(|job| job.is_closed()),
+            "nothing stays open once every reply came"
+        );
     };
     assert_eq!(job.state(), JobState::Completed, "{:?}", job.reason());
     assert_eq!(job.result().to_text(), plain_json::text(&expected));
@@ -89,7 +105,11 @@ fn definition(choices: &mut Choices<'_>) -> Arc<Definition> {
     let graphs = (0..=tasks).map(|at| {
         let steps = (0..1 + choices.below(3)).map(|step| {
             // A task's steps start only tasks declared behind it: none without end.
-            let task = if at < tasks && choices.below(2) == 1 { u16::try_from(at + 1 + choices.below(tasks - at)).ok() } else { None };
+            let task = if at < tasks && choices.below(2) == 1 {
+                u16::try_from(at + 1 + choices.below(tasks - at)).ok()
+            } else {
+                None
+            };
             let name = format!("g{at}s{step}");
             Step { depends: depends(choices, step), task, ..Step::named(&name) }
         });
@@ -132,7 +152,10 @@ struct Work {
 
 impl Work {
     fn reply(&self, step: &str, input: &Pairs) -> Option<Pairs> {
-        let hash = step.bytes().chain(plain_json::text(input).into_bytes()).fold(7_usize, |hash, byte| hash.wrapping_mul(31) ^ usize::from(byte));
+        let hash = step
+            .bytes()
+            .chain(plain_json::text(input).into_bytes())
+            .fold(7_usize, |hash, byte| hash.wrapping_mul(31) ^ usize::from(byte));
         let style = self.styles.get(hash % 8).copied().unwrap_or_default();
         let mut output = input.clone();
         match style % 8 {
@@ -141,7 +164,9 @@ impl Work {
             3 => drop(output.pop()),
             4 => output.reverse(),
             5 => output.clear(),
-            6 => output = plain_json::merged(&[output, vec![(format!("by {step}"), "1".to_owned())]]),
+            6 => {
+                output = plain_json::merged(&[output, vec![(format!("by {step}"), "1".to_owned())]])
+            }
             7 if style > 200 => return None,
             _ => {}
         }
@@ -153,21 +178,34 @@ fn spaced(pairs: &Pairs, spaced: bool) -> String {
     if !spaced {
         return plain_json::text(pairs);
     }
-    let pair = |(key, value): &(String, String)| format!(" {} : {value}\n", serde_json::Value::from(key.as_str()));
+    let pair = |(key, value): &(String, String)| {
+        format!(" {} : {value}\n", serde_json::Value::from(key.as_str()))
+    };
     format!(" {{{}}} ", pairs.iter().map(pair).collect::<Vec<_>>().join("\t,"))
 }
 
 /// A job's result; none if a step fails.
-fn outcome(graph: &Graph, definition: &Definition, message: &Pairs, work: &mut Work) -> Option<Pairs> {
+fn outcome(
+    graph: &Graph,
+    definition: &Definition,
+    message: &Pairs,
+    work: &mut Work,
+) -> Option<Pairs> {
     let mut outputs: Vec<Pairs> = Vec::new();
     for step in &graph.steps {
         let parts = step.depends.iter().map(|dependency| match dependency {
             Dependency::Start => message.clone(),
             Dependency::Step(on) => outputs[on.at()].clone(),
         });
-        let input = if step.depends.is_empty() { message.clone() } else { plain_json::merged(&parts.collect::<Vec<_>>()) };
+        let input = if step.depends.is_empty() {
+            message.clone()
+        } else {
+            plain_json::merged(&parts.collect::<Vec<_>>())
+        };
         let output = match step.task {
-            Some(task) => gathered(&definition.graphs[usize::from(task)], definition, &input, work)?,
+            Some(task) => {
+                gathered(&definition.graphs[usize::from(task)], definition, &input, work)?
+            }
             None => {
                 work.left = work.left.saturating_sub(1);
                 if work.left == 0 {
@@ -178,12 +216,21 @@ fn outcome(graph: &Graph, definition: &Definition, message: &Pairs, work: &mut W
         };
         outputs.push(output);
     }
-    let depended: HashSet<usize> = graph.steps.iter().flat_map(|step| step.depended_on()).map(|on| on.at()).collect();
-    let last: Vec<Pairs> = (0..outputs.len()).filter(|at| !depended.contains(at)).map(|at| outputs[at].clone()).collect();
+    let depended: HashSet<usize> =
+        graph.steps.iter().flat_map(|step| step.depended_on()).map(|on| on.at()).collect();
+    let last: Vec<Pairs> = (0..outputs.len())
+        .filter(|at| !depended.contains(at))
+        .map(|at| outputs[at].clone())
+        .collect();
     Some(plain_json::merged(&last))
 }
 
-fn gathered(task: &Graph, definition: &Definition, input: &Pairs, work: &mut Work) -> Option<Pairs> {
+fn gathered(
+    task: &Graph,
+    definition: &Definition,
+    input: &Pairs,
+    work: &mut Work,
+) -> Option<Pairs> {
     let keys = task.fan_out.as_ref().expect("a task");
     let (list_key, item_key) = (&*keys.list_key, &*keys.item_key);
     let items = match plain_json::get(input, list_key) {
@@ -203,7 +250,8 @@ fn gathered(task: &Graph, definition: &Definition, input: &Pairs, work: &mut Wor
         });
         results.push(outcome(task, definition, &message.collect(), work)?);
     }
-    let list: Vec<&str> = results.iter().map(|result| plain_json::get(result, item_key).unwrap_or("null")).collect();
+    let list: Vec<&str> =
+        results.iter().map(|result| plain_json::get(result, item_key).unwrap_or("null")).collect();
     let list = (list_key.to_owned(), format!("[{}]", list.join(",")));
     let mut output = Pairs::new();
     for (key, value) in results.iter().flatten() {

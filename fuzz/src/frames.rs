@@ -1,5 +1,5 @@
-//! What the broker sends: frames in pieces, content headers and names with whatever bytes. What is let through is parsed by the
-//! AMQP library's own parser.
+//! What the broker sends: frames in pieces, content headers and names with whatever bytes. What is
+//! let through is parsed by the AMQP library's own parser.
 
 use super::bytes_in::Choices;
 use lapin::protocol::basic::parse_properties;
@@ -43,7 +43,10 @@ fn a_content_header(properties: &[u8], piece: usize) {
         Ok(()) if !is_large => assert_eq!(sifted, payload),
         checked => {
             let headers = read.headers().clone().expect("headers");
-            assert!(headers.inner().contains_key(REASON) && headers.inner().contains_key(ORIGINAL), "{checked:?}");
+            assert!(
+                headers.inner().contains_key(REASON) && headers.inner().contains_key(ORIGINAL),
+                "{checked:?}"
+            );
             assert!(sifted.len() + 8 <= FRAME_BYTES_MAX);
         }
     }
@@ -56,7 +59,8 @@ fn a_delivery(name: &[u8], piece: usize) {
     let payload = [&[0, 60, 0, 60, 1, b'c'][..], &[0; 9], &text, &text].concat();
     let sifted = sifted(1, &payload, piece);
     assert_eq!(sifted.len(), payload.len());
-    let (_, parsed) = lapin::protocol::basic::parse_deliver(&sifted[4..]).expect("the library reads it");
+    let (_, parsed) =
+        lapin::protocol::basic::parse_deliver(&sifted[4..]).expect("the library reads it");
     assert_eq!(parsed.exchange, parsed.routing_key);
     assert!(std::str::from_utf8(name).is_err() || parsed.exchange.as_str().as_bytes() == name);
 }
@@ -66,7 +70,9 @@ fn sifted(kind: u8, payload: &[u8], piece: usize) -> Vec<u8> {
     let size = u32::try_from(payload.len()).expect("small").to_be_bytes();
     let frame = [&[kind, 0, 1][..], &size, payload, &[FRAME_END]].concat();
     let (mut sieve, mut output) = (Sieve::new(FRAME_BYTES_MAX), Vec::new());
-    frame.chunks(piece).for_each(|piece| sieve.sift(piece, &mut output).expect("no frame is too large"));
+    frame
+        .chunks(piece)
+        .for_each(|piece| sieve.sift(piece, &mut output).expect("no frame is too large"));
     let size = u32::from_be_bytes([output[3], output[4], output[5], output[6]]) as usize;
     assert_eq!((output.len(), output.last()), (size + 8, Some(&FRAME_END)));
     output[7..size + 7].to_vec()

@@ -1,5 +1,5 @@
-//! What a client sends to the API: the body and the id of a creation, the cursor of a page. An id, a zero byte, a
-//! cursor, a zero byte, a body.
+//! What a client sends to the API: the body and the id of a creation, the cursor of a page. An id,
+//! a zero byte, a cursor, a zero byte, a body.
 
 use actix_web::ResponseError;
 use actix_web::http::StatusCode;
@@ -11,7 +11,8 @@ use workflow_manager::engine::{JobId, Message};
 pub fn run(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == 0);
     let mut next = || parts.next().unwrap_or_default();
-    let (id, cursor, body) = (String::from_utf8_lossy(next()), String::from_utf8_lossy(next()), next());
+    let (id, cursor, body) =
+        (String::from_utf8_lossy(next()), String::from_utf8_lossy(next()), next());
     let id = (!id.is_empty()).then_some(&*id);
     match asked_for(id, body) {
         Ok((chosen, message)) => {

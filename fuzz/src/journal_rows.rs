@@ -1,5 +1,6 @@
-//! Damaged rows: a journal whose rows were changed behind its back, with and without their checksums made right, is
-//! refused with an error or read, never with a panic; its file stays as it was.
+//! Damaged rows: a journal whose rows were changed behind its back, with and without their
+//! checksums made right, is refused with an error or read, never with a panic; its file stays as it
+//! was.
 
 use super::bytes_in::Choices;
 use super::world::LIMITS;
@@ -9,7 +10,8 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin, Reply, Step, StepIndex, Timestamp,
+    Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId,
+    Message, Origin, Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
 
@@ -23,7 +25,9 @@ pub fn run(data: &[u8]) {
     match Store::open(&options(file.clone())) {
         Ok(store) => {
             assert!(!must_refuse, "a row under a wrong checksum was taken");
-            told(store.recover().map(|jobs| jobs.iter().for_each(|recovered| recovered.job.check())));
+            told(
+                store.recover().map(|jobs| jobs.iter().for_each(|recovered| recovered.job.check())),
+            );
             for number in 0..6 {
                 told(store.recover_some(&[number]).map(|_| ()));
             }
@@ -81,14 +85,27 @@ fn damage(file: &Path, choices: &mut Choices<'_>) -> bool {
     while choices.more() {
         let (table, column, covered) = COLUMNS[choices.below(COLUMNS.len())];
         let row = choices.byte() % 8;
-        let sql = format!("SELECT rowid, {column} FROM {table} ORDER BY rowid LIMIT 1 OFFSET {row}");
-        let Ok((rowid, old)) = connection.query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Value>(1)?))) else { continue };
+        let sql =
+            format!("SELECT rowid, {column} FROM {table} ORDER BY rowid LIMIT 1 OFFSET {row}");
+        let Ok((rowid, old)) = connection
+            .query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Value>(1)?)))
+        else {
+            continue;
+        };
         let new = value(choices, &old);
         // STRICT tables take no value of another type; that is SQLite's to say.
-        let changed = connection.execute(&format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"), params![new, rowid]);
+        let changed = connection.execute(
+            &format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"),
+            params![new, rowid],
+        );
         // The checksum takes no value for -1 in these columns.
-        let read: Value = connection.query_row(&format!("SELECT {column} FROM {table} WHERE rowid = ?1"), [rowid], |row| row.get(0)).expect("a row");
-        let alike = |value: &Value| if *value == Value::Null { Value::Integer(-1) } else { value.clone() };
+        let read: Value = connection
+            .query_row(&format!("SELECT {column} FROM {table} WHERE rowid = ?1"), [rowid], |row| {
+                row.get(0)
+            })
+            .expect("a row");
+        let alike =
+            |value: &Value| if *value == Value::Null { Value::Integer(-1) } else { value.clone() };
         wrong |= covered && changed.is_ok() && alike(&read) != alike(&old) && !repair;
         if repair && changed.is_ok() && column != "checksum" && column != "hash" {
             make_right(&connection, table, rowid);
@@ -137,11 +154,18 @@ fn make_right(connection: &Connection, table: &str, rowid: i64) {
     let sums = sums(connection, table);
     let Some((_, _, right)) = sums.into_iter().find(|(row, _, _)| *row == rowid) else { return };
     let column = if table == "definitions" { "hash" } else { "checksum" };
-    connection.execute(&format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"), params![right, rowid]).expect("updates");
+    connection
+        .execute(
+            &format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"),
+            params![right, rowid],
+        )
+        .expect("updates");
 }
 
 fn all_right(connection: &Connection) -> bool {
-    ["definitions", "jobs", "entries"].iter().all(|table| sums(connection, table).iter().all(|(_, stored, right)| stored == right))
+    ["definitions", "jobs", "entries"]
+        .iter()
+        .all(|table| sums(connection, table).iter().all(|(_, stored, right)| stored == right))
 }
 
 /// Rows with their stored and their right checksums.
@@ -149,17 +173,28 @@ fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
     let columns = match table {
         "definitions" => "number, hash, body",
         "entries" => "seq, checksum, job, CAST(body AS BLOB)",
-        _ => "number, checksum, id, number, definition, graph, root, parent, step, item, depth, created",
+        _ => {
+            "number, checksum, id, number, definition, graph, root, parent, step, item, depth, created"
+        }
     };
-    let mut statement = connection.prepare(&format!("SELECT {columns} FROM {table}")).expect("prepares");
+    let mut statement =
+        connection.prepare(&format!("SELECT {columns} FROM {table}")).expect("prepares");
     let rows = statement.query_map([], |row| {
-        let number = |at: usize| row.get::<_, Option<i64>>(at).map(|number| number.unwrap_or(-1).to_le_bytes());
+        let number = |at: usize| {
+            row.get::<_, Option<i64>>(at).map(|number| number.unwrap_or(-1).to_le_bytes())
+        };
         let right = match table {
-            "definitions" => Value::Blob(Sha256::digest(row.get::<_, String>(2)?.as_bytes()).to_vec()),
-            "entries" => Value::Integer(i64::from(crc32fast::hash(&[&number(2)?[..], &row.get::<_, Vec<u8>>(3)?].concat()))),
+            "definitions" => {
+                Value::Blob(Sha256::digest(row.get::<_, String>(2)?.as_bytes()).to_vec())
+            }
+            "entries" => Value::Integer(i64::from(crc32fast::hash(
+                &[&number(2)?[..], &row.get::<_, Vec<u8>>(3)?].concat(),
+            ))),
             _ => {
                 let numbers: Vec<[u8; 8]> = (3..12).map(number).collect::<Result<_, _>>()?;
-                Value::Integer(i64::from(crc32fast::hash(&[row.get::<_, Vec<u8>>(2)?, numbers.concat()].concat())))
+                Value::Integer(i64::from(crc32fast::hash(
+                    &[row.get::<_, Vec<u8>>(2)?, numbers.concat()].concat(),
+                )))
             }
         };
         Ok((row.get(0)?, row.get(1)?, right))
@@ -189,19 +224,44 @@ fn id(number: i64) -> JobId {
 fn write_sample(file: &Path) {
     let mut store = Store::open(&options(file.to_owned())).expect("opens");
     let definition = definition();
-    let origin = Origin { id: id(1), definition, graph: 0, parent: None, root: id(1), depth: 0, created: Timestamp(1) };
-    let message = Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#).expect("a message");
+    let origin = Origin {
+        id: id(1),
+        definition,
+        graph: 0,
+        parent: None,
+        root: id(1),
+        depth: 0,
+        created: Timestamp(1),
+    };
+    let message =
+        Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
+            .expect("a message");
     let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
-    store.append([&record(1, &created, Some(Created { origin: Arc::new(origin), root: 1, parent: None }))]).expect("commits");
-    let replied = parent.take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2)).expect("taken");
+    store
+        .append([&record(
+            1,
+            &created,
+            Some(Created { origin: Arc::new(origin), root: 1, parent: None }),
+        )])
+        .expect("commits");
+    let replied = parent
+        .take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
+        .expect("taken");
     store.append([&record(1, &replied, None)]).expect("commits");
     for (number, effect) in (2..).zip(replied.effects) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
         let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
-        store.append([&record(number, &created, Some(Created { origin: Arc::new(*origin), root: 1, parent: Some(1) }))]).expect("commits");
+        store
+            .append([&record(
+                number,
+                &created,
+                Some(Created { origin: Arc::new(*origin), root: 1, parent: Some(1) }),
+            )])
+            .expect("commits");
         if number == 2 {
-            let ended = child.take(reply("child", r#"{"item":1,"x":"y"}"#), &context(9)).expect("taken");
+            let ended =
+                child.take(reply("child", r#"{"item":1,"x":"y"}"#), &context(9)).expect("taken");
             store.append([&record(number, &ended, None)]).expect("commits");
         }
     }
@@ -221,7 +281,11 @@ fn record(number: i64, decision: &Decision, created: Option<Created>) -> Record 
 }
 
 fn reply(step: &str, body: &str) -> Input {
-    Input::Reply { step: step.to_owned(), attempt: None, reply: Reply::Result(body.to_owned().into()) }
+    Input::Reply {
+        step: step.to_owned(),
+        attempt: None,
+        reply: Reply::Result(body.to_owned().into()),
+    }
 }
 
 fn definition() -> Arc<Definition> {
@@ -230,7 +294,15 @@ fn definition() -> Arc<Definition> {
         Step { depends, task, ..Step::named(name) }
     };
     let keys = FanOutKeys::new("items", "item");
-    let own = Graph::new("w".to_owned(), None, vec![step("first", None, None), step("each", Some(0), Some(1)), step("last", Some(1), None)]);
+    let own = Graph::new(
+        "w".to_owned(),
+        None,
+        vec![
+            step("first", None, None),
+            step("each", Some(0), Some(1)),
+            step("last", Some(1), None),
+        ],
+    );
     let task = Graph::new("t".to_owned(), Some(keys), vec![step("child", None, None)]);
     Arc::new(Definition::new("w", vec![own, task]))
 }

@@ -1,5 +1,6 @@
-//! What the fuzz targets do with an input. Each is a plain function that panics on a finding; the main package runs the
-//! same functions over the committed corpora (`tests/fast/fuzzed.rs`), on stable and without a fuzzer.
+//! What the fuzz targets do with an input. Each is a plain function that panics on a finding; the
+//! main package runs the same functions over the committed corpora (`tests/fast/fuzzed.rs`), on
+//! stable and without a fuzzer.
 
 pub mod bytes_in;
 pub mod correlation_ids;

@@ -5,7 +5,8 @@ use serde_json::value::RawValue;
 /// Keys, unescaped, and the raw texts of their values.
 pub type Pairs = Vec<(String, String)>;
 
-/// The pairs of an object; of equal keys the last value, at the place of the first. None: it is no JSON object.
+/// The pairs of an object; of equal keys the last value, at the place of the first. None: it is no
+/// JSON object.
 pub fn pairs(text: &str) -> Option<Pairs> {
     let text = trim(text);
     serde_json::from_str::<&RawValue>(text).ok()?;
@@ -13,7 +14,8 @@ pub fn pairs(text: &str) -> Option<Pairs> {
     let mut found: Pairs = Vec::new();
     for part in split(inner, b',') {
         let (key, value) = part.split_at(split(part, b':').first()?.len());
-        let (key, value): (String, _) = (serde_json::from_str(trim(key)).ok()?, trim(value.strip_prefix(':')?).to_owned());
+        let (key, value): (String, _) =
+            (serde_json::from_str(trim(key)).ok()?, trim(value.strip_prefix(':')?).to_owned());
         match found.iter_mut().find(|(known, _)| *known == key) {
             Some(known) => known.1 = value,
             None => found.push((key, value)),
@@ -60,7 +62,9 @@ pub fn get<'a>(pairs: &'a Pairs, key: &str) -> Option<&'a str> {
 
 /// The object's text.
 pub fn text(pairs: &Pairs) -> String {
-    let pair = |(key, value): &(String, String)| format!("{}:{value}", serde_json::Value::from(key.as_str()));
+    let pair = |(key, value): &(String, String)| {
+        format!("{}:{value}", serde_json::Value::from(key.as_str()))
+    };
     format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(","))
 }
 
@@ -69,7 +73,8 @@ pub fn trim(text: &str) -> &str {
     text.trim_matches([' ', '\t', '\n', '\r'])
 }
 
-/// Parts between separators that are in no string and no bracket; nothing of nothing but white space.
+/// Parts between separators that are in no string and no bracket; nothing of nothing but white
+/// space.
 fn split(text: &str, separator: u8) -> Vec<&str> {
     let (mut depth, mut from, mut parts) = (0_usize, 0, Vec::new());
     walk(text, |byte, at| match byte {

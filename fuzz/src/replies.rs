@@ -35,7 +35,8 @@ fn one(body: &[u8]) -> Option<(Message, Pairs)> {
             Some((message, pairs))
         }
         (Err(error), None) => {
-            if let (NotAMessage::NotAnObject(kind), Ok(text)) = (&error, std::str::from_utf8(body)) {
+            if let (NotAMessage::NotAnObject(kind), Ok(text)) = (&error, std::str::from_utf8(body))
+            {
                 assert_ne!(*kind, JsonKind::Object);
                 assert!(serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok(), "{error}");
             }
@@ -46,7 +47,8 @@ fn one(body: &[u8]) -> Option<(Message, Pairs)> {
 }
 
 fn same(message: &Message, pairs: &Pairs) {
-    let found: Pairs = message.iter().map(|(key, value)| (key.to_string(), value.text().to_owned())).collect();
+    let found: Pairs =
+        message.iter().map(|(key, value)| (key.to_string(), value.text().to_owned())).collect();
     assert_eq!(found, *pairs);
     assert_eq!(message.to_text(), plain_json::text(pairs));
     assert_eq!(message.encoded_len(), message.to_text().len());
@@ -61,7 +63,11 @@ fn stored(message: &Message) {
     let again = Message::parse(text.as_bytes()).expect("what was written is read");
     assert_eq!(again, *message);
     assert_eq!(again.to_text(), text);
-    let entry = vec![Entry::StepCompleted { step: StepIndex(0), at: Timestamp(1), output: message.clone() }];
+    let entry = vec![Entry::StepCompleted {
+        step: StepIndex(0),
+        at: Timestamp(1),
+        output: message.clone(),
+    }];
     let row = serde_json::to_string(&entry).expect("an entry serialises");
     assert_eq!(serde_json::from_str::<Vec<Entry>>(&row).expect("a stored entry parses"), entry);
 }
@@ -70,7 +76,8 @@ fn parts(value: &Json) {
     let _ = uuid_of(value);
     match Elements::of(value) {
         Ok(elements) => {
-            let found: Vec<String> = (0..elements.len()).map(|index| elements.get(index).text().to_owned()).collect();
+            let found: Vec<String> =
+                (0..elements.len()).map(|index| elements.get(index).text().to_owned()).collect();
             assert_eq!(found, plain_json::elements(value.text()));
         }
         Err(kind) => assert!(kind == value.kind() && kind != JsonKind::Array),
@@ -79,12 +86,21 @@ fn parts(value: &Json) {
 
 /// SPEC §3.3: a key in its place under another name, which goes from where it was.
 fn replaced(message: &Message, pairs: &Pairs) {
-    let keys: Vec<&str> = pairs.iter().map(|(key, _)| key.as_str()).chain(["other"]).take(4).collect();
-    for (key, new_key) in keys.iter().flat_map(|key| keys.iter().map(move |new_key| (*key, *new_key))) {
+    let keys: Vec<&str> =
+        pairs.iter().map(|(key, _)| key.as_str()).chain(["other"]).take(4).collect();
+    for (key, new_key) in
+        keys.iter().flat_map(|key| keys.iter().map(move |new_key| (*key, *new_key)))
+    {
         let expected = pairs
             .iter()
             .filter(|(known, _)| known != new_key || known == key)
-            .map(|(known, value)| if known == key { (new_key.to_owned(), "null".to_owned()) } else { (known.clone(), value.clone()) })
+            .map(|(known, value)| {
+                if known == key {
+                    (new_key.to_owned(), "null".to_owned())
+                } else {
+                    (known.clone(), value.clone())
+                }
+            })
             .collect();
         same(&message.with_replaced(key, new_key, Json::null()), &expected);
     }

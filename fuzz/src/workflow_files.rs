@@ -3,7 +3,8 @@
 use workflow_manager::engine::{Definition, Graph, StepState, id::is_name};
 use workflow_manager::load::{STEPS_IN_ALL_MAX, load_text};
 
-/// The most characters of problems for each byte of the file, beside a constant: no file makes a flood of them.
+/// The most characters of problems for each byte of the file, beside a constant: no file makes a
+/// flood of them.
 const PROBLEM_BYTES_PER_BYTE: usize = 1_000;
 const PROBLEM_BYTES_FREE: usize = 100_000;
 
@@ -14,7 +15,12 @@ pub fn run(data: &[u8]) {
     match (first, second) {
         (Ok(loaded), Ok(again)) => {
             assert_eq!(loaded.definitions, again.definitions);
-            let steps: usize = loaded.definitions.iter().flat_map(|definition| &definition.graphs).map(|graph| graph.steps.len()).sum();
+            let steps: usize = loaded
+                .definitions
+                .iter()
+                .flat_map(|definition| &definition.graphs)
+                .map(|graph| graph.steps.len())
+                .sum();
             assert!(steps <= STEPS_IN_ALL_MAX);
             loaded.definitions.iter().for_each(|definition| sound(definition));
         }
@@ -28,7 +34,11 @@ pub fn run(data: &[u8]) {
                 assert!(!problem.message.is_empty());
             }
             let said = errors.to_string().len();
-            assert!(said <= PROBLEM_BYTES_FREE + PROBLEM_BYTES_PER_BYTE * text.len(), "{said} bytes of problems for {} bytes", text.len());
+            assert!(
+                said <= PROBLEM_BYTES_FREE + PROBLEM_BYTES_PER_BYTE * text.len(),
+                "{said} bytes of problems for {} bytes",
+                text.len()
+            );
         }
         (first, second) => panic!("loaded once and refused once: {first:?} {second:?}"),
     }
@@ -44,8 +54,15 @@ fn sound(definition: &Definition) {
         assert_eq!(graph.fan_out.is_some(), at > 0, "tasks fan out, workflows do not");
         for step in &graph.steps {
             assert!(is_name(&step.name));
-            assert!(step.task.is_none_or(|task| task > 0 && usize::from(task) < definition.graphs.len()));
-            assert_eq!(graph.index_of(&step.name).map(|index| graph.step(index)), Some(step), "names are unique");
+            assert!(
+                step.task
+                    .is_none_or(|task| task > 0 && usize::from(task) < definition.graphs.len())
+            );
+            assert_eq!(
+                graph.index_of(&step.name).map(|index| graph.step(index)),
+                Some(step),
+                "names are unique"
+            );
         }
         assert!(ends(graph), "a cycle was loaded");
     }

@@ -1,5 +1,6 @@
-//! The announcer: hands events, after their commit, to the streams that are open and to the topic exchange. Neither can hold
-//! up jobs: what it cannot take is dropped, counted, and told to the readers.
+//! The announcer: hands events, after their commit, to the streams that are open and to the topic
+//! exchange. Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
+//! readers.
 
 use super::events::{CONTENT_TYPE, Event};
 use super::shared::Shared;
@@ -42,8 +43,13 @@ impl Announcer {
             AnnouncerInput::Happened(events) => {
                 self.shared.feeds.tell(&events);
                 if let Some(topic) = &self.topic {
-                    let refused = events.iter().filter(|event| !topic.publish(announcement(event))).count();
-                    self.shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(refused as u64);
+                    let refused =
+                        events.iter().filter(|event| !topic.publish(announcement(event))).count();
+                    self.shared
+                        .metrics
+                        .events_dropped
+                        .with_label_values(&["exchange"])
+                        .inc_by(refused as u64);
                 }
             }
             AnnouncerInput::Close(answer) => {
@@ -73,13 +79,14 @@ fn announcement(event: &Event) -> Announcement {
     }
 }
 
-/// `<workflow>.<job|step>.<what happened>`. Names have no dots, virtual hosts may: there they are written `_`. What is too
-/// long for a key loses its beginning.
+/// `<workflow>.<job|step>.<what happened>`. Names have no dots, virtual hosts may: there they are
+/// written `_`. What is too long for a key loses its beginning.
 fn routing_key(event: &Event) -> String {
     let end = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");
     let from = (workflow.len() + end.len()).saturating_sub(KEY_BYTES_MAX);
-    let from = (from..=workflow.len()).find(|at| workflow.is_char_boundary(*at)).unwrap_or_default();
+    let from =
+        (from..=workflow.len()).find(|at| workflow.is_char_boundary(*at)).unwrap_or_default();
     format!("{}{end}", &workflow[from..])
 }
 
@@ -90,8 +97,12 @@ impl Actor for Announcer {
         let shared = self.shared.clone();
         self.topic = self.connector.take().map(|connector| {
             connector.connect(Box::new(move |event| match event {
-                TopicEvent::Published => shared.metrics.events_published.with_label_values(&["exchange"]).inc(),
-                TopicEvent::Dropped(count) => shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count),
+                TopicEvent::Published => {
+                    shared.metrics.events_published.with_label_values(&["exchange"]).inc()
+                }
+                TopicEvent::Dropped(count) => {
+                    shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count)
+                }
             }))
         });
     }
@@ -134,6 +145,9 @@ mod tests {
         assert_eq!(routing_key(&event("chain")), "chain.step.attempt-failed");
         assert_eq!(routing_key(&event("a.b/chain")), "a_b/chain.step.attempt-failed");
         let long = routing_key(&event(&format!("{}/chain", "ä".repeat(150))));
-        assert!(long.len() <= KEY_BYTES_MAX && long.ends_with("/chain.step.attempt-failed"), "{long}");
+        assert!(
+            long.len() <= KEY_BYTES_MAX && long.ends_with("/chain.step.attempt-failed"),
+            "{long}"
+        );
     }
 }

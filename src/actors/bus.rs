@@ -1,11 +1,13 @@
-//! The bus actor: one for each virtual host. It owns a [`Bus`], hands it step messages, and turns its events into inputs
-//! for the router and the jobs.
+//! The bus actor: one for each virtual host. It owns a [`Bus`], hands it step messages, and turns
+//! its events into inputs for the router and the jobs.
 
 use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::{Mail, Owner, lost};
-use crate::bus::{Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueDepth, QueueLook, Receipt};
+use crate::bus::{
+    Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueDepth, QueueLook, Receipt,
+};
 use crate::engine::{Input, JobId};
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
@@ -76,9 +78,12 @@ impl BusActor {
 pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
     let (shared, vhost): (_, Arc<str>) = (shared.clone(), vhost.into());
     Arc::new(move |event| match event {
-        BusEvent::Delivered(delivery) => shared.wiring().router.post(RouterInput::Delivered(delivery)),
+        BusEvent::Delivered(delivery) => {
+            shared.wiring().router.post(RouterInput::Delivered(delivery))
+        }
         BusEvent::Called { workflow, delivery } => {
-            let workflow = if vhost.is_empty() { workflow } else { format!("{vhost}/{workflow}").into() };
+            let workflow =
+                if vhost.is_empty() { workflow } else { format!("{vhost}/{workflow}").into() };
             shared.wiring().router.post(RouterInput::Called { workflow, delivery });
         }
         BusEvent::Answered { job, receipt, is_unroutable } => {
@@ -89,7 +94,10 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
                 Receipt::Refusal(ack) => ack.ack(),
                 Receipt::Job { caller, end } => {
                     if let Some(job) = shared.routes.find(job) {
-                        job.post(JobInput::Take { input: Input::Answered { caller, end }, ack: None });
+                        job.post(JobInput::Take {
+                            input: Input::Answered { caller, end },
+                            ack: None,
+                        });
                     }
                 }
             }
@@ -116,11 +124,20 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
                 );
             }
         }
-        BusEvent::QueueMissing { queue, taken } => shared.wiring().router.post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),
+        BusEvent::QueueMissing { queue, taken } => shared
+            .wiring()
+            .router
+            .post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),
         BusEvent::State(state) => {
             let metrics = &shared.metrics;
-            metrics.bus_connected.with_label_values(&[&*vhost]).set(i64::from(!matches!(state, BusState::Disconnected { .. })));
-            metrics.bus_blocked.with_label_values(&[&*vhost]).set(i64::from(matches!(state, BusState::Blocked { .. })));
+            metrics
+                .bus_connected
+                .with_label_values(&[&*vhost])
+                .set(i64::from(!matches!(state, BusState::Disconnected { .. })));
+            metrics
+                .bus_blocked
+                .with_label_values(&[&*vhost])
+                .set(i64::from(matches!(state, BusState::Blocked { .. })));
             shared.health.set_bus(&vhost, state);
         }
         BusEvent::Refused(reason) => shared.fail(reason),
@@ -149,7 +166,12 @@ impl Actor for BusActor {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
             let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
-            actor.shared.metrics.bus_unconfirmed.with_label_values(&[&*actor.vhost]).set(unconfirmed);
+            actor
+                .shared
+                .metrics
+                .bus_unconfirmed
+                .with_label_values(&[&*actor.vhost])
+                .set(unconfirmed);
         });
         let amqp = &self.shared.settings.amqp;
         if !amqp.server.0.is_empty() && !amqp.management.0.is_empty() {

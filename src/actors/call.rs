@@ -1,8 +1,9 @@
-//! Calls: messages on the workflows' queues, each of which asks for a job (SPEC §4). The router's part.
+//! Calls: messages on the workflows' queues, each of which asks for a job (SPEC §4). The router's
+//! part.
 //!
-//! A call is acknowledged when its job, with its caller, is committed; one that is refused, when the broker has the refusal.
-//! While the manager takes no jobs a call waits here, unacknowledged: the prefetch bounds how many, the rest wait in the
-//! broker.
+//! A call is acknowledged when its job, with its caller, is committed; one that is refused, when
+//! the broker has the refusal. While the manager takes no jobs a call waits here, unacknowledged:
+//! the prefetch bounds how many, the rest wait in the broker.
 
 use super::clock;
 use super::job::{self, JobInput, Spawn, Start};
@@ -41,7 +42,8 @@ enum Asker {
     Stranger,
     /// By what the message says, this attempt of a step; its job has not been asked.
     Claimed(CorrelationId, u32),
-    /// A step of a job, which waits for the answer. It does not wait for others to end: its own job may be what they wait for.
+    /// A step of a job, which waits for the answer. It does not wait for others to end: its own job
+    /// may be what they wait for.
     Step,
 }
 
@@ -62,7 +64,8 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Tells the caller; the message is acknowledged once the broker has that, or at once where nobody waits.
+    /// Tells the caller; the message is acknowledged once the broker has that, or at once where
+    /// nobody waits.
     pub(super) fn tell(self, refusal: &Refusal, shared: &Shared) {
         let Refused { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
@@ -81,7 +84,8 @@ impl Refused {
             body: CallerAnswer::error(&refusal.reason, false),
             receipt: Receipt::Refusal(ack),
         };
-        Outgoing::Send(definition.vhost.as_str().into(), BusMessage::Answer(answer)).release(shared);
+        Outgoing::Send(definition.vhost.as_str().into(), BusMessage::Answer(answer))
+            .release(shared);
     }
 }
 
@@ -91,12 +95,16 @@ impl Call {
         Refused { definition, id, caller, ack }.tell(refusal, shared);
     }
 
-    /// The caller, to be told the end of the job that has its id; none: it asks for another job, or too many ask, and is refused.
+    /// The caller, to be told the end of the job that has its id; none: it asks for another job, or
+    /// too many ask, and is refused.
     pub(super) fn join(self, job: &Job, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
         let call = self.unless_conflict(job, shared)?;
         let callers_max = shared.settings.limits.callers_max;
         if call.caller.as_ref().is_some_and(|caller| !job.has_room_for(caller, callers_max)) {
-            let reason = format!("{callers_max} callers wait for job {} already (setting limits.callers_max)", call.id);
+            let reason = format!(
+                "{callers_max} callers wait for job {} already (setting limits.callers_max)",
+                call.id
+            );
             call.refuse(&Refusal { kind: "too_many_callers", reason }, shared);
             return None;
         }
@@ -105,7 +113,9 @@ impl Call {
 
     /// Itself, if it asks for the job that is `known` under its id; it is refused otherwise.
     fn unless_conflict<'a>(self, known: impl Into<Known<'a>>, shared: &Shared) -> Option<Call> {
-        if let Answer::Conflict(reason) = Answer::again(self.id, known, &self.definition.full_name(), &self.message) {
+        if let Answer::Conflict(reason) =
+            Answer::again(self.id, known, &self.definition.full_name(), &self.message)
+        {
             self.refuse(&Refusal { kind: "conflict", reason }, shared);
             return None;
         }
@@ -115,7 +125,15 @@ impl Call {
     /// Asks the job of the step that says it has sent it.
     pub(super) fn vouched_by(self, job: &Job) -> Call {
         let asker = match &self.asker {
-            Asker::Claimed(place, attempt) if job.awaits(&place.step, *attempt, &Definition::call_queue(&self.definition.name)) => Asker::Step,
+            Asker::Claimed(place, attempt)
+                if job.awaits(
+                    &place.step,
+                    *attempt,
+                    &Definition::call_queue(&self.definition.name),
+                ) =>
+            {
+                Asker::Step
+            }
             Asker::Claimed(..) | Asker::Stranger | Asker::Step => Asker::Stranger,
         };
         Call { asker, ..self }
@@ -127,11 +145,16 @@ impl Call {
 
     /// Reads a message of a workflow's queue.
     fn read(definition: Arc<Definition>, delivery: Delivery, shared: &Shared) -> Option<Call> {
-        let (id, caller, asker) = (id_of(&definition, &delivery), caller_of(&delivery), asker_of(&delivery, shared.own_reply_queue()));
+        let (id, caller, asker) = (
+            id_of(&definition, &delivery),
+            caller_of(&delivery),
+            asker_of(&delivery, shared.own_reply_queue()),
+        );
         // Nobody is above one who says nothing of it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
         let limits = &shared.settings.limits;
-        let message = message_of(&delivery.body, limits.step_message_bytes_max).and_then(|message| not_too_deep(depth, limits.depth_max, message));
+        let message = message_of(&delivery.body, limits.step_message_bytes_max)
+            .and_then(|message| not_too_deep(depth, limits.depth_max, message));
         let ack = delivery.into_settlement();
         match message {
             Ok(message) => Some(Call { definition, id, message, caller, depth, asker, ack }),
@@ -145,19 +168,26 @@ impl Call {
 
 fn caller_of(delivery: &Delivery) -> Option<Caller> {
     let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
-    Some(Caller { reply_to: reply_to.into(), correlation_id: delivery.correlation_id.as_deref().map(Into::into), attempt: delivery.attempt })
+    Some(Caller {
+        reply_to: reply_to.into(),
+        correlation_id: delivery.correlation_id.as_deref().map(Into::into),
+        attempt: delivery.attempt,
+    })
 }
 
-/// Whether the message is that of a step: it names one, this manager's reply queue, and has the id of the step's message. So a
-/// step that runs stands for one job at most.
+/// Whether the message is that of a step: it names one, this manager's reply queue, and has the id
+/// of the step's message. So a step that runs stands for one job at most.
 fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
     let claimed = || {
-        let (correlation_id, message_id) = (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
+        let (correlation_id, message_id) =
+            (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
         let place: CorrelationId = correlation_id.parse().ok()?;
         let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
         // Spelt in one way alone: what is spelt otherwise would ask for another job.
-        let is_of_step = correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
-        let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue) && delivery.attempt.is_none_or(|told| told == attempt);
+        let is_of_step =
+            correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
+        let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue)
+            && delivery.attempt.is_none_or(|told| told == attempt);
         (is_of_step && is_ours).then_some(Asker::Claimed(place, attempt))
     };
     claimed().unwrap_or(Asker::Stranger)
@@ -167,12 +197,15 @@ fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message,
     if depth <= depth_max {
         return Ok(message);
     }
-    let reason = format!("calls and child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?");
+    let reason = format!(
+        "calls and child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?"
+    );
     Err(Refusal { kind: "too_deep", reason })
 }
 
-/// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it follows from what tells the
-/// message from others, so that one that is delivered again starts no second job; where nothing does, it is a new one.
+/// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it
+/// follows from what tells the message from others, so that one that is delivered again starts no
+/// second job; where nothing does, it is a new one.
 fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
@@ -186,24 +219,39 @@ fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
     if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
         return clock::new_id();
     }
-    JobId::of_call(&[name.as_bytes(), message_id.as_bytes(), correlation_id.as_bytes(), reply_to.as_bytes(), body])
+    JobId::of_call(&[
+        name.as_bytes(),
+        message_id.as_bytes(),
+        correlation_id.as_bytes(),
+        reply_to.as_bytes(),
+        body,
+    ])
 }
 
 fn message_of(body: &Bytes, bytes_max: usize) -> Result<Message, Refusal> {
     if body.len() > bytes_max {
         let bytes = body.len();
-        let reason = format!("the message has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
+        let reason = format!(
+            "the message has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)"
+        );
         return Err(Refusal { kind: "call_too_large", reason });
     }
-    Message::parse(body).map_err(|error| Refusal { kind: "malformed_call", reason: format!("the message is no JSON object: {error}") })
+    Message::parse(body).map_err(|error| Refusal {
+        kind: "malformed_call",
+        reason: format!("the message is no JSON object: {error}"),
+    })
 }
 
 impl Router {
     /// A message came in on the queue of a workflow.
     pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
         let Some(definition) = self.shared.definitions().get(workflow).cloned() else {
-            // A reload has taken the workflow away. Back to its queue, where it waits for the workflow to be loaded again.
-            tracing::warn!(workflow, "a call of a workflow that is no longer loaded goes back to its queue");
+            // A reload has taken the workflow away. Back to its queue, where it waits for the
+            // workflow to be loaded again.
+            tracing::warn!(
+                workflow,
+                "a call of a workflow that is no longer loaded goes back to its queue"
+            );
             ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
             return;
         };
@@ -216,7 +264,9 @@ impl Router {
         let Some(call) = self.unless_answered_here(call) else { return };
         let kept = match call.asker {
             Asker::Step => self.start_call(call),
-            Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => self.start_call(call),
+            Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => {
+                self.start_call(call)
+            }
             Asker::Claimed(..) => self.ask_claimed(call),
             Asker::Stranger => Some(call),
         };
@@ -225,8 +275,8 @@ impl Router {
         }
     }
 
-    /// Itself, unless it is to be answered into our own reply queue: that is for our own steps, whose jobs are asked first. Nobody is
-    /// told of the refusal, for the same reason.
+    /// Itself, unless it is to be answered into our own reply queue: that is for our own steps,
+    /// whose jobs are asked first. Nobody is told of the refusal, for the same reason.
     fn unless_answered_here(&self, call: Call) -> Option<Call> {
         let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
         if reply_to != Some(self.shared.own_reply_queue()) || call.is_of_step() {
@@ -239,7 +289,8 @@ impl Router {
             quoted(&place),
             definition.name
         );
-        Refused { definition, id, caller: None, ack }.tell(&Refusal { kind: "own_reply_queue", reason }, &self.shared);
+        Refused { definition, id, caller: None, ack }
+            .tell(&Refusal { kind: "own_reply_queue", reason }, &self.shared);
         None
     }
 
@@ -273,7 +324,8 @@ impl Router {
         });
     }
 
-    /// Starts the job, or joins the one that there is; gives the call back if no job can be taken now.
+    /// Starts the job, or joins the one that there is; gives the call back if no job can be taken
+    /// now.
     fn start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_void() {
             // Its connection was lost meanwhile: it comes again.
@@ -314,9 +366,22 @@ impl Router {
             return None;
         }
         let Call { definition, message, caller, depth, ack, .. } = call;
-        let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth, created: clock::now() };
+        let origin = Origin {
+            id,
+            definition,
+            graph: 0,
+            parent: None,
+            root: id,
+            depth,
+            created: clock::now(),
+        };
         let number = shared.take_number();
-        let start = Start::New { origin: Arc::new(origin), message, caller, release: vec![Outgoing::Ack(ack)] };
+        let start = Start::New {
+            origin: Arc::new(origin),
+            message,
+            caller,
+            release: vec![Outgoing::Ack(ack)],
+        };
         job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
         None
     }
@@ -335,7 +400,11 @@ impl Router {
 
     fn kept(&self, call: Call, reason: &str) -> Option<Call> {
         if self.shared.throttle.may_log("calls_kept") {
-            tracing::warn!(workflow = call.definition.full_name(), reason, "calls wait (logged once a minute)");
+            tracing::warn!(
+                workflow = call.definition.full_name(),
+                reason,
+                "calls wait (logged once a minute)"
+            );
         }
         Some(call)
     }

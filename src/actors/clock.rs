@@ -10,9 +10,12 @@ pub fn now() -> Timestamp {
     if let Some(at) = faults::now() {
         return Timestamp(at);
     }
-    let skew_s: i64 = faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or_default();
+    let skew_s: i64 =
+        faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or_default();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_add(skew_s * 1_000_000_000))
+    Timestamp(
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_add(skew_s * 1_000_000_000),
+    )
 }
 
 /// A point on the monotonic clock, for durations.

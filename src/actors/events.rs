@@ -1,12 +1,15 @@
-//! What happens to jobs, as others hear of it (SPEC §4, §8): an event for each change of the state of a job or a step, in
-//! the form of CloudEvents 1.0 (structured, JSON).
+//! What happens to jobs, as others hear of it (SPEC §4, §8): an event for each change of the state
+//! of a job or a step, in the form of CloudEvents 1.0 (structured, JSON).
 //!
-//! An event follows from an entry, so it leaves after the commit like any effect. Its id follows from the job and the number
-//! of the entry in the job's record: an event that is sent again, also after a restart, has the same id.
+//! An event follows from an entry, so it leaves after the commit like any effect. Its id follows
+//! from the job and the number of the entry in the job's record: an event that is sent again, also
+//! after a restart, has the same id.
 
 use super::job::JobActor;
 use super::outbox::Outgoing;
-use crate::engine::{Entry, Failure, Job, JobId, JobState, Json, Progress, StepIndex, StepState, Timestamp};
+use crate::engine::{
+    Entry, Failure, Job, JobId, JobState, Json, Progress, StepIndex, StepState, Timestamp,
+};
 use crate::journal::Notice;
 use crate::times::Time;
 use bytes::Bytes;
@@ -82,7 +85,12 @@ impl Event {
     /// The one that gave a job the state that it has.
     pub fn of_state(job: &Job, source: &str) -> Event {
         let at = job.ended().unwrap_or(job.origin().created);
-        Teller::new(job, source).job(job.turned(), job.state(), at, job.reason().map(|reason| &**reason))
+        Teller::new(job, source).job(
+            job.turned(),
+            job.state(),
+            at,
+            job.reason().map(|reason| &**reason),
+        )
     }
 
     /// `job.completed`, `step.attempt-failed`, …
@@ -167,12 +175,18 @@ impl<'a> Teller<'a> {
     fn tell(&self, number: u64, entry: &Entry, events: &mut Vec<Event>) {
         let state = |told: StepState| Told { state: told.word(), ..Told::default() };
         match entry {
-            Entry::JobCreated { .. } => events.push(self.job(number, JobState::Running, self.job.origin().created, None)),
-            Entry::JobResumed { at } | Entry::JobRetried { at, .. } | Entry::JobRerun { at, .. } => {
+            Entry::JobCreated { .. } => {
+                events.push(self.job(number, JobState::Running, self.job.origin().created, None))
+            }
+            Entry::JobResumed { at }
+            | Entry::JobRetried { at, .. }
+            | Entry::JobRerun { at, .. } => {
                 events.push(self.job(number, JobState::Running, *at, None));
             }
             Entry::JobPaused { at } => events.push(self.job(number, JobState::Paused, *at, None)),
-            Entry::JobCompleted { at } => events.push(self.job(number, JobState::Completed, *at, None)),
+            Entry::JobCompleted { at } => {
+                events.push(self.job(number, JobState::Completed, *at, None))
+            }
             Entry::JobFailed { at, reason, .. } => {
                 self.tell_cut_off(number, *at, events);
                 events.push(self.job(number, JobState::Failed, *at, Some(reason)));
@@ -181,23 +195,48 @@ impl<'a> Teller<'a> {
                 self.tell_cut_off(number, *at, events);
                 events.push(self.job(number, JobState::Cancelled, *at, Some(reason)));
             }
-            Entry::StepStarted { step, attempt, at, .. } | Entry::FanOutRestarted { step, attempt, at, .. } => {
+            Entry::StepStarted { step, attempt, at, .. }
+            | Entry::FanOutRestarted { step, attempt, at, .. } => {
                 let told = Told { attempt: Some(*attempt), ..state(StepState::Running) };
                 events.push(self.step(number, *step, "running", *at, told));
             }
-            Entry::FanOutStarted { step, at, .. } => events.push(self.step(number, *step, "running", *at, state(StepState::Running))),
-            Entry::StepCompleted { step, at, .. } | Entry::FanOutCompleted { step, at } => {
-                events.push(self.step(number, *step, "completed", *at, state(StepState::Completed)));
+            Entry::FanOutStarted { step, at, .. } => {
+                events.push(self.step(number, *step, "running", *at, state(StepState::Running)))
             }
-            Entry::StepProgressed { step, at, progress, .. } => events.push(self.progressed(number, *step, *at, progress)),
+            Entry::StepCompleted { step, at, .. } | Entry::FanOutCompleted { step, at } => {
+                events.push(self.step(
+                    number,
+                    *step,
+                    "completed",
+                    *at,
+                    state(StepState::Completed),
+                ));
+            }
+            Entry::StepProgressed { step, at, progress, .. } => {
+                events.push(self.progressed(number, *step, *at, progress))
+            }
             Entry::AttemptFailed { step, attempt, at, failure, retry_at } => {
-                let told = Told { attempt: Some(*attempt), retry_at: Some(Time(*retry_at)), ..self.failed(StepState::Running, failure) };
+                let told = Told {
+                    attempt: Some(*attempt),
+                    retry_at: Some(Time(*retry_at)),
+                    ..self.failed(StepState::Running, failure)
+                };
                 events.push(self.step(number, *step, "attempt-failed", *at, told));
             }
-            Entry::StepSkipped { step, at } => events.push(self.step(number, *step, "skipped", *at, state(StepState::Skipped))),
-            Entry::StepCancelled { step, at } => events.push(self.step(number, *step, "cancelled", *at, state(StepState::Cancelled))),
+            Entry::StepSkipped { step, at } => {
+                events.push(self.step(number, *step, "skipped", *at, state(StepState::Skipped)))
+            }
+            Entry::StepCancelled { step, at } => {
+                events.push(self.step(number, *step, "cancelled", *at, state(StepState::Cancelled)))
+            }
             Entry::StepFailed { step, at, failure } => {
-                events.push(self.step(number, *step, "failed", *at, self.failed(StepState::Failed, failure)));
+                events.push(self.step(
+                    number,
+                    *step,
+                    "failed",
+                    *at,
+                    self.failed(StepState::Failed, failure),
+                ));
             }
             Entry::StepConfirmed { .. }
             | Entry::StepUnconfirmed { .. }
@@ -212,7 +251,9 @@ impl<'a> Teller<'a> {
     /// The steps that ran when the job was ended for good.
     fn tell_cut_off(&self, number: u64, at: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
-            if self.job.step(step).state == StepState::Running && self.job.step_state(step) == StepState::Cancelled {
+            if self.job.step(step).state == StepState::Running
+                && self.job.step_state(step) == StepState::Cancelled
+            {
                 let told = Told { state: StepState::Cancelled.word(), ..Told::default() };
                 events.push(self.step(number, step, "cancelled", at, told));
             }
@@ -223,7 +264,13 @@ impl<'a> Teller<'a> {
         Told { state: state.word(), reason: Some(shortened(&failure.reason)), ..Told::default() }
     }
 
-    fn progressed(&self, number: u64, step: StepIndex, at: Timestamp, progress: &Progress) -> Event {
+    fn progressed(
+        &self,
+        number: u64,
+        step: StepIndex,
+        at: Timestamp,
+        progress: &Progress,
+    ) -> Event {
         let told = Told {
             state: StepState::Running.word(),
             status: progress.status.as_deref().map(shortened),
@@ -240,7 +287,14 @@ impl<'a> Teller<'a> {
         self.event(Subject::Job, state.word(), self.id(number), subject, at, state.is_ended(), told)
     }
 
-    fn step(&self, number: u64, step: StepIndex, word: &'static str, at: Timestamp, told: Told<'_>) -> Event {
+    fn step(
+        &self,
+        number: u64,
+        step: StepIndex,
+        word: &'static str,
+        at: Timestamp,
+        told: Told<'_>,
+    ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
         // What followed in the same decision may have changed the step once more.
@@ -257,13 +311,26 @@ impl<'a> Teller<'a> {
         self.event(Subject::Step, word, id, subject, at, false, told)
     }
 
-    /// A UUID may come back once the job that had it has ended: the time of creation tells the two apart.
+    /// A UUID may come back once the job that had it has ended: the time of creation tells the two
+    /// apart.
     fn id(&self, number: u64) -> String {
         format!("{}:{:x}:{number}", self.job.id(), self.job.origin().created.0)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one event, put together in one place")]
-    fn event(&self, subject: Subject, word: &'static str, id: String, about: String, at: Timestamp, is_end: bool, told: Told<'_>) -> Event {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one event, put together in one place"
+    )]
+    fn event(
+        &self,
+        subject: Subject,
+        word: &'static str,
+        id: String,
+        about: String,
+        at: Timestamp,
+        is_end: bool,
+        told: Told<'_>,
+    ) -> Event {
         let origin = self.job.origin();
         let parent = origin.parent.map(|parent| parent.job);
         let cloud_event = CloudEvent {
@@ -286,7 +353,18 @@ impl<'a> Teller<'a> {
         };
         // Strings and numbers alone: serialising them cannot fail.
         let body = serde_json::to_string(&cloud_event).unwrap_or_default().into();
-        Event { id, workflow: self.workflow.clone(), subject, word, job: origin.id, parent, root: origin.root, at, is_end, body }
+        Event {
+            id,
+            workflow: self.workflow.clone(),
+            subject,
+            word,
+            job: origin.id,
+            parent,
+            root: origin.root,
+            at,
+            is_end,
+            body,
+        }
     }
 }
 
@@ -313,8 +391,12 @@ impl JobActor {
         }
         let events = Event::of_entries(job, entries, &shared.settings.events.source);
         let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
-        let notice = end.map(|event| Notice { at: event.at, body: String::from_utf8_lossy(&event.body).into() });
-        let announced = (is_announced && !events.is_empty()).then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
+        let notice = end.map(|event| Notice {
+            at: event.at,
+            body: String::from_utf8_lossy(&event.body).into(),
+        });
+        let announced = (is_announced && !events.is_empty())
+            .then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
         News { announced, notice }
     }
 }

@@ -1,5 +1,6 @@
-//! The streams of events that clients have open. One ring keeps the newest events for all of them, so that however many
-//! read, and however slowly, memory is bounded; who falls out of it is told how many events it has missed.
+//! The streams of events that clients have open. One ring keeps the newest events for all of them,
+//! so that however many read, and however slowly, memory is bounded; who falls out of it is told
+//! how many events it has missed.
 //!
 //! The clients' side of [`super::announcer`]: that writes, the API's streams read.
 
@@ -26,7 +27,8 @@ pub enum Wanted {
         /// Of jobs, or of steps, alone.
         subject: Option<Subject>,
     },
-    /// Those of a job and its child jobs: all levels of them for a top-level job, the first for a child job.
+    /// Those of a job and its child jobs: all levels of them for a top-level job, the first for a
+    /// child job.
     Job(JobId),
 }
 
@@ -34,7 +36,8 @@ impl Wanted {
     fn takes(&self, event: &Event) -> bool {
         match self {
             Wanted::All { workflow, subject } => {
-                workflow.as_ref().is_none_or(|workflow| **workflow == *event.workflow) && subject.is_none_or(|subject| subject == event.subject)
+                workflow.as_ref().is_none_or(|workflow| **workflow == *event.workflow)
+                    && subject.is_none_or(|subject| subject == event.subject)
             }
             Wanted::Job(id) => event.job == *id || event.root == *id || event.parent == Some(*id),
         }
@@ -106,7 +109,8 @@ impl Feeds {
         if self.count() >= max {
             return None;
         }
-        let listener = Arc::new(Listener { wanted, matched: AtomicU64::new(0), wake: Notify::new() });
+        let listener =
+            Arc::new(Listener { wanted, matched: AtomicU64::new(0), wake: Notify::new() });
         match listener.wanted {
             Wanted::All { .. } => {
                 ring.of_all.push(listener.clone());
@@ -126,7 +130,8 @@ impl Feeds {
         self.shared.of_all.load(Ordering::SeqCst) + self.shared.of_jobs.load(Ordering::SeqCst)
     }
 
-    /// Whether anybody reads events of the job with one of these ids: its own, its parent's, the top-level job's.
+    /// Whether anybody reads events of the job with one of these ids: its own, its parent's, the
+    /// top-level job's.
     pub fn wants(&self, ids: &[JobId]) -> bool {
         self.shared.of_all.load(Ordering::SeqCst) > 0
             || (self.shared.of_jobs.load(Ordering::SeqCst) > 0 && {
@@ -250,7 +255,8 @@ impl Feed {
         }
         self.cursor = self.cursor.max(ring.first);
         let skipped = usize::try_from(self.cursor - ring.first).unwrap_or(usize::MAX);
-        let mut left = ring.kept.iter().skip(skipped).filter(|event| self.listener.wanted.takes(event));
+        let mut left =
+            ring.kept.iter().skip(skipped).filter(|event| self.listener.wanted.takes(event));
         let mut batch = Batch::default();
         let in_ring = left.clone().count() as u64;
         batch.missed = (matched - self.seen).saturating_sub(in_ring);
@@ -266,7 +272,12 @@ impl Feed {
             self.cursor = ring.end();
         } else {
             let last = batch.events.last();
-            let passed = ring.kept.iter().skip(skipped).take_while(|event| last.is_some_and(|last| !Arc::ptr_eq(event, last))).count();
+            let passed = ring
+                .kept
+                .iter()
+                .skip(skipped)
+                .take_while(|event| last.is_some_and(|last| !Arc::ptr_eq(event, last)))
+                .count();
             self.cursor += passed as u64 + 1;
         }
         Taken::Batch(batch)
@@ -327,7 +338,8 @@ mod tests {
         feeds.tell(&[event(1, 1, "w", 10)]);
         let mut of_all = feeds.open(all(), 10).unwrap();
         let mut of_one = feeds.open(Wanted::Job(JobId(uuid::Uuid::from_u128(1))), 10).unwrap();
-        let mut of_workflow = feeds.open(Wanted::All { workflow: Some("v".to_owned()), subject: None }, 10).unwrap();
+        let mut of_workflow =
+            feeds.open(Wanted::All { workflow: Some("v".to_owned()), subject: None }, 10).unwrap();
         let events = [event(1, 1, "w", 10), event(2, 1, "w", 11), event(3, 3, "v", 12)];
         feeds.tell(&events);
         let batch = |events: &[Arc<Event>]| Some(Batch { missed: 0, events: events.to_vec() });

@@ -1,5 +1,6 @@
-//! The shell of [`crate::engine::Job`]: one actor per running job, one per child job under way. It takes inputs, lets the
-//! engine decide, and sends the record with its effects to the journal. It does nothing else.
+//! The shell of [`crate::engine::Job`]: one actor per running job, one per child job under way. It
+//! takes inputs, lets the engine decide, and sends the record with its effects to the journal. It
+//! does nothing else.
 
 use super::call::{Call, Refusal, Refused};
 use super::events::News;
@@ -14,8 +15,8 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::{Acknowledge, BusMessage};
 use crate::engine::{
-    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction, Job, JobId, JobState, Message, Operation, Origin,
-    Rejected, Timestamp,
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction,
+    Job, JobId, JobState, Message, Operation, Origin, Rejected, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -58,7 +59,8 @@ pub enum JobInput {
         /// The delivery.
         ack: Option<Acknowledge>,
     },
-    /// A client asks for a job under the same id: the same answer if it asks for the same, a conflict otherwise.
+    /// A client asks for a job under the same id: the same answer if it asks for the same, a
+    /// conflict otherwise.
     Same {
         /// The workflow's full name.
         workflow: String,
@@ -116,7 +118,8 @@ pub enum Start {
         message: Message,
         /// Who is to be told its end.
         caller: Option<Caller>,
-        /// For a top-level job: what follows the commit. The answer to the client, or the ack of the call.
+        /// For a top-level job: what follows the commit. The answer to the client, or the ack of
+        /// the call.
         release: Vec<Outgoing>,
     },
     /// With a job from the journal.
@@ -158,8 +161,9 @@ pub struct Spawn {
     pub start: Start,
 }
 
-/// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one parent share an arbiter, so that
-/// what they do first reaches the journal, and their queue, in the order of the list.
+/// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one parent
+/// share an arbiter, so that what they do first reaches the journal, and their queue, in the order
+/// of the list.
 pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
     let arbiters = &shared.wiring().arbiters;
     // Not the parent's own, which gathers what they give.
@@ -196,7 +200,9 @@ impl JobActor {
             Start::New { origin, message, caller, mut release } => {
                 let context = Context { now, limits: &shared.limits, claims: &shared.routes };
                 let (owned, waits) = ((*origin).clone(), caller.clone());
-                let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| Job::create_for(owned, message, waits, &context))) else {
+                let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
+                    Job::create_for(owned, message, waits, &context)
+                })) else {
                     return self.never_began(&origin, caller, release, ctx);
                 };
                 self.job = Some(job);
@@ -211,17 +217,34 @@ impl JobActor {
     }
 
     /// A panic before the job was journaled: a client gets no answer, a parent or caller is told.
-    fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>, ctx: &mut actix::Context<Self>) {
+    fn never_began(
+        &self,
+        origin: &Origin,
+        caller: Option<Caller>,
+        release: Vec<Outgoing>,
+        ctx: &mut actix::Context<Self>,
+    ) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         self.shared.routes.remove(self.id, self.number, None);
         if let Some(parent) = origin.parent {
-            let outcome = ChildOutcome::Failed(Cause::of_job("the creation of the child job panicked"));
-            Outgoing::ToParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome }).release(&self.shared);
+            let outcome =
+                ChildOutcome::Failed(Cause::of_job("the creation of the child job panicked"));
+            Outgoing::ToParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome })
+                .release(&self.shared);
         }
         for outgoing in release {
             if let Outgoing::Ack(ack) = outgoing {
-                let refusal = Refusal { kind: "creation_panicked", reason: "the creation of the job panicked".to_owned() };
-                Refused { definition: origin.definition.clone(), id: self.id, caller: caller.clone(), ack }.tell(&refusal, &self.shared);
+                let refusal = Refusal {
+                    kind: "creation_panicked",
+                    reason: "the creation of the job panicked".to_owned(),
+                };
+                Refused {
+                    definition: origin.definition.clone(),
+                    id: self.id,
+                    caller: caller.clone(),
+                    ack,
+                }
+                .tell(&refusal, &self.shared);
             }
         }
         ctx.stop();
@@ -232,7 +255,8 @@ impl JobActor {
         self.set_timer(ctx);
     }
 
-    /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock, once.
+    /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock,
+    /// once.
     fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         // A job that is about to be closed waits for nothing.
         let due = self.job.as_ref().filter(|_| !self.is_closing).and_then(Job::next_timer);
@@ -246,12 +270,22 @@ impl JobActor {
         if faults::planted("retry timer lost") {
             return;
         }
-        let left = |due: Timestamp| Duration::from_nanos(u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default());
+        let left = |due: Timestamp| {
+            Duration::from_nanos(
+                u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default(),
+            )
+        };
         let (mut wanted, mut pause) = (due, left(due).min(WAIT_MAX));
         if pause.is_zero() && self.deaf_to().is_some() {
-            // A timeout that replies may still make void. What does not hang on replies is not held up by it.
+            // A timeout that replies may still make void. What does not hang on replies is not held
+            // up by it.
             pause = HEARD_AGAIN_AFTER;
-            if let Some(other) = self.job.as_ref().and_then(Job::next_timer_but_timeouts).filter(|other| left(*other) < HEARD_AGAIN_AFTER) {
+            if let Some(other) = self
+                .job
+                .as_ref()
+                .and_then(Job::next_timer_but_timeouts)
+                .filter(|other| left(*other) < HEARD_AGAIN_AFTER)
+            {
                 (wanted, pause) = (other, left(other));
             }
         }
@@ -267,7 +301,8 @@ impl JobActor {
         self.timer = Some((due, wait));
     }
 
-    /// Attempts that began before this may have been answered, and the answer may still lie in the reply queue.
+    /// Attempts that began before this may have been answered, and the answer may still lie in the
+    /// reply queue.
     fn deaf_to(&self) -> Option<Timestamp> {
         let vhost = &self.job.as_ref()?.definition().vhost;
         self.shared.health.deaf_to(vhost, self.shared.settings.amqp.replies_first.0)
@@ -277,10 +312,19 @@ impl JobActor {
         if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
             return self.set_aside.push(input);
         }
-        let may_go_on = self.is_closing && matches!(input, JobInput::Take { .. } | JobInput::Called(_) | JobInput::End(..) | JobInput::Operate(..));
+        let may_go_on = self.is_closing
+            && matches!(
+                input,
+                JobInput::Take { .. }
+                    | JobInput::Called(_)
+                    | JobInput::End(..)
+                    | JobInput::Operate(..)
+            );
         if may_go_on {
             // First of all it stays within reach, so that nobody else brings it back.
-            let Some(reopened) = self.shared.routes.reopen(self.id, &ctx.address()) else { return self.hand_back(input) };
+            let Some(reopened) = self.shared.routes.reopen(self.id, &ctx.address()) else {
+                return self.hand_back(input);
+            };
             (self.reopened, self.is_closing) = (reopened, false);
         }
         self.do_act(input, ctx);
@@ -289,20 +333,29 @@ impl JobActor {
         }
     }
 
-    /// What comes when the id is free already, and another actor may have the job: it takes the way once more.
+    /// What comes when the id is free already, and another actor may have the job: it takes the way
+    /// once more.
     fn hand_back(&self, input: JobInput) {
         let router = &self.shared.wiring().router;
         match input {
             // Of what the parent wants else, an ended job has nothing to do.
-            JobInput::Take { input: Input::Order(order), .. } if order.what != Instruction::Retry => {}
+            JobInput::Take { input: Input::Order(order), .. }
+                if order.what != Instruction::Retry => {}
             JobInput::Take { input: Input::Order(order), .. } => {
                 let place = self.job.as_ref().and_then(|job| job.origin().parent);
                 if let (Some(place), Some(parent)) = (place, self.parent) {
-                    router.post(RouterInput::ToChild(ToChild { id: self.id, place, parent, order }));
+                    router.post(RouterInput::ToChild(ToChild {
+                        id: self.id,
+                        place,
+                        parent,
+                        order,
+                    }));
                 }
             }
             JobInput::Take { input, ack: None } => router.post(RouterInput::ToJob(self.id, input)),
-            JobInput::Operate(operation, answer) => router.post(RouterInput::Operate(self.id, operation, answer)),
+            JobInput::Operate(operation, answer) => {
+                router.post(RouterInput::Operate(self.id, operation, answer))
+            }
             JobInput::End(ending, answer) => router.post(RouterInput::End(self.id, ending, answer)),
             JobInput::Vouch(call) => self.vouch(call),
             // A delivery goes back to its queue, and comes again.
@@ -319,7 +372,9 @@ impl JobActor {
 
     fn do_act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
         match input {
-            JobInput::Take { input, ack } => self.take(input, ack.map(Outgoing::Ack).into_iter().collect()),
+            JobInput::Take { input, ack } => {
+                self.take(input, ack.map(Outgoing::Ack).into_iter().collect())
+            }
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
             JobInput::Vouch(call) => self.vouch(call),
@@ -341,11 +396,15 @@ impl JobActor {
         }
     }
 
-    fn rebuilt(&mut self, mut recovered: Recovered, abandon: Option<Arc<str>>, ctx: &mut actix::Context<Self>) {
+    fn rebuilt(
+        &mut self,
+        mut recovered: Recovered,
+        abandon: Option<Arc<str>>,
+        ctx: &mut actix::Context<Self>,
+    ) {
         let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
         // What the broker has confirmed meanwhile is not sent again.
-        let is_of =
-            |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
+        let is_of = |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
         let is_confirmed = |sent| self.set_aside.iter().any(|input| is_of(input, sent));
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
@@ -353,7 +412,11 @@ impl JobActor {
             Some(reason) => {
                 // It panics at what its parent wants of it: then that is what has failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
-                    let ended = ChildEnd { child: self.id, round: ANY_ROUND, outcome: ChildOutcome::Failed(Cause::of_job(&reason)) };
+                    let ended = ChildEnd {
+                        child: self.id,
+                        round: ANY_ROUND,
+                        outcome: ChildOutcome::Failed(Cause::of_job(&reason)),
+                    };
                     Outgoing::ToParent(place, ended).release(&self.shared);
                 }
                 self.take(Input::Abandon(reason), Vec::new());
@@ -375,7 +438,10 @@ impl JobActor {
         self.job = Some(job);
         self.count();
         let (shared, now) = (self.shared.clone(), clock::now());
-        effects.into_iter().filter_map(|effect| self.outgoing(effect, now)).for_each(|outgoing| outgoing.release(&shared));
+        effects
+            .into_iter()
+            .filter_map(|effect| self.outgoing(effect, now))
+            .for_each(|outgoing| outgoing.release(&shared));
     }
 
     /// Lets the engine decide; `release` follows the commit.
@@ -383,8 +449,9 @@ impl JobActor {
         self.decide(input, release, None);
     }
 
-    /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt from the journal, what comes
-    /// in meanwhile is set aside, and a delivery that was being taken goes back to its queue. A client is told the job's state.
+    /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt
+    /// from the journal, what comes in meanwhile is set aside, and a delivery that was being taken
+    /// goes back to its queue. A client is told the job's state.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = &mut self.job else { return };
@@ -399,17 +466,24 @@ impl JobActor {
                 if faults::planted("ack before commit") {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
-                release.extend(answer.map(|Asked { step, answer }| Outgoing::Answer(answer, Answer::done(job, step.as_deref()))));
+                release.extend(answer.map(|Asked { step, answer }| {
+                    Outgoing::Answer(answer, Answer::done(job, step.as_deref()))
+                }));
                 self.append(decision, None, now, release);
             }
             Ok(Err(rejected)) => {
-                let refused = || Answer::Conflict(format!("nothing to change: {}", rejected.label()));
-                release.extend(answer.map(|Asked { answer, .. }| Outgoing::Answer(answer, refused())));
+                let refused =
+                    || Answer::Conflict(format!("nothing to change: {}", rejected.label()));
+                release
+                    .extend(answer.map(|Asked { answer, .. }| Outgoing::Answer(answer, refused())));
                 self.reject(rejected, said, release);
             }
             Err(_) => {
                 self.job = None;
-                shared.wiring().supervisor.post(SupervisorInput::Panicked { number: self.number, id: self.id });
+                shared
+                    .wiring()
+                    .supervisor
+                    .post(SupervisorInput::Panicked { number: self.number, id: self.id });
             }
         }
     }
@@ -421,7 +495,8 @@ impl JobActor {
                 said.log(self.id, rejected);
             }
         }
-        // Behind the commit of what made it void, which may still be under way: this may be the last copy of a reply.
+        // Behind the commit of what made it void, which may still be under way: this may be the
+        // last copy of a reply.
         if faults::planted("rejected replies acknowledged at once") {
             release.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
         } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
@@ -447,7 +522,9 @@ impl JobActor {
         let Some(job) = &self.job else { return };
         match call.join(job, &self.shared) {
             None => {}
-            Some((Some(caller), ack)) if !job.owes(&caller) => self.take(Input::Called(caller), vec![Outgoing::Ack(ack)]),
+            Some((Some(caller), ack)) if !job.owes(&caller) => {
+                self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
+            }
             // Behind the commit of its caller's first message, which may still be under way.
             Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
         }
@@ -463,13 +540,23 @@ impl JobActor {
         let Some(job) = &self.job else { return };
         let state = job.state();
         match ending {
-            Ending::Cancel if !state.is_ended() => self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer),
+            Ending::Cancel if !state.is_ended() => {
+                self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer)
+            }
             // Behind the commit of its end, which may still be under way.
-            Ending::Cancel => self.release_after_commit(vec![Outgoing::Answer(answer, Answer::Changed(state))]),
-            Ending::Erase if !state.is_ended() => Outgoing::Answer(answer, Answer::of_running(self.id, state)).release(&self.shared),
-            Ending::Erase if self.parent.is_some() => Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared),
+            Ending::Cancel => {
+                self.release_after_commit(vec![Outgoing::Answer(answer, Answer::Changed(state))])
+            }
+            Ending::Erase if !state.is_ended() => {
+                Outgoing::Answer(answer, Answer::of_running(self.id, state)).release(&self.shared)
+            }
+            Ending::Erase if self.parent.is_some() => {
+                Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared)
+            }
             // It has failed and was kept for late replies. What comes behind this is void.
-            Ending::Erase => self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer)),
+            Ending::Erase => {
+                self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer))
+            }
         }
     }
 
@@ -489,7 +576,8 @@ impl JobActor {
         Outgoing::Closed { id: self.id, number: self.number, reopened: Some(self.reopened) }
     }
 
-    /// A job that was brought back in vain goes again. Not if it is being closed: by now another actor may have its route.
+    /// A job that was brought back in vain goes again. Not if it is being closed: by now another
+    /// actor may have its route.
     fn close_if_over(&mut self) {
         if !self.is_closing && self.job.as_ref().is_some_and(Job::is_closed) {
             let closed = self.closed();
@@ -498,18 +586,40 @@ impl JobActor {
     }
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
-        let record = Record { job: self.number, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new(), notice: None };
-        self.shared.wiring().journal.post(JournalInput::Append(Append { id: self.id, record, urgent: true, release }));
+        let record = Record {
+            job: self.number,
+            created: None,
+            entries: Vec::new(),
+            state: None,
+            closed: false,
+            statuses: Vec::new(),
+            notice: None,
+        };
+        self.shared.wiring().journal.post(JournalInput::Append(Append {
+            id: self.id,
+            record,
+            urgent: true,
+            release,
+        }));
     }
 
-    fn append(&mut self, decision: Decision, created: Option<Created>, now: Timestamp, mut release: Vec<Outgoing>) {
+    fn append(
+        &mut self,
+        decision: Decision,
+        created: Option<Created>,
+        now: Timestamp,
+        mut release: Vec<Outgoing>,
+    ) {
         self.observe(&decision, now);
         self.count();
         faults::observe("job::decided", || (self.number, self.job.clone()));
-        let urgent = !matches!(decision.entries.as_slice(), [Entry::StepConfirmed { .. } | Entry::CallerAnswered { .. }]);
+        let urgent = !matches!(
+            decision.entries.as_slice(),
+            [Entry::StepConfirmed { .. } | Entry::CallerAnswered { .. }]
+        );
         let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
-        let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) =
-            effects.partition(|outgoing| matches!(outgoing, Outgoing::Send(_, BusMessage::Answer(_))));
+        let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) = effects
+            .partition(|outgoing| matches!(outgoing, Outgoing::Send(_, BusMessage::Answer(_))));
         if faults::planted("caller answered before commit") {
             answers.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
         } else {
@@ -529,8 +639,21 @@ impl JobActor {
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let state = decision.state.map(|state| (state, now));
         let statuses = decision.statuses;
-        let record = Record { job: self.number, created, entries: decision.entries, state, closed: decision.closed, statuses, notice };
-        self.shared.wiring().journal.post(JournalInput::Append(Append { id: self.id, record, urgent, release }));
+        let record = Record {
+            job: self.number,
+            created,
+            entries: decision.entries,
+            state,
+            closed: decision.closed,
+            statuses,
+            notice,
+        };
+        self.shared.wiring().journal.post(JournalInput::Append(Append {
+            id: self.id,
+            record,
+            urgent,
+            release,
+        }));
     }
 
     fn outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
@@ -538,15 +661,29 @@ impl JobActor {
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let definition = job.definition();
-                Outgoing::Send(Arc::from(&*definition.vhost), BusMessage::Step(step_message(job, definition, step, attempt, input, now)))
+                Outgoing::Send(
+                    Arc::from(&*definition.vhost),
+                    BusMessage::Step(step_message(job, definition, step, attempt, input, now)),
+                )
             }
-            Effect::StartChild { origin, message } => {
-                Outgoing::StartChild(Box::new(NewChild { origin: *origin, message, parent: self.number, root: self.root }))
+            Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
+                origin: *origin,
+                message,
+                parent: self.number,
+                root: self.root,
+            })),
+            Effect::TellChild { child, place, order } => {
+                Outgoing::ToChild(ToChild { id: child, place, parent: self.number, order })
             }
-            Effect::TellChild { child, place, order } => Outgoing::ToChild(ToChild { id: child, place, parent: self.number, order }),
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let answer = caller_answer(job, caller, end, self.shared.limits.step_message_bytes_max, now)?;
+                let answer = caller_answer(
+                    job,
+                    caller,
+                    end,
+                    self.shared.limits.step_message_bytes_max,
+                    now,
+                )?;
                 Outgoing::Send(Arc::from(&*job.definition().vhost), BusMessage::Answer(answer))
             }
         })
@@ -555,7 +692,9 @@ impl JobActor {
 
 /// Lets tests make a job panic when it hears from a worker or a child.
 fn fail_point(input: &Input) {
-    if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. }) && faults::hit("job::take").is_some() {
+    if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. })
+        && faults::hit("job::take").is_some()
+    {
         panic!("failpoint job::take");
     }
 }

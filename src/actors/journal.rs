@@ -1,5 +1,5 @@
-//! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the disk is free goes into
-//! one transaction; only after its commit do the effects leave.
+//! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
+//! disk is free goes into one transaction; only after its commit do the effects leave.
 
 use super::outbox::{Answer, Outgoing};
 use super::router::RouterInput;
@@ -37,7 +37,8 @@ pub enum JournalInput {
     Append(Append),
     /// Rebuild a job, behind all that was appended before.
     Rebuild(JobNumber, RebuiltFor),
-    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found: some of them may have to end.
+    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found:
+    /// some of them may have to end.
     Retain,
     /// Delete an ended top-level job.
     Delete(JobNumber, oneshot::Sender<Answer>),
@@ -103,7 +104,14 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     /// The actor around an opened store.
     pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
-        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue, is_retried: false, rebuilds: VecDeque::new() }
+        JournalActor {
+            store,
+            shared,
+            waiting: Vec::new(),
+            flush: Flush::NotDue,
+            is_retried: false,
+            rebuilds: VecDeque::new(),
+        }
     }
 
     fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
@@ -119,12 +127,16 @@ impl JournalActor {
             JournalInput::Rebuild(number, asker) => {
                 self.rebuilds.push_back((number, asker));
                 if self.rebuilds.len() == 1 {
-                    // Handled behind the mail that waits already: many child jobs of one job are rebuilt together.
+                    // Handled behind the mail that waits already: many child jobs of one job are
+                    // rebuilt together.
                     ctx.notify(Rebuild);
                 }
             }
             JournalInput::Retain => {
-                ctx.run_interval(self.shared.settings.journal.retention_interval.0, |actor, ctx| actor.delete_retained(ctx));
+                ctx.run_interval(
+                    self.shared.settings.journal.retention_interval.0,
+                    |actor, ctx| actor.delete_retained(ctx),
+                );
                 self.delete_retained(ctx);
             }
             JournalInput::Delete(number, answer) => {
@@ -154,7 +166,9 @@ impl JournalActor {
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
                 Ok(()) => {}
                 Err(error) if error.remedy() == Remedy::WaitForRoom => {
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| actor.receive(JournalInput::Forget(notices), ctx));
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| {
+                        actor.receive(JournalInput::Forget(notices), ctx)
+                    });
                 }
                 Err(error) => self.broken(&error),
             },
@@ -163,9 +177,13 @@ impl JournalActor {
                     // No room: the first job of each makes what is missing.
                     return;
                 }
-                if let Err(error) = self.store.relate(definitions.iter().map(|definition| &**definition)) {
+                if let Err(error) =
+                    self.store.relate(definitions.iter().map(|definition| &**definition))
+                {
                     match error.remedy() {
-                        Remedy::WaitForRoom => tracing::warn!(%error, "the tables of statuses have to wait"),
+                        Remedy::WaitForRoom => {
+                            tracing::warn!(%error, "the tables of statuses have to wait")
+                        }
                         Remedy::Exit => self.broken(&error),
                     }
                 }
@@ -204,8 +222,14 @@ impl JournalActor {
         for (number, asker) in askers {
             let recovered = recovered.remove(&number).map(Box::new);
             match asker {
-                RebuiltFor::Supervisor => self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(number, recovered)),
-                RebuiltFor::Router => self.shared.wiring().router.post(RouterInput::Revived(number, recovered)),
+                RebuiltFor::Supervisor => self
+                    .shared
+                    .wiring()
+                    .supervisor
+                    .post(SupervisorInput::Reloaded(number, recovered)),
+                RebuiltFor::Router => {
+                    self.shared.wiring().router.post(RouterInput::Revived(number, recovered))
+                }
             }
         }
         if !self.rebuilds.is_empty() {
@@ -217,7 +241,8 @@ impl JournalActor {
         match (self.flush, urgent) {
             (Flush::NotDue | Flush::Lagging, true) => {
                 self.flush = Flush::Due;
-                // Handled behind the mail that waits already: that is the group of the group commit.
+                // Handled behind the mail that waits already: that is the group of the group
+                // commit.
                 ctx.notify(Now);
             }
             (Flush::NotDue, false) => {
@@ -232,7 +257,8 @@ impl JournalActor {
         }
     }
 
-    /// Commits what waits, then releases its effects; false while the disk is full, and when the journal is lost.
+    /// Commits what waits, then releases its effects; false while the disk is full, and when the
+    /// journal is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
         if !self.look() {
             return false;
@@ -242,8 +268,14 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let left_out = usize::from(faults::planted("last record of a group left out") && self.waiting.len() > 1);
-        let records = self.waiting.iter().take(self.waiting.len() - left_out).map(|waiting| &waiting.append.record);
+        let left_out = usize::from(
+            faults::planted("last record of a group left out") && self.waiting.len() > 1,
+        );
+        let records = self
+            .waiting
+            .iter()
+            .take(self.waiting.len() - left_out)
+            .map(|waiting| &waiting.append.record);
         let gone = match self.store.append(records) {
             Ok(gone) => gone,
             Err(error) => {
@@ -259,7 +291,11 @@ impl JournalActor {
             return false;
         }
         faults::observe("journal::committed", || -> Vec<JobNumber> {
-            let decided = self.waiting.iter().map(|waiting| &waiting.append.record).filter(|record| !record.entries.is_empty());
+            let decided = self
+                .waiting
+                .iter()
+                .map(|waiting| &waiting.append.record)
+                .filter(|record| !record.entries.is_empty());
             decided.map(|record| record.job).collect()
         });
         faults::hit("journal::committed");
@@ -275,13 +311,18 @@ impl JournalActor {
             let Append { id, record, release, .. } = waiting.append;
             let release = if gone.contains(&record.job) {
                 let closed = Outgoing::Closed { id, number: record.job, reopened: None };
-                release.into_iter().filter_map(|outgoing| outgoing.of_deleted(&self.shared)).chain([closed]).collect()
+                release
+                    .into_iter()
+                    .filter_map(|outgoing| outgoing.of_deleted(&self.shared))
+                    .chain([closed])
+                    .collect()
             } else {
                 release
             };
             for outgoing in release {
                 if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.shared))).is_err() {
-                    // At once: what waits behind it must not be dropped, which clients would take for an answer.
+                    // At once: what waits behind it must not be dropped, which clients would take
+                    // for an answer.
                     end_at_once();
                 }
             }
@@ -295,7 +336,9 @@ impl JournalActor {
         if !self.shared.health.journal_full.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
         }
-        if !faults::planted("no retry after a full disk") && !std::mem::replace(&mut self.is_retried, true) {
+        if !faults::planted("no retry after a full disk")
+            && !std::mem::replace(&mut self.is_retried, true)
+        {
             ctx.run_later(self.shared.settings.journal.full_retry.0, |actor, ctx| {
                 actor.is_retried = false;
                 actor.commit(ctx);
@@ -313,8 +356,9 @@ impl JournalActor {
         end_at_once();
     }
 
-    /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or sent any more, until the next
-    /// start: what is decided is held as while the disk is full, and whoever waits for an answer is told.
+    /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or
+    /// sent any more, until the next start: what is decided is held as while the disk is full, and
+    /// whoever waits for an answer is told.
     fn look(&mut self) -> bool {
         if self.flush == Flush::Lost {
             return false;
@@ -343,18 +387,25 @@ impl JournalActor {
         if !self.look() {
             return;
         }
-        let kept = Millis(u64::try_from(self.shared.settings.journal.retention.0.as_millis()).unwrap_or(u64::MAX));
+        let kept = Millis(
+            u64::try_from(self.shared.settings.journal.retention.0.as_millis()).unwrap_or(u64::MAX),
+        );
         match self.store.delete_ended(clock::now(), kept, RETENTION_BATCH) {
             Ok(deleted) => {
                 self.close(&deleted);
                 if deleted.roots > 0 {
-                    tracing::debug!(jobs = deleted.roots, "deleted ended jobs past their retention");
+                    tracing::debug!(
+                        jobs = deleted.roots,
+                        "deleted ended jobs past their retention"
+                    );
                 }
                 if deleted.roots == RETENTION_BATCH as usize {
                     ctx.notify(Retain);
                 }
             }
-            Err(error) if error.remedy() == Remedy::WaitForRoom => tracing::warn!(%error, "retention has to wait"),
+            Err(error) if error.remedy() == Remedy::WaitForRoom => {
+                tracing::warn!(%error, "retention has to wait")
+            }
             Err(error) => self.broken(&error),
         }
     }
@@ -369,7 +420,9 @@ impl JournalActor {
 
 /// Answers whoever waits for a commit that will not come; all else is held.
 fn refuse(append: &mut Append, shared: &Shared) {
-    for outgoing in append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..))) {
+    for outgoing in
+        append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
+    {
         if let Outgoing::Answer(to, _) = outgoing {
             Outgoing::Answer(to, refusal(shared)).release(shared);
         }
@@ -454,7 +507,8 @@ fn end_at_once() -> ! {
 impl Drop for JournalActor {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A panic here left the store in an unknown state; nothing may be acknowledged after it.
+            // A panic here left the store in an unknown state; nothing may be acknowledged after
+            // it.
             end_at_once();
         }
     }

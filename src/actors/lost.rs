@@ -1,12 +1,16 @@
-//! Which queues have lost messages: looked for where the broker's management API tells what a queue holds (SPEC §4).
+//! Which queues have lost messages: looked for where the broker's management API tells what a queue
+//! holds (SPEC §4).
 //!
-//! A step whose message the broker has confirmed is in its queue, waiting or with a worker, until its reply is in the reply
-//! queue, for a worker replies before it acknowledges. So whatever a queue and the reply queue held together at some moment
-//! is at least the number of steps that waited on the queue before it and still do. Where it was less, at each of several
-//! moments, messages are gone: with their queue, purged, rejected without a policy, or acknowledged without a reply.
+//! A step whose message the broker has confirmed is in its queue, waiting or with a worker, until
+//! its reply is in the reply queue, for a worker replies before it acknowledges. So whatever a
+//! queue and the reply queue held together at some moment is at least the number of steps that
+//! waited on the queue before it and still do. Where it was less, at each of several moments,
+//! messages are gone: with their queue, purged, rejected without a policy, or acknowledged without
+//! a reply.
 //!
-//! The broker's figures are seconds old, and a reply may be under way. Hence only those steps count that have waited for
-//! the whole span, and of the looks only those neither at its beginning nor at its end.
+//! The broker's figures are seconds old, and a reply may be under way. Hence only those steps count
+//! that have waited for the whole span, and of the looks only those neither at its beginning nor at
+//! its end.
 
 use super::bus::BusInput;
 use super::clock;
@@ -22,7 +26,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Looks within the span after which a queue counts as having lost messages (setting `amqp.lost_after`).
+/// Looks within the span after which a queue counts as having lost messages (setting
+/// `amqp.lost_after`).
 const LOOKS: u32 = 10;
 
 /// What the broker says may be this part of the span old: looks at its beginning do not count.
@@ -34,7 +39,8 @@ const UNHEARD_LOOKS: u32 = 1;
 /// Looks that must have found too little before anything is said.
 const AGREEING_MIN: usize = 3;
 
-/// The longest pause before steps of a queue that loses messages again and again are dispatched once more.
+/// The longest pause before steps of a queue that loses messages again and again are dispatched
+/// once more.
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// What a queue has lost.
@@ -60,13 +66,23 @@ pub struct Losses(Mutex<BTreeMap<(String, Arc<str>), Loss>>);
 impl Losses {
     /// What the queue has lost, if anything.
     pub fn of(&self, vhost: &str, queue: &Arc<str>) -> Option<Loss> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(vhost.to_owned(), queue.clone())).copied()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(vhost.to_owned(), queue.clone()))
+            .copied()
     }
 
     /// Puts what is known of a virtual host in the place of what was; tells which queues are new.
-    fn replace(&self, shared: &Shared, vhost: &str, found: &BTreeMap<Arc<str>, Loss>) -> Vec<Arc<str>> {
+    fn replace(
+        &self,
+        shared: &Shared,
+        vhost: &str,
+        found: &BTreeMap<Arc<str>, Loss>,
+    ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gauge = |queue: &str| shared.metrics.queue_messages_lost.with_label_values(&[vhost, queue]);
+        let gauge =
+            |queue: &str| shared.metrics.queue_messages_lost.with_label_values(&[vhost, queue]);
         losses.retain(|(of, queue), _| {
             let stays = of != vhost || found.contains_key(queue);
             if !stays {
@@ -124,18 +140,25 @@ impl Watch {
         shared.bus(vhost)?.post(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
         let now = clock::ticks();
-        let hears = matches!(shared.health.bus(vhost), Some(BusState::Connected)) && shared.health.deaf_to(vhost, self.span).is_none();
+        let hears = matches!(shared.health.bus(vhost), Some(BusState::Connected))
+            && shared.health.deaf_to(vhost, self.span).is_none();
         match depths {
-            // What comes after a time in which replies could not be taken says nothing of the time before.
+            // What comes after a time in which replies could not be taken says nothing of the time
+            // before.
             _ if !hears || shared.health.journal_full.load(Ordering::Relaxed) => self.looks.clear(),
             Err(reason) => {
                 if shared.throttle.may_log("queue depths") {
-                    tracing::warn!(vhost, reason, "the broker does not tell what its queues hold (logged once a minute)");
+                    tracing::warn!(
+                        vhost,
+                        reason,
+                        "the broker does not tell what its queues hold (logged once a minute)"
+                    );
                 }
             }
             Ok(depths) => self.keep(now, depths, &shared.settings.amqp.reply_queue),
         }
-        // Asked for at each look: a job counts how long a step has waited from the first that found it waiting.
+        // Asked for at each look: a job counts how long a step has waited from the first that found
+        // it waiting.
         let waiting = waiting(shared, vhost, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
         for queue in shared.losses.replace(shared, vhost, &found) {
@@ -153,7 +176,8 @@ impl Watch {
     }
 
     fn keep(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
-        let depths: HashMap<String, Option<u64>> = depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
+        let depths: HashMap<String, Option<u64>> =
+            depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
         // Where nothing is known of the replies nothing can be said.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
         self.looks.push_back(Look { at: now, replies, depths });
@@ -172,8 +196,17 @@ impl Watch {
             return BTreeMap::new();
         }
         // One that is not in the list is not there.
-        let held = |queue: &str, look: &Look| look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies);
-        let most = |queue: &str| looks.iter().map(|look| held(queue, look)).collect::<Option<Vec<u64>>>()?.into_iter().max();
+        let held = |queue: &str, look: &Look| {
+            look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies)
+        };
+        let most = |queue: &str| {
+            looks
+                .iter()
+                .map(|look| held(queue, look))
+                .collect::<Option<Vec<u64>>>()?
+                .into_iter()
+                .max()
+        };
         let losses = waiting.iter().filter_map(|(queue, waiting)| {
             let loss = Loss { waiting: *waiting, held: most(queue)? };
             (loss.missing() > 0).then(|| (queue.clone(), loss))
@@ -181,20 +214,34 @@ impl Watch {
         losses.collect()
     }
 
-    /// Dispatches the steps that have waited for the whole span again. What is lost over and over is sent at ever longer pauses.
-    fn redispatch(&mut self, shared: &Shared, vhost: &str, found: &BTreeMap<Arc<str>, Loss>, now: Instant) {
-        self.resent.retain(|queue, (at, pause)| found.contains_key(queue) || now.saturating_duration_since(*at) < *pause * 2);
+    /// Dispatches the steps that have waited for the whole span again. What is lost over and over
+    /// is sent at ever longer pauses.
+    fn redispatch(
+        &mut self,
+        shared: &Shared,
+        vhost: &str,
+        found: &BTreeMap<Arc<str>, Loss>,
+        now: Instant,
+    ) {
+        self.resent.retain(|queue, (at, pause)| {
+            found.contains_key(queue) || now.saturating_duration_since(*at) < *pause * 2
+        });
         for queue in found.keys() {
             let pause = match self.resent.get(queue) {
                 None => self.span,
-                Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => (*pause * 2).min(RESEND_PAUSE_MAX),
+                Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => {
+                    (*pause * 2).min(RESEND_PAUSE_MAX)
+                }
                 Some(_) => continue,
             };
             self.resent.insert(queue.clone(), (now, pause));
             tracing::info!(vhost, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
             let bulk = Bulk::new(vhost.into(), queue.clone()).of_those_waiting(self.span);
             // Nobody waits for the end of it.
-            shared.wiring().router.post(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
+            shared
+                .wiring()
+                .router
+                .post(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
         }
     }
 }
@@ -221,14 +268,23 @@ mod tests {
         for (depth, replies) in looks {
             now += SPAN / LOOKS;
             let depths = [("q", *depth), ("replies", Some(*replies))];
-            watch.keep(now, depths.map(|(queue, messages)| QueueDepth { queue: queue.to_owned(), messages }).into(), "replies");
+            watch.keep(
+                now,
+                depths
+                    .map(|(queue, messages)| QueueDepth { queue: queue.to_owned(), messages })
+                    .into(),
+                "replies",
+            );
         }
         (watch, now)
     }
 
     fn missing(looks: &[(Option<u64>, u64)], waiting: u64) -> Option<u64> {
         let (watch, now) = after(looks);
-        watch.losses(now, &HashMap::from([("q".into(), waiting)])).get("q").map(|loss| loss.missing())
+        watch
+            .losses(now, &HashMap::from([("q".into(), waiting)]))
+            .get("q")
+            .map(|loss| loss.missing())
     }
 
     #[test]
@@ -244,7 +300,11 @@ mod tests {
         let mut looks = [(Some(0), 0); 11];
         looks[4] = (Some(5), 0);
         assert_eq!(missing(&looks, 5), None, "the figures of one moment may be wrong");
-        assert_eq!(missing(&[(Some(0), 5); 11], 5), None, "their replies may be in the reply queue");
+        assert_eq!(
+            missing(&[(Some(0), 5); 11], 5),
+            None,
+            "their replies may be in the reply queue"
+        );
         assert_eq!(missing(&[(Some(0), 4); 11], 5), Some(1));
         looks[4] = (None, 0);
         assert_eq!(missing(&looks, 5), None, "the broker did not tell");
@@ -253,13 +313,22 @@ mod tests {
     #[test]
     fn neither_old_figures_nor_the_latest_count_and_a_few_looks_say_nothing() {
         let (few, most) = ((Some(0), 0), (Some(5), 0));
-        assert_eq!(missing(&[most, most, most, few, few, few, few, few, few, few, most], 5), Some(5));
+        assert_eq!(
+            missing(&[most, most, most, few, few, few, few, few, few, few, most], 5),
+            Some(5)
+        );
         assert_eq!(missing(&[few, few, few], 5), None);
     }
 
     #[test]
     fn a_queue_that_is_not_there_holds_nothing() {
         let (watch, now) = after(&[(Some(1), 0); 11]);
-        assert_eq!(watch.losses(now, &HashMap::from([("gone".into(), 1)])).get("gone").map(|loss| loss.held), Some(0));
+        assert_eq!(
+            watch
+                .losses(now, &HashMap::from([("gone".into(), 1)]))
+                .get("gone")
+                .map(|loss| loss.held),
+            Some(0)
+        );
     }
 }

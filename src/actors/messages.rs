@@ -6,7 +6,14 @@ use crate::engine::{Definition, Job, JobState, Message, StepIndex, Timestamp};
 use crate::times;
 
 /// The message of an attempt.
-pub(super) fn step_message(job: &Job, definition: &Definition, step: StepIndex, attempt: u32, input: Message, now: Timestamp) -> StepMessage {
+pub(super) fn step_message(
+    job: &Job,
+    definition: &Definition,
+    step: StepIndex,
+    attempt: u32,
+    input: Message,
+    now: Timestamp,
+) -> StepMessage {
     let run = job.graph().step(step);
     StepMessage {
         job: job.id(),
@@ -25,13 +32,21 @@ pub(super) fn step_message(job: &Job, definition: &Definition, step: StepIndex, 
 }
 
 /// How the job ended, for its caller.
-pub(super) fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, now: Timestamp) -> Option<CallerAnswer> {
+pub(super) fn caller_answer(
+    job: &Job,
+    caller: u32,
+    end: u32,
+    bytes_max: usize,
+    now: Timestamp,
+) -> Option<CallerAnswer> {
     let result = match job.state() {
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
         // Whoever asked may have it tried again, as a job of its own.
         JobState::Failed => Err(CallerAnswer::error(&job.reason_text(), true)),
-        JobState::Cancelled => Err(CallerAnswer::error(&format!("cancelled: {}", job.reason_text()), false)),
+        JobState::Cancelled => {
+            Err(CallerAnswer::error(&format!("cancelled: {}", job.reason_text()), false))
+        }
     };
     let result = result.and_then(|result| {
         let bytes = result.len();
@@ -49,8 +64,8 @@ pub(super) fn caller_answer(job: &Job, caller: u32, end: u32, bytes_max: usize, 
     })
 }
 
-/// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a message sent again
-/// carries the same.
+/// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a
+/// message sent again carries the same.
 fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
     let span = span_id(job.id(), &job.graph().step(step).name, attempt);
     format!("00-{}-{span:016x}-01", job.origin().root.0.simple())

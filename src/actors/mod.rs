@@ -1,8 +1,10 @@
-//! The shell: actors that own the engine's jobs, the journal's writer and the buses, and nothing else.
+//! The shell: actors that own the engine's jobs, the journal's writer and the buses, and nothing
+//! else.
 //!
-//! Every actor has one input enum, sent through a [`Mailbox`], which bounds, counts and times. `post` is for inputs whose
-//! number is bounded by what caused them (deliveries by the prefetch, children by the window); `offer`, for those that
-//! come from outside, refuses beyond the mailbox's capacity.
+//! Every actor has one input enum, sent through a [`Mailbox`], which bounds, counts and times.
+//! `post` is for inputs whose number is bounded by what caused them (deliveries by the prefetch,
+//! children by the window); `offer`, for those that come from outside, refuses beyond the mailbox's
+//! capacity.
 
 pub mod announcer;
 pub mod bus;
@@ -113,19 +115,32 @@ pub struct Mailbox<A: Owner> {
 
 impl<A: Owner> Clone for Mailbox<A> {
     fn clone(&self) -> Self {
-        Mailbox { address: self.address.clone(), depth: self.depth.clone(), capacity: self.capacity, kind: self.kind.clone() }
+        Mailbox {
+            address: self.address.clone(),
+            depth: self.depth.clone(),
+            capacity: self.capacity,
+            kind: self.kind.clone(),
+        }
     }
 }
 
 impl<A: Owner> Mailbox<A> {
     /// A mailbox before `address` that refuses offers while `capacity` inputs wait.
     pub fn new(address: Addr<A>, capacity: usize, kind: Arc<Kind>) -> Mailbox<A> {
-        Mailbox { address, depth: Arc::default(), capacity: i64::try_from(capacity).unwrap_or(i64::MAX), kind }
+        Mailbox {
+            address,
+            depth: Arc::default(),
+            capacity: i64::try_from(capacity).unwrap_or(i64::MAX),
+            kind,
+        }
     }
 
-    /// Sends an input whose number is bounded by what caused it. To an actor that has stopped it is dropped: a delivery
-    /// then goes back to its queue.
-    #[allow(clippy::disallowed_methods, reason = "the one place: a mailbox counts what do_send does not bound")]
+    /// Sends an input whose number is bounded by what caused it. To an actor that has stopped it is
+    /// dropped: a delivery then goes back to its queue.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place: a mailbox counts what do_send does not bound"
+    )]
     pub fn post(&self, input: A::Input) {
         self.address.do_send(Mail { input, counted: Counted::new(&self.depth, &self.kind) });
     }

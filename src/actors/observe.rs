@@ -2,7 +2,9 @@
 
 use super::job::JobActor;
 use crate::engine::words::shortened;
-use crate::engine::{Decision, Entry, Input, Job, JobId, JobState, Rejected, Reply, StepIndex, Timestamp};
+use crate::engine::{
+    Decision, Entry, Input, Job, JobId, JobState, Rejected, Reply, StepIndex, Timestamp,
+};
 
 impl JobActor {
     /// Counts the job among those of its state, once, whatever way it came to it.
@@ -22,7 +24,8 @@ impl JobActor {
             metrics.child_jobs.add(i64::from(now.is_some()) - i64::from(self.counted.is_some()));
         } else {
             let workflow = job.definition().full_name();
-            let gauge = |state: JobState| metrics.jobs.with_label_values(&[&*workflow, state.word()]);
+            let gauge =
+                |state: JobState| metrics.jobs.with_label_values(&[&*workflow, state.word()]);
             self.counted.into_iter().for_each(|before| gauge(before).dec());
             now.into_iter().for_each(|now| gauge(now).inc());
         }
@@ -53,11 +56,16 @@ impl JobActor {
                     metrics.redispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
                     tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, "step dispatched again, as the same attempt");
                 }
-                Entry::StepConfirmed { step } => metrics.confirmed.with_label_values(&[&*workflow, &*name(*step)]).inc(),
+                Entry::StepConfirmed { step } => {
+                    metrics.confirmed.with_label_values(&[&*workflow, &*name(*step)]).inc()
+                }
                 Entry::StepCompleted { step, .. } | Entry::FanOutCompleted { step, .. } => {
                     let elapsed = job.step(*step).started.map_or(0, |started| now.0 - started.0);
                     metrics.replied.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    metrics.step_duration.with_label_values(&[&*workflow, &*name(*step)]).observe(elapsed as f64 / 1e9);
+                    metrics
+                        .step_duration
+                        .with_label_values(&[&*workflow, &*name(*step)])
+                        .observe(elapsed as f64 / 1e9);
                     tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, elapsed_ms = elapsed / 1_000_000, "step completed");
                 }
                 Entry::StepProgressed { step, progress, .. } => {
@@ -68,8 +76,12 @@ impl JobActor {
                     let pause_ms = (retry_at.0 - now.0) / 1_000_000;
                     tracing::info!(job = %self.id, step = %name(*step), attempt, pause_ms, reason = %failure.reason, "attempt failed, another follows");
                 }
-                Entry::StepSkipped { step, .. } => tracing::debug!(job = %self.id, step = %name(*step), "step skipped"),
-                Entry::StepCancelled { step, .. } => tracing::info!(job = %self.id, step = %name(*step), "step cancelled"),
+                Entry::StepSkipped { step, .. } => {
+                    tracing::debug!(job = %self.id, step = %name(*step), "step skipped")
+                }
+                Entry::StepCancelled { step, .. } => {
+                    tracing::info!(job = %self.id, step = %name(*step), "step cancelled")
+                }
                 Entry::StepFailed { step, failure, .. } => {
                     metrics.failed.with_label_values(&[&*workflow, &*name(*step)]).inc();
                     tracing::warn!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, reason = %failure.reason, "step failed");
@@ -84,19 +96,30 @@ impl JobActor {
                 Entry::FanOutRestarted { step, attempt, .. } => {
                     tracing::info!(job = %self.id, step = %name(*step), attempt, "fan-out goes on with what has no result");
                 }
-                Entry::JobPaused { .. } | Entry::JobResumed { .. } | Entry::JobRetried { .. } | Entry::JobRerun { .. } => {
+                Entry::JobPaused { .. }
+                | Entry::JobResumed { .. }
+                | Entry::JobRetried { .. }
+                | Entry::JobRerun { .. } => {
                     tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
                 }
                 Entry::ChildrenStarted { step, from, count, .. } => {
                     tracing::trace!(job = %self.id, step = %name(*step), from, count, "children started")
                 }
-                Entry::ChildCompleted { step, index, .. } => tracing::trace!(job = %self.id, step = %name(*step), index, "child completed"),
-                Entry::ChildFailed { step, index } => tracing::debug!(job = %self.id, step = %name(*step), index, "child failed"),
+                Entry::ChildCompleted { step, index, .. } => {
+                    tracing::trace!(job = %self.id, step = %name(*step), index, "child completed")
+                }
+                Entry::ChildFailed { step, index } => {
+                    tracing::debug!(job = %self.id, step = %name(*step), index, "child failed")
+                }
                 Entry::CallerJoined { caller } => {
                     tracing::debug!(job = %self.id, reply_to = %caller.reply_to, correlation_id = caller.correlation_id.as_deref(), "a caller waits for the end");
                 }
-                Entry::CallerAnswered { caller } => tracing::debug!(job = %self.id, caller, "caller answered"),
-                Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),
+                Entry::CallerAnswered { caller } => {
+                    tracing::debug!(job = %self.id, caller, "caller answered")
+                }
+                Entry::JobCompleted { .. }
+                | Entry::JobFailed { .. }
+                | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),
             }
         }
     }
@@ -125,7 +148,9 @@ pub(super) struct Said {
 impl Said {
     pub(super) fn of(input: &Input) -> Option<Said> {
         match input {
-            Input::Reply { step, attempt, reply } => Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() }),
+            Input::Reply { step, attempt, reply } => {
+                Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() })
+            }
             Input::Confirmed { .. }
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }

@@ -7,7 +7,10 @@ use super::router::RouterInput;
 use super::shared::Shared;
 use super::webhook::Webhook;
 use crate::bus::{Acknowledge, BusMessage};
-use crate::engine::{ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent, StepState, Timestamp};
+use crate::engine::{
+    ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent, StepState,
+    Timestamp,
+};
 use crate::faults;
 use crate::journal::JobNumber;
 use crate::journal::read::Creation;
@@ -35,8 +38,8 @@ pub enum Outgoing {
         id: JobId,
         /// Its number.
         number: JobNumber,
-        /// How often it had been kept within reach by then: if it has been once more, it may go on. None: it is gone from the
-        /// journal, whatever it waited for.
+        /// How often it had been kept within reach by then: if it has been once more, it may go on.
+        /// None: it is gone from the journal, whatever it waited for.
         reopened: Option<u32>,
     },
     /// Something that waits for this commit, by being dropped after it.
@@ -132,24 +135,40 @@ pub fn promised(id: JobId) -> String {
 
 impl<'a> From<&'a Creation> for Known<'a> {
     fn from(creation: &'a Creation) -> Known<'a> {
-        Known { is_child: creation.is_child, workflow: creation.workflow.as_str().into(), message: creation.message.as_ref() }
+        Known {
+            is_child: creation.is_child,
+            workflow: creation.workflow.as_str().into(),
+            message: creation.message.as_ref(),
+        }
     }
 }
 
 impl<'a> From<&'a Job> for Known<'a> {
     fn from(job: &'a Job) -> Known<'a> {
-        Known { is_child: job.origin().parent.is_some(), workflow: job.definition().full_name().into(), message: Some(job.message()) }
+        Known {
+            is_child: job.origin().parent.is_some(),
+            workflow: job.definition().full_name().into(),
+            message: Some(job.message()),
+        }
     }
 }
 
 impl Answer {
     /// What a client is told who asks for a job under an id that is in use, or was (SPEC §5.1).
-    pub fn again<'a>(id: JobId, known: impl Into<Known<'a>>, workflow: &str, message: &Message) -> Answer {
+    pub fn again<'a>(
+        id: JobId,
+        known: impl Into<Known<'a>>,
+        workflow: &str,
+        message: &Message,
+    ) -> Answer {
         let known = known.into();
         if known.is_child {
             Answer::Conflict(format!("the id {id} belongs to a child job"))
         } else if known.workflow != workflow {
-            Answer::Conflict(format!("the id {id} belongs to a job of workflow \"{}\"", known.workflow))
+            Answer::Conflict(format!(
+                "the id {id} belongs to a job of workflow \"{}\"",
+                known.workflow
+            ))
         } else if known.message != Some(message) {
             Answer::Conflict(format!("the id {id} belongs to a job with another message"))
         } else {
@@ -159,7 +178,9 @@ impl Answer {
 
     /// What a client is told whose operation, on that step or on the whole job, is done.
     pub fn done(job: &Job, step: Option<&str>) -> Answer {
-        let Some(index) = step.and_then(|step| job.graph().index_of(step)) else { return Answer::Changed(job.state()) };
+        let Some(index) = step.and_then(|step| job.graph().index_of(step)) else {
+            return Answer::Changed(job.state());
+        };
         let run = job.step(index);
         let now = StepNow {
             name: job.graph().step(index).name.clone(),
@@ -179,12 +200,17 @@ impl Answer {
 
     /// What a client is told who erases a job that runs.
     pub fn of_running(id: JobId, state: JobState) -> Answer {
-        Answer::Conflict(format!("job {id} is {}: only an ended job can be erased; cancel it first", state.word()))
+        Answer::Conflict(format!(
+            "job {id} is {}: only an ended job can be erased; cancel it first",
+            state.word()
+        ))
     }
 
     /// What a client is told who erases a child job that has ended.
     pub fn of_ended_child(id: JobId) -> Answer {
-        Answer::Conflict(format!("job {id} is an ended child job: it goes with the job it belongs to"))
+        Answer::Conflict(format!(
+            "job {id} is an ended child job: it goes with the job it belongs to"
+        ))
     }
 }
 
@@ -218,22 +244,30 @@ impl Drop for Done {
 }
 
 impl Outgoing {
-    /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing follows.
+    /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing
+    /// follows.
     pub fn of_deleted(self, shared: &Shared) -> Option<Outgoing> {
         match self {
             Outgoing::Hold(_) | Outgoing::Closed { .. } => Some(self),
             // Back to its queue: a reply is for nobody by then, a call finds the id free.
             Outgoing::Ack(_) => None,
-            Outgoing::Answer(to, Answer::Changed(_) | Answer::Step(..)) => Some(Outgoing::Answer(to, Answer::Unknown)),
-            Outgoing::Answer(to, Answer::Existing(id)) => {
-                Some(Outgoing::Answer(to, Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again"))))
+            Outgoing::Answer(to, Answer::Changed(_) | Answer::Step(..)) => {
+                Some(Outgoing::Answer(to, Answer::Unknown))
             }
+            Outgoing::Answer(to, Answer::Existing(id)) => Some(Outgoing::Answer(
+                to,
+                Answer::Overloaded(format!("job {id} was deleted meanwhile: ask again")),
+            )),
             Outgoing::Answer(..) => Some(self),
             Outgoing::StartChild(child) => {
                 shared.routes.unclaim(child.origin.id);
                 None
             }
-            Outgoing::Send(..) | Outgoing::ToChild(_) | Outgoing::ToParent(..) | Outgoing::Announce(_) | Outgoing::Noticed => None,
+            Outgoing::Send(..)
+            | Outgoing::ToChild(_)
+            | Outgoing::ToParent(..)
+            | Outgoing::Announce(_)
+            | Outgoing::Noticed => None,
         }
     }
 
@@ -252,12 +286,17 @@ impl Outgoing {
                     None => tracing::error!(%vhost, %job, step, "no bus for the virtual host"),
                 }
             }
-            Outgoing::StartChild(child) => shared.wiring().router.post(RouterInput::StartChild(child)),
+            Outgoing::StartChild(child) => {
+                shared.wiring().router.post(RouterInput::StartChild(child))
+            }
             // Through the router, behind the child's start.
             Outgoing::ToChild(told) => shared.wiring().router.post(RouterInput::ToChild(told)),
             Outgoing::ToParent(parent, ended) => {
                 if let Some(job) = shared.routes.find(parent.job) {
-                    job.post(JobInput::Take { input: Input::ChildEnded { step: parent.step, index: parent.index, ended }, ack: None });
+                    job.post(JobInput::Take {
+                        input: Input::ChildEnded { step: parent.step, index: parent.index, ended },
+                        ack: None,
+                    });
                 }
             }
             Outgoing::Answer(to, answer) => {
@@ -285,7 +324,11 @@ fn announce(events: Vec<Arc<Event>>, shared: &Shared) {
         shared.feeds.lose(events.len());
         shared.metrics.events_dropped.with_label_values(&["streams"]).inc_by(events.len() as u64);
         if !shared.settings.events.exchange.is_empty() {
-            shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(events.len() as u64);
+            shared
+                .metrics
+                .events_dropped
+                .with_label_values(&["exchange"])
+                .inc_by(events.len() as u64);
         }
     }
 }

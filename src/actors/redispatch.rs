@@ -1,4 +1,5 @@
-//! Step messages that are sent once more by queue, and the count of those that are waited for: asked of every job.
+//! Step messages that are sent once more by queue, and the count of those that are waited for:
+//! asked of every job.
 
 use super::clock;
 use super::job::JobActor;
@@ -25,7 +26,14 @@ pub struct Bulk {
 impl Bulk {
     /// Of all steps on a queue of a virtual host.
     pub fn new(vhost: Arc<str>, queue: Arc<str>) -> Bulk {
-        Bulk { vhost, queue, waiting_for: None, is_dry_run: false, steps: AtomicUsize::new(0), jobs: AtomicUsize::new(0) }
+        Bulk {
+            vhost,
+            queue,
+            waiting_for: None,
+            is_dry_run: false,
+            steps: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+        }
     }
 
     /// Only of those that have waited for this span.
@@ -54,14 +62,19 @@ pub struct Census {
 
 impl Census {
     /// Of a virtual host; told to `answer`.
-    pub fn new(vhost: Arc<str>, span: Duration, answer: oneshot::Sender<HashMap<Arc<str>, u64>>) -> Census {
+    pub fn new(
+        vhost: Arc<str>,
+        span: Duration,
+        answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
+    ) -> Census {
         Census { vhost, span, counts: Mutex::default(), answer: Some(answer) }
     }
 }
 
 impl Drop for Census {
     fn drop(&mut self) {
-        let counts = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        let counts =
+            std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(answer) = self.answer.take() {
             // Whoever asked may have gone.
             let _ = answer.send(counts);
@@ -78,16 +91,28 @@ fn has_waited(seen: &Seen, dispatch: u64, span: Duration) -> bool {
 }
 
 impl JobActor {
-    /// Counts the steps that wait for a reply, and keeps since when it has seen each. Those that call a workflow do not count: their
-    /// message is acknowledged once the job is created, long before its end.
+    /// Counts the steps that wait for a reply, and keeps since when it has seen each. Those that
+    /// call a workflow do not count: their message is acknowledged once the job is created, long
+    /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
-        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *census.vhost) else { return };
+        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *census.vhost)
+        else {
+            return;
+        };
         let now = clock::ticks();
-        let since = |dispatch: u64| self.seen.iter().find(|(of, _)| *of == dispatch).map_or(now, |(_, since)| *since);
-        let seen: Seen = job.waiting_for_replies().map(|step| job.step(step).dispatch).map(|dispatch| (dispatch, since(dispatch))).collect();
+        let since = |dispatch: u64| {
+            self.seen.iter().find(|(of, _)| *of == dispatch).map_or(now, |(_, since)| *since)
+        };
+        let seen: Seen = job
+            .waiting_for_replies()
+            .map(|step| job.step(step).dispatch)
+            .map(|dispatch| (dispatch, since(dispatch)))
+            .collect();
         let has_waited = |dispatch: u64| has_waited(&seen, dispatch, census.span);
         let old = job.waiting_for_replies().filter(|step| has_waited(job.step(*step).dispatch));
-        let queues = old.map(|step| &job.graph().step(step).queue).filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
+        let queues = old
+            .map(|step| &job.graph().step(step).queue)
+            .filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
         let mut counts = census.counts.lock().unwrap_or_else(PoisonError::into_inner);
         queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
         drop(counts);
@@ -96,18 +121,28 @@ impl JobActor {
 
     /// Sends the messages of its steps that wait on a queue once more; `done` follows the commit.
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
-        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *bulk.vhost) else { return };
-        let is_meant = |dispatch: u64| bulk.waiting_for.is_none_or(|span| has_waited(&self.seen, dispatch, span));
-        let on_queue = job.waiting_for_replies().filter(|step| *job.graph().step(*step).queue == *bulk.queue);
+        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *bulk.vhost)
+        else {
+            return;
+        };
+        let is_meant = |dispatch: u64| {
+            bulk.waiting_for.is_none_or(|span| has_waited(&self.seen, dispatch, span))
+        };
+        let on_queue =
+            job.waiting_for_replies().filter(|step| *job.graph().step(*step).queue == *bulk.queue);
         let meant = on_queue.filter(|step| is_meant(job.step(*step).dispatch));
-        let names: Vec<String> = meant.map(|step| job.graph().step(step).name.to_string()).collect();
+        let names: Vec<String> =
+            meant.map(|step| job.graph().step(step).name.to_string()).collect();
         bulk.steps.fetch_add(names.len(), Ordering::Relaxed);
         bulk.jobs.fetch_add(usize::from(!names.is_empty()), Ordering::Relaxed);
         if bulk.is_dry_run {
             return;
         }
         for step in names {
-            self.take(Input::Operate(Operation::Redispatch { step }), vec![Outgoing::Hold(done.clone())]);
+            self.take(
+                Input::Operate(Operation::Redispatch { step }),
+                vec![Outgoing::Hold(done.clone())],
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Reloading the workflow files: all or nothing. Running jobs keep the definition they started with.
+//! Reloading the workflow files: all or nothing. Running jobs keep the definition they started
+//! with.
 
 use super::shared::Shared;
 use super::supervisor::{SupervisorInput, by_name};
@@ -29,7 +30,9 @@ pub enum ReloadError {
     #[error("{0}")]
     Files(LoadErrors),
     /// No files are named in the settings.
-    #[error("no workflow files are named (setting workflows, or serve --workflows FILE…): there is nothing to reload")]
+    #[error(
+        "no workflow files are named (setting workflows, or serve --workflows FILE…): there is nothing to reload"
+    )]
     NoFiles,
     /// The definitions cannot be put to work.
     #[error("{0}")]
@@ -47,9 +50,15 @@ pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
         return Err(ReloadError::NoFiles);
     }
     let reply_queue = shared.settings.amqp.reply_queue.clone();
-    let loaded = actix_rt::task::spawn_blocking(move || load::load_to_serve(&files, &reply_queue)).await;
-    let loaded = loaded.map_err(|error| ReloadError::Refused(error.to_string()))?.map_err(ReloadError::Files)?;
-    let mut reloaded = Reloaded { warnings: loaded.warnings.iter().map(ToString::to_string).collect(), ..Reloaded::default() };
+    let loaded =
+        actix_rt::task::spawn_blocking(move || load::load_to_serve(&files, &reply_queue)).await;
+    let loaded = loaded
+        .map_err(|error| ReloadError::Refused(error.to_string()))?
+        .map_err(ReloadError::Files)?;
+    let mut reloaded = Reloaded {
+        warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
+        ..Reloaded::default()
+    };
     let (before, after) = (shared.definitions(), by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
@@ -65,6 +74,11 @@ pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
     let outcome = answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()));
     outcome.map_err(ReloadError::Refused)?;
     let Reloaded { added, changed, removed, .. } = &reloaded;
-    tracing::info!(?added, ?changed, ?removed, "workflow files reloaded; running jobs keep their definitions");
+    tracing::info!(
+        ?added,
+        ?changed,
+        ?removed,
+        "workflow files reloaded; running jobs keep their definitions"
+    );
     Ok(reloaded)
 }

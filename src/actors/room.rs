@@ -1,4 +1,5 @@
-//! Room for what the API's clients make the process hold: bytes of bodies and of answers, and reads of the journal at once.
+//! Room for what the API's clients make the process hold: bytes of bodies and of answers, and reads
+//! of the journal at once.
 
 use crate::settings::HttpSettings;
 use std::sync::Arc;
@@ -23,7 +24,13 @@ pub struct Room {
 impl Room {
     fn of(amount: usize, unit: usize) -> Room {
         let whole = u32::try_from(amount / unit).unwrap_or(u32::MAX).max(1);
-        Room { free: Arc::new(Semaphore::new(usize::try_from(whole).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))), whole, unit }
+        Room {
+            free: Arc::new(Semaphore::new(
+                usize::try_from(whole).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS),
+            )),
+            whole,
+            unit,
+        }
     }
 
     /// In units; nothing is larger than the whole room, so that what is has it for itself.
@@ -44,8 +51,12 @@ impl Room {
 
     /// Takes more, so that it is so much in all; whether that was free.
     pub fn grow(&self, taken: &mut Taken, amount: usize) -> bool {
-        let missing = usize::try_from(self.units(amount)).unwrap_or(usize::MAX).saturating_sub(taken.num_permits());
-        let more = u32::try_from(missing).ok().and_then(|missing| self.free.clone().try_acquire_many_owned(missing).ok());
+        let missing = usize::try_from(self.units(amount))
+            .unwrap_or(usize::MAX)
+            .saturating_sub(taken.num_permits());
+        let more = u32::try_from(missing)
+            .ok()
+            .and_then(|missing| self.free.clone().try_acquire_many_owned(missing).ok());
         more.map(|more| taken.merge(more)).is_some()
     }
 
@@ -91,7 +102,10 @@ mod tests {
         let mut first = room.take(4 * UNIT_BYTES).expect("free");
         assert!(room.take(7 * UNIT_BYTES).is_none());
         assert!(room.grow(&mut first, 8 * UNIT_BYTES - 1) && first.num_permits() == 8);
-        assert!(room.grow(&mut first, UNIT_BYTES) && first.num_permits() == 8, "it has that already");
+        assert!(
+            room.grow(&mut first, UNIT_BYTES) && first.num_permits() == 8,
+            "it has that already"
+        );
         let second = room.take(2 * UNIT_BYTES).expect("free");
         assert!(!room.grow(&mut first, 9 * UNIT_BYTES) && first.num_permits() == 8);
         room.shrink(&mut first, UNIT_BYTES + 1);

@@ -1,4 +1,5 @@
-//! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only `DashMap`.
+//! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only
+//! `DashMap`.
 
 use super::call::{Call, Refusal};
 use super::job::{self, ANY_ROUND, JobActor, JobInput, Spawn, Start};
@@ -11,7 +12,8 @@ use super::{Mail, Mailbox, Owner, clock};
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{
-    Cause, ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId, JobState, Message, Operation, Origin, Parent, Reply,
+    Cause, ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId,
+    JobState, Message, Operation, Origin, Parent, Reply,
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
@@ -77,8 +79,8 @@ impl Claims for Routes {
 }
 
 impl Routes {
-    /// The job that takes input under this id. It stays there while this is held, so that what is posted comes before the word
-    /// that its actor is to end; look nothing else up meanwhile.
+    /// The job that takes input under this id. It stays there while this is held, so that what is
+    /// posted comes before the word that its actor is to end; look nothing else up meanwhile.
     pub fn find(&self, id: JobId) -> Option<Found<'_>> {
         let live = self.table.get(&id)?.try_map(|route| match route {
             Route::Claimed => None,
@@ -92,8 +94,8 @@ impl Routes {
         self.find(id).is_some()
     }
 
-    /// Starts a job, in the place of a claim, and makes it reachable: whoever looks it up meanwhile waits, so that what it decides
-    /// first comes behind.
+    /// Starts a job, in the place of a claim, and makes it reachable: whoever looks it up meanwhile
+    /// waits, so that what it decides first comes behind.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
         let place = self.table.entry(id);
         let live = start();
@@ -104,9 +106,18 @@ impl Routes {
     }
 
     /// Frees the id of the job with this number, unless it was `reopened` more often than is said.
-    pub fn remove(&self, id: JobId, number: JobNumber, reopened: Option<u32>) -> Option<Mailbox<JobActor>> {
-        let is_meant = |live: &Live| live.number == number && reopened.is_none_or(|reopened| reopened == live.reopened);
-        let (_, route) = self.table.remove_if(&id, |_, route| matches!(route, Route::Live(live) if is_meant(live)))?;
+    pub fn remove(
+        &self,
+        id: JobId,
+        number: JobNumber,
+        reopened: Option<u32>,
+    ) -> Option<Mailbox<JobActor>> {
+        let is_meant = |live: &Live| {
+            live.number == number && reopened.is_none_or(|reopened| reopened == live.reopened)
+        };
+        let (_, route) = self
+            .table
+            .remove_if(&id, |_, route| matches!(route, Route::Live(live) if is_meant(live)))?;
         match route {
             Route::Claimed => None,
             Route::Live(live) => {
@@ -128,8 +139,8 @@ impl Routes {
         self.table.is_empty()
     }
 
-    /// Keeps the job of this actor from being removed by what was decided before, and tells how often that was done; none if it
-    /// is removed already.
+    /// Keeps the job of this actor from being removed by what was decided before, and tells how
+    /// often that was done; none if it is removed already.
     pub fn reopen(&self, id: JobId, actor: &Addr<JobActor>) -> Option<u32> {
         match self.table.get_mut(&id).as_deref_mut() {
             Some(Route::Live(live)) if live.mailbox.leads_to(actor) => {
@@ -222,14 +233,16 @@ pub enum RouterInput {
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
-    /// The messages of the steps that wait on a queue are to be sent once more; answered after all commits.
+    /// The messages of the steps that wait on a queue are to be sent once more; answered after all
+    /// commits.
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
 }
 
 /// How a client ends a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is cancelled. If it has ended already its state is told, so that asking twice does no harm.
+    /// It is cancelled. If it has ended already its state is told, so that asking twice does no
+    /// harm.
     Cancel,
     /// It is erased from the journal, if it has ended.
     Erase,
@@ -260,7 +273,13 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, waiting: VecDeque::new(), is_waiting: false, reviving: HashMap::new(), reviving_children: HashSet::new() }
+        Router {
+            shared,
+            waiting: VecDeque::new(),
+            is_waiting: false,
+            reviving: HashMap::new(),
+            reviving_children: HashSet::new(),
+        }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
@@ -277,7 +296,9 @@ impl Router {
             }
             RouterInput::ToChild(told) => self.tell_child(told),
             RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
-            RouterInput::Revived(number, recovered) => self.revived(number, recovered.map(|recovered| *recovered), ctx),
+            RouterInput::Revived(number, recovered) => {
+                self.revived(number, recovered.map(|recovered| *recovered), ctx)
+            }
             RouterInput::End(id, ending, answer) => self.end(id, ending, answer),
             RouterInput::Redispatch(bulk, answer) => {
                 let done = Done::new(answer);
@@ -289,18 +310,30 @@ impl Router {
                 let done = Done::new(taken);
                 tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
                 for mailbox in self.shared.routes.all_live() {
-                    mailbox.post(JobInput::QueueMissing { vhost: vhost.clone(), queue: queue.clone(), done: done.clone() });
+                    mailbox.post(JobInput::QueueMissing {
+                        vhost: vhost.clone(),
+                        queue: queue.clone(),
+                        done: done.clone(),
+                    });
                 }
             }
         }
     }
 
     fn deliver(&self, delivery: Delivery) {
-        let Some(text) = &delivery.correlation_id else { return self.reject(delivery, "no_correlation_id") };
-        let Ok(CorrelationId { job, step }) = text.parse() else { return self.reject(delivery, "malformed_correlation_id") };
-        let Some(job) = self.shared.routes.find(job) else { return self.reject(delivery, "unknown_job") };
+        let Some(text) = &delivery.correlation_id else {
+            return self.reject(delivery, "no_correlation_id");
+        };
+        let Ok(CorrelationId { job, step }) = text.parse() else {
+            return self.reject(delivery, "malformed_correlation_id");
+        };
+        let Some(job) = self.shared.routes.find(job) else {
+            return self.reject(delivery, "unknown_job");
+        };
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
-            (Some(dead), _) => Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() },
+            (Some(dead), _) => {
+                Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() }
+            }
             (None, Some("error")) => Reply::Error(delivery.body.clone()),
             (None, Some("progress")) => Reply::Progress(delivery.body.clone()),
             (None, None | Some("result")) => Reply::Result(delivery.body.clone()),
@@ -328,8 +361,10 @@ impl Router {
     fn reject(&self, delivery: Delivery, reason: &'static str) {
         self.shared.metrics.rejected.with_label_values(&[reason]).inc();
         if self.shared.throttle.may_log(reason) {
-            let correlation_id: String = delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
-            let (kind, value) = (delivery.kind.as_deref().map(shortened), beginning(&delivery.body));
+            let correlation_id: String =
+                delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
+            let (kind, value) =
+                (delivery.kind.as_deref().map(shortened), beginning(&delivery.body));
             tracing::warn!(
                 reason,
                 correlation_id,
@@ -350,10 +385,18 @@ impl Router {
             if !faults::planted("known ids not looked up")
                 && let Some(found) = self.shared.routes.find(id)
             {
-                return found.post(JobInput::Same { workflow: job.definition.full_name(), message: job.message, answer: job.answer });
+                return found.post(JobInput::Same {
+                    workflow: job.definition.full_name(),
+                    message: job.message,
+                    answer: job.answer,
+                });
             }
             let is_promised = self.shared.routes.has(id);
-            let earlier = if is_promised { Some(Answer::Conflict(promised(id))) } else { self.earlier(id, &job) };
+            let earlier = if is_promised {
+                Some(Answer::Conflict(promised(id)))
+            } else {
+                self.earlier(id, &job)
+            };
             if let Some(answer) = earlier {
                 return tell(job.answer, answer);
             }
@@ -362,10 +405,19 @@ impl Router {
             return tell(job.answer, Answer::of_full(limit));
         }
         let id = job.id.unwrap_or_else(clock::new_id);
-        let origin = Origin { id, definition: job.definition, graph: 0, parent: None, root: id, depth: 0, created: clock::now() };
+        let origin = Origin {
+            id,
+            definition: job.definition,
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: clock::now(),
+        };
         let number = self.shared.take_number();
         let release = vec![Outgoing::Answer(job.answer, Answer::Created(id))];
-        let start = Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
+        let start =
+            Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
         job::spawn(&self.shared, Spawn { id, number, root: number, parent: None, start });
     }
 
@@ -373,7 +425,9 @@ impl Router {
     fn earlier(&self, id: JobId, job: &NewJob) -> Option<Answer> {
         match self.shared.reader.creation(id) {
             Ok(None) => None,
-            Ok(Some(earlier)) => Some(Answer::again(id, &earlier, &job.definition.full_name(), &job.message)),
+            Ok(Some(earlier)) => {
+                Some(Answer::again(id, &earlier, &job.definition.full_name(), &job.message))
+            }
             Err(error) => Some(Answer::Failed(error.to_string())),
         }
     }
@@ -392,14 +446,25 @@ impl Router {
         }
         origin.created = clock::now();
         let number = self.shared.take_number();
-        let start = Start::New { origin: Arc::new(origin), message: child.message, caller: None, release: Vec::new() };
-        job::spawn(&self.shared, Spawn { id, number, root: child.root, parent: Some(child.parent), start });
+        let start = Start::New {
+            origin: Arc::new(origin),
+            message: child.message,
+            caller: None,
+            release: Vec::new(),
+        };
+        job::spawn(
+            &self.shared,
+            Spawn { id, number, root: child.root, parent: Some(child.parent), start },
+        );
     }
 
-    /// What a parent tells its child job: to the actor, behind the journal if that brings it back, or to nobody if it has ended.
+    /// What a parent tells its child job: to the actor, behind the journal if that brings it back,
+    /// or to nobody if it has ended.
     fn tell_child(&mut self, told: ToChild) {
         let ToChild { id, place, parent, .. } = told;
-        if let Some(child) = self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent)) {
+        if let Some(child) =
+            self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent))
+        {
             return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
         }
         // What comes while it is being rebuilt is of a commit before that.
@@ -413,12 +478,20 @@ impl Router {
             }
             Ok(None) => {
                 if let Some(job) = self.shared.routes.find(place.job) {
-                    job.post(JobInput::Take { input: Input::ChildMissing { step: place.step, index: place.index }, ack: None });
+                    job.post(JobInput::Take {
+                        input: Input::ChildMissing { step: place.step, index: place.index },
+                        ack: None,
+                    });
                 }
             }
             Err(error) => {
                 tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read");
-                self.cannot_start(place, id, told.order.round, "it cannot be read from the journal");
+                self.cannot_start(
+                    place,
+                    id,
+                    told.order.round,
+                    "it cannot be read from the journal",
+                );
             }
         }
     }
@@ -444,8 +517,8 @@ impl Router {
         }
     }
 
-    /// An ended job goes on: its actor is made from the journal, behind all that was committed. Once for all who ask meanwhile: what
-    /// they are given is of the same moment.
+    /// An ended job goes on: its actor is made from the journal, behind all that was committed.
+    /// Once for all who ask meanwhile: what they are given is of the same moment.
     pub(super) fn revive(&mut self, number: JobNumber, errand: Errand) {
         let errands = self.reviving.entry(number).or_default();
         errands.push(errand);
@@ -454,7 +527,12 @@ impl Router {
         }
     }
 
-    fn revived(&mut self, number: JobNumber, recovered: Option<Recovered>, ctx: &mut Context<Self>) {
+    fn revived(
+        &mut self,
+        number: JobNumber,
+        recovered: Option<Recovered>,
+        ctx: &mut Context<Self>,
+    ) {
         let shared = self.shared.clone();
         let errands = self.reviving.remove(&number).unwrap_or_default();
         for errand in &errands {
@@ -487,7 +565,16 @@ impl Router {
             Some(Answer::Conflict(promised(id)))
         };
         let Some(refusal) = refusal else {
-            job::spawn(&shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects: Vec::new() } });
+            job::spawn(
+                &shared,
+                Spawn {
+                    id,
+                    number,
+                    root,
+                    parent,
+                    start: Start::Recovered { job: Box::new(job), effects: Vec::new() },
+                },
+            );
             let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
             let inputs = errands.into_iter().flat_map(|errand| match errand {
                 // It has done it already, and says so once more.
@@ -511,8 +598,12 @@ impl Router {
         for errand in errands {
             match (errand, &refusal) {
                 (Errand::Operate(_, answer), _) => tell(answer, refusal.clone()),
-                (Errand::Order(told), _) => self.cannot_start(told.place, id, told.order.round, TAKEN),
-                (Errand::Call(call), Answer::Conflict(reason)) => call.refuse(&Refusal { kind: "conflict", reason: reason.clone() }, &shared),
+                (Errand::Order(told), _) => {
+                    self.cannot_start(told.place, id, told.order.round, TAKEN)
+                }
+                (Errand::Call(call), Answer::Conflict(reason)) => {
+                    call.refuse(&Refusal { kind: "conflict", reason: reason.clone() }, &shared)
+                }
                 (Errand::Call(call), _) => self.keep_call(call, ctx),
             }
         }
@@ -529,7 +620,9 @@ impl Router {
             return job.post(JobInput::End(ending, answer));
         }
         let found = match ending {
-            Ending::Cancel => self.shared.reader.job(id).map(|found| Err(found.map_or(Answer::Unknown, |found| Answer::Changed(found.job.state())))),
+            Ending::Cancel => self.shared.reader.job(id).map(|found| {
+                Err(found.map_or(Answer::Unknown, |found| Answer::Changed(found.job.state())))
+            }),
             Ending::Erase => self.shared.reader.creation(id).map(|found| match found {
                 None => Err(Answer::Unknown),
                 Some(found) if found.is_child => Err(Answer::of_ended_child(id)),
@@ -537,7 +630,9 @@ impl Router {
             }),
         };
         match found {
-            Ok(Ok(number)) => self.shared.wiring().journal.post(JournalInput::Delete(number, answer)),
+            Ok(Ok(number)) => {
+                self.shared.wiring().journal.post(JournalInput::Delete(number, answer))
+            }
             Ok(Err(told)) => tell(answer, told),
             Err(error) => tell(answer, Answer::Failed(error.to_string())),
         }

@@ -77,7 +77,13 @@ pub struct Wiring {
 
 impl Shared {
     /// Before any actor is started; `fatal` receives the reason for an end of the process.
-    pub fn new(settings: Settings, definitions: Definitions, reader: Reader, next_number: JobNumber, fatal: mpsc::UnboundedSender<String>) -> Shared {
+    pub fn new(
+        settings: Settings,
+        definitions: Definitions,
+        reader: Reader,
+        next_number: JobNumber,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Shared {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,
@@ -88,7 +94,8 @@ impl Shared {
         let metrics = Metrics::new();
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings.events, &metrics);
-        let creations = Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
+        let creations =
+            Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let rooms = Rooms::new(&settings.http);
         Shared {
             settings,
@@ -113,7 +120,11 @@ impl Shared {
 
     /// The queue at which the steps of this manager wait for replies.
     pub fn own_reply_queue(&self) -> &str {
-        if self.settings.amqp.server.0.is_empty() { embedded::REPLIES } else { &self.settings.amqp.reply_queue }
+        if self.settings.amqp.server.0.is_empty() {
+            embedded::REPLIES
+        } else {
+            &self.settings.amqp.reply_queue
+        }
     }
 
     /// Makes the ways known; once.
@@ -122,7 +133,10 @@ impl Shared {
     }
 
     /// The ways to the actors.
-    #[allow(clippy::expect_used, reason = "supervisor::start wires before it starts the first job, bus event or request")]
+    #[allow(
+        clippy::expect_used,
+        reason = "supervisor::start wires before it starts the first job, bus event or request"
+    )]
     pub fn wiring(&self) -> &Wiring {
         self.wiring.get().expect("wired")
     }
@@ -134,7 +148,13 @@ impl Shared {
 
     /// All of them.
     pub fn buses(&self) -> Vec<Mailbox<BusActor>> {
-        self.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.wiring()
+            .buses
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 
     /// The definitions for new jobs.
@@ -151,7 +171,8 @@ impl Shared {
     pub fn announces(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
-        !self.settings.events.exchange.is_empty() || self.feeds.wants(&[origin.id, parent, origin.root])
+        !self.settings.events.exchange.is_empty()
+            || self.feeds.wants(&[origin.id, parent, origin.root])
     }
 
     /// The next job's number.
@@ -179,7 +200,8 @@ impl Throttle {
         // Not by the wall clock: set back, it would keep the kind out of the log for as long.
         let now = clock::ticks();
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOGGED_EVERY);
+        let due =
+            logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOGGED_EVERY);
         if due {
             logged.insert(kind, now);
         }
@@ -238,25 +260,33 @@ impl Health {
         }
     }
 
-    /// Replies to what was sent before this may lie unheard in the reply queue of a virtual host: while its bus is not
-    /// connected, and for the span `replies_first` after it has been again. None: all are heard.
+    /// Replies to what was sent before this may lie unheard in the reply queue of a virtual host:
+    /// while its bus is not connected, and for the span `replies_first` after it has been again.
+    /// None: all are heard.
     pub fn deaf_to(&self, vhost: &str, replies_first: Duration) -> Option<Timestamp> {
         match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost)?.connected {
             None => Some(Timestamp(i64::MAX)),
-            Some((at, since)) => (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at),
+            Some((at, since)) => {
+                (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
+            }
         }
     }
 
     /// Each check by name: whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let full = self.journal_full.load(Ordering::Relaxed).then_some("no room on the disk: nothing is accepted until there is");
+        let full = self
+            .journal_full
+            .load(Ordering::Relaxed)
+            .then_some("no room on the disk: nothing is accepted until there is");
         let bad = self.lost_journal().or(full);
         let stopping = self.stopping.load(Ordering::Relaxed);
         let mut checks = vec![
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        for (vhost, Link { state, .. }) in self.buses.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (vhost, Link { state, .. }) in
+            self.buses.read().unwrap_or_else(PoisonError::into_inner).iter()
+        {
             let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
             checks.push((name, *state == BusState::Connected, state.to_string()));
         }
@@ -265,12 +295,18 @@ impl Health {
 
     /// The state of a virtual host's bus.
     pub fn bus(&self, vhost: &str) -> Option<BusState> {
-        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost).map(|link| link.state.clone())
+        self.buses
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(vhost)
+            .map(|link| link.state.clone())
     }
 
     /// Whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
-        !self.journal_full.load(Ordering::Relaxed) && self.lost_journal().is_none() && !self.stopping.load(Ordering::Relaxed)
+        !self.journal_full.load(Ordering::Relaxed)
+            && self.lost_journal().is_none()
+            && !self.stopping.load(Ordering::Relaxed)
     }
 
     /// The journal is lost, until the end of the process; gives the sentence that says so.

@@ -1,7 +1,9 @@
-//! The supervisor: starts everything in order, rebuilds a job actor that panicked, and stops everything in order.
+//! The supervisor: starts everything in order, rebuilds a job actor that panicked, and stops
+//! everything in order.
 //!
-//! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor, buses → jobs. Order of
-//! stop: no new jobs → buses stop taking deliveries and wait for confirms → the journal commits what is left.
+//! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
+//! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
+//! the journal commits what is left.
 
 use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::bus::{BusActor, BusInput, event_sink};
@@ -32,7 +34,8 @@ const REBUILDS_MAX: u32 = 3;
 /// How long threads are waited for at least that were told to end.
 const JOINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload brings.
+/// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload
+/// brings.
 pub struct Supervisor {
     shared: Arc<Shared>,
     panicked: HashMap<JobNumber, (JobId, u32)>,
@@ -65,7 +68,10 @@ impl Supervisor {
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
                 self.shared.metrics.restarts.with_label_values(&["job"]).inc();
                 if !faults::planted("panicked actors not rebuilt") {
-                    self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Supervisor));
+                    self.shared
+                        .wiring()
+                        .journal
+                        .post(JournalInput::Rebuild(number, RebuiltFor::Supervisor));
                 }
             }
             SupervisorInput::Reloaded(number, recovered) => {
@@ -75,7 +81,10 @@ impl Supervisor {
                     self.panicked.remove(&number);
                     return Outgoing::Closed { id, number, reopened: None }.release(&self.shared);
                 };
-                let Some(job) = self.shared.routes.find(id).filter(|job| job.number() == number) else { return };
+                let Some(job) = self.shared.routes.find(id).filter(|job| job.number() == number)
+                else {
+                    return;
+                };
                 let abandon = (panics > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
                     format!("its actor panicked {panics} times; the log has the panics").into()
@@ -91,18 +100,34 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let mut by_vhost = queues_by_vhost(&definitions, definitions.values());
-        let buses = self.shared.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let serving: Vec<_> = buses.into_iter().map(|(vhost, bus)| (bus, by_vhost.remove(&vhost).unwrap_or_default())).collect();
+        let buses =
+            self.shared.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let serving: Vec<_> = buses
+            .into_iter()
+            .map(|(vhost, bus)| (bus, by_vhost.remove(&vhost).unwrap_or_default()))
+            .collect();
         let mut makers = Vec::new();
         for (vhost, queues) in by_vhost {
             let queues = Queues { joins: true, ..queues };
-            makers.push((vhost.clone(), (self.transport)(&self.shared.settings, &vhost, queues).map_err(|error| error.to_string())?));
+            makers.push((
+                vhost.clone(),
+                (self.transport)(&self.shared.settings, &vhost, queues)
+                    .map_err(|error| error.to_string())?,
+            ));
         }
         for (vhost, maker) in makers {
             let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter, None);
-            self.shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
+            self.shared
+                .wiring()
+                .buses
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(vhost, mailbox);
         }
-        self.shared.wiring().journal.post(JournalInput::Relate(definitions.values().cloned().collect()));
+        self.shared
+            .wiring()
+            .journal
+            .post(JournalInput::Relate(definitions.values().cloned().collect()));
         self.shared.set_definitions(definitions);
         // Who calls a workflow now finds it.
         for (bus, queues) in serving {
@@ -165,7 +190,8 @@ pub struct Queues {
 }
 
 /// Chooses the transport of a virtual host.
-pub type Transport = Arc<dyn Fn(&Settings, &str, Queues) -> Result<BusMaker, StartError> + Send + Sync>;
+pub type Transport =
+    Arc<dyn Fn(&Settings, &str, Queues) -> Result<BusMaker, StartError> + Send + Sync>;
 
 /// Where the actors run.
 pub enum Threads {
@@ -182,7 +208,8 @@ type Gate = std::sync::mpsc::Sender<()>;
 type Wait = std::sync::mpsc::Receiver<()>;
 
 impl Threads {
-    /// A gate for the next thread; none is needed where everything is on one, which has all jobs before it runs anything.
+    /// A gate for the next thread; none is needed where everything is on one, which has all jobs
+    /// before it runs anything.
     fn gate(&self) -> Option<(Gate, Wait)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
@@ -203,14 +230,26 @@ impl Threads {
     }
 }
 
-/// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the embedded bus with `workers`.
-pub async fn start(settings: Settings, definitions: Vec<Arc<Definition>>, workers: Workers) -> Result<Manager, StartError> {
-    let transport = move |settings: &Settings, vhost: &str, queues: Queues| transport(settings, vhost, queues, workers.clone());
+/// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the
+/// embedded bus with `workers`.
+pub async fn start(
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    workers: Workers,
+) -> Result<Manager, StartError> {
+    let transport = move |settings: &Settings, vhost: &str, queues: Queues| {
+        transport(settings, vhost, queues, workers.clone())
+    };
     start_on(Threads::Own(Vec::new()), settings, definitions, Arc::new(transport))
 }
 
 /// Starts a manager on the given threads and transport.
-pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Definition>>, transport: Transport) -> Result<Manager, StartError> {
+pub fn start_on(
+    threads: Threads,
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    transport: Transport,
+) -> Result<Manager, StartError> {
     let by_name = by_name(definitions);
     let journal = &settings.journal;
     let options = Options {
@@ -223,7 +262,11 @@ pub fn start_on(threads: Threads, settings: Settings, definitions: Vec<Arc<Defin
     let started = super::clock::instant();
     let recovered = store.recover()?;
     if !recovered.is_empty() {
-        tracing::info!(jobs = recovered.len(), elapsed_ms = Millis::of(started.elapsed()).0, "recovered from the journal");
+        tracing::info!(
+            jobs = recovered.len(),
+            elapsed_ms = Millis::of(started.elapsed()).0,
+            "recovered from the journal"
+        );
     }
     if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
         match error.remedy() {
@@ -252,20 +295,30 @@ pub(super) fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
-/// A recovered job starts at once; what it tells others must find them started, so it is told behind them.
+/// A recovered job starts at once; what it tells others must find them started, so it is told
+/// behind them.
 fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
     let Recovered { number, root, parent, job, effects, orders } = recovered;
-    let (told, effects): (Vec<Effect>, Vec<Effect>) = effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
+    let (told, effects): (Vec<Effect>, Vec<Effect>) =
+        effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
     let (id, place) = (job.id(), job.origin().parent);
-    job::spawn(shared, Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } });
+    job::spawn(
+        shared,
+        Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } },
+    );
     let router = &shared.wiring().router;
     for effect in told {
         if let Effect::TellParent(parent, ended) = effect {
             // Parents were started before their children.
-            router.post(RouterInput::ToJob(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended }));
+            router.post(RouterInput::ToJob(
+                parent.job,
+                Input::ChildEnded { step: parent.step, index: parent.index, ended },
+            ));
         }
     }
-    for (order, (place, parent)) in orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?))) {
+    for (order, (place, parent)) in
+        orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?)))
+    {
         router.post(RouterInput::ToChild(ToChild { id, place, parent, order }));
     }
 }
@@ -281,27 +334,42 @@ fn wire(
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let definitions = shared.definitions();
-    let used = definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
+    let used =
+        definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
     let mut makers = Vec::new();
     for (vhost, queues) in queues_by_vhost(&definitions, used) {
         makers.push((vhost.clone(), transport(&shared.settings, &vhost, queues)?));
     }
     let owned = shared.clone();
-    let journal = JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
+    let journal =
+        JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
     let owned = shared.clone();
     let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned));
     let owned = shared.clone();
     let bus_arbiter = router_arbiter.clone();
-    let supervisor =
-        Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor { shared: owned, panicked: HashMap::new(), transport, bus_arbiter });
+    let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor {
+        shared: owned,
+        panicked: HashMap::new(),
+        transport,
+        bus_arbiter,
+    });
     let (owned, connector) = (shared.clone(), topic(&shared.settings)?);
-    let announcer = Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
+    let announcer =
+        Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
     let creations = shared.settings.limits.creations_waiting_max;
     shared.wire(Wiring {
         router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
-        supervisor: Mailbox::new(supervisor, usize::MAX, Kind::new(&shared.metrics, Supervisor::KIND)),
-        announcer: Mailbox::new(announcer, ANNOUNCED_MAX, Kind::new(&shared.metrics, Announcer::KIND)),
+        supervisor: Mailbox::new(
+            supervisor,
+            usize::MAX,
+            Kind::new(&shared.metrics, Supervisor::KIND),
+        ),
+        announcer: Mailbox::new(
+            announcer,
+            ANNOUNCED_MAX,
+            Kind::new(&shared.metrics, Announcer::KIND),
+        ),
         buses: RwLock::default(),
         arbiters: job_arbiters,
     });
@@ -311,7 +379,12 @@ fn wire(
         let (gate, wait) = threads.gate().unzip();
         let mailbox = start_bus(shared, &vhost, maker, &threads.next(), wait);
         gates.extend(gate);
-        shared.wiring().buses.write().unwrap_or_else(PoisonError::into_inner).insert(vhost, mailbox);
+        shared
+            .wiring()
+            .buses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(vhost, mailbox);
     }
     Ok(match threads {
         Threads::Own(arbiters) => (arbiters, gates),
@@ -319,7 +392,13 @@ fn wire(
     })
 }
 
-fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &ArbiterHandle, wait: Option<Wait>) -> Mailbox<BusActor> {
+fn start_bus(
+    shared: &Arc<Shared>,
+    vhost: &str,
+    maker: BusMaker,
+    arbiter: &ArbiterHandle,
+    wait: Option<Wait>,
+) -> Mailbox<BusActor> {
     shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
     let (owned, name) = (shared.clone(), vhost.to_owned());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
@@ -333,9 +412,12 @@ fn start_bus(shared: &Arc<Shared>, vhost: &str, maker: BusMaker, arbiter: &Arbit
     Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
 }
 
-/// The virtual hosts of `used` definitions and their queues; workflows that are loaded have one each, besides those of their
-/// steps.
-fn queues_by_vhost<'a>(loaded: &Definitions, used: impl Iterator<Item = &'a Arc<Definition>>) -> BTreeMap<String, Queues> {
+/// The virtual hosts of `used` definitions and their queues; workflows that are loaded have one
+/// each, besides those of their steps.
+fn queues_by_vhost<'a>(
+    loaded: &Definitions,
+    used: impl Iterator<Item = &'a Arc<Definition>>,
+) -> BTreeMap<String, Queues> {
     let mut steps: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
     for definition in used {
@@ -344,18 +426,33 @@ fn queues_by_vhost<'a>(loaded: &Definitions, used: impl Iterator<Item = &'a Arc<
         }
     }
     let of_vhost = |(vhost, steps): (String, BTreeSet<Arc<str>>)| {
-        let workflows = loaded.values().filter(|definition| definition.vhost == vhost).map(|definition| definition.name.as_str().into());
-        let queues = Queues { steps: steps.into_iter().collect(), workflows: workflows.collect(), joins: false };
+        let workflows = loaded
+            .values()
+            .filter(|definition| definition.vhost == vhost)
+            .map(|definition| definition.name.as_str().into());
+        let queues = Queues {
+            steps: steps.into_iter().collect(),
+            workflows: workflows.collect(),
+            joins: false,
+        };
         (vhost, queues)
     };
     steps.into_iter().map(of_vhost).collect()
 }
 
-fn transport(settings: &Settings, vhost: &str, queues: Queues, workers: Workers) -> Result<BusMaker, StartError> {
+fn transport(
+    settings: &Settings,
+    vhost: &str,
+    queues: Queues,
+    workers: Workers,
+) -> Result<BusMaker, StartError> {
     if settings.amqp.server.0.is_empty() {
-        return Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, queues.workflows, sink))));
+        return Ok(Box::new(move |sink| {
+            Box::new(EmbeddedBus::new(workers, queues.workflows, sink))
+        }));
     }
-    let checked = amqp::Connector::new(amqp_settings(settings, vhost, queues)).map_err(|error| StartError::Bus(error.to_string()))?;
+    let checked = amqp::Connector::new(amqp_settings(settings, vhost, queues))
+        .map_err(|error| StartError::Bus(error.to_string()))?;
     Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
 }
 
@@ -365,7 +462,11 @@ fn topic(settings: &Settings) -> Result<Option<TopicConnector>, StartError> {
     if events.exchange.is_empty() {
         return Ok(None);
     }
-    let connector = TopicConnector::new(amqp_settings(settings, "", Queues::default()), events.exchange.clone(), events.exchange_buffer_max);
+    let connector = TopicConnector::new(
+        amqp_settings(settings, "", Queues::default()),
+        events.exchange.clone(),
+        events.exchange_buffer_max,
+    );
     connector.map(Some).map_err(|error| StartError::Bus(error.to_string()))
 }
 
@@ -407,18 +508,23 @@ impl Manager {
         self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
     }
 
-    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start. A thread that does not end
-    /// is not waited for.
+    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
+    /// A thread that does not end is not waited for.
     pub async fn stop(self) {
         self.shared.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("supervisor::stop");
         let (grace, begun) = (self.shared.settings.shutdown.grace.0, super::clock::instant());
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
-            tracing::warn!(grace_ms = Millis::of(grace).0, "not all was finished within shutdown.grace: the next start takes it up");
+            tracing::warn!(
+                grace_ms = Millis::of(grace).0,
+                "not all was finished within shutdown.grace: the next start takes it up"
+            );
         }
         // Before the journal, which is whole in its main file only when nobody reads the -wal.
-        let (reader, patience) = (self.shared.reader.clone(), grace.saturating_sub(begun.elapsed()));
-        let closed = actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
+        let (reader, patience) =
+            (self.shared.reader.clone(), grace.saturating_sub(begun.elapsed()));
+        let closed =
+            actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
         if !closed.await.unwrap_or(false) {
             tracing::warn!("a read of the journal did not end within shutdown.grace");
         }
@@ -427,8 +533,8 @@ impl Manager {
             // False for one whose thread has ended already.
             let _ = arbiter.stop();
         }
-        // Joined, so that the journal is closed and its lock free when this returns. On a thread that nobody waits for: a runtime
-        // does not end before what was spawned on it.
+        // Joined, so that the journal is closed and its lock free when this returns. On a thread
+        // that nobody waits for: a runtime does not end before what was spawned on it.
         let (joined, is_joined) = oneshot::channel();
         std::thread::spawn(move || {
             arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
@@ -467,21 +573,42 @@ impl Manager {
 }
 
 /// Asks for a job; answered after the commit.
-pub async fn create(shared: &Shared, workflow: &str, id: Option<JobId>, message: Message) -> Answer {
-    let Some(definition) = shared.definitions().get(workflow).cloned() else { return Answer::Unknown };
+pub async fn create(
+    shared: &Shared,
+    workflow: &str,
+    id: Option<JobId>,
+    message: Message,
+) -> Answer {
+    let Some(definition) = shared.definitions().get(workflow).cloned() else {
+        return Answer::Unknown;
+    };
     if !shared.health.accepts() {
-        let reasons: Vec<String> =
-            shared.health.checks().into_iter().filter(|(_, good, _)| !good).map(|(name, _, text)| format!("{name}: {text}")).collect();
+        let reasons: Vec<String> = shared
+            .health
+            .checks()
+            .into_iter()
+            .filter(|(_, good, _)| !good)
+            .map(|(name, _, text)| format!("{name}: {text}"))
+            .collect();
         return Answer::Overloaded(reasons.join("; "));
     }
     let (answer, answered) = oneshot::channel();
     let limit = shared.settings.limits.creations_waiting_max;
     // A client that has gone takes its request with it, wherever that is, and gives its place back.
     let Ok(_place) = shared.creations.try_acquire() else {
-        return Answer::Overloaded(format!("{limit} creations are under way (setting limits.creations_waiting_max)"));
+        return Answer::Overloaded(format!(
+            "{limit} creations are under way (setting limits.creations_waiting_max)"
+        ));
     };
-    match shared.wiring().router.offer(RouterInput::Create(NewJob { id, definition, message, answer })) {
+    match shared.wiring().router.offer(RouterInput::Create(NewJob {
+        id,
+        definition,
+        message,
+        answer,
+    })) {
         Err(_) => Answer::Overloaded("the router's mailbox is full".to_owned()),
-        Ok(()) => answered.await.unwrap_or_else(|_| Answer::Failed("the job's creation panicked; the log has the panic".to_owned())),
+        Ok(()) => answered.await.unwrap_or_else(|_| {
+            Answer::Failed("the job's creation panicked; the log has the panic".to_owned())
+        }),
     }
 }

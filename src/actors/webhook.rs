@@ -1,9 +1,10 @@
 //! The webhook: posts the end of each top-level job, signed, until the other side has taken it.
 //!
-//! At least once, whatever happens to the process: the notices are rows of the journal, written with the ends and deleted
-//! after their delivery. They wait on the disk, and a few of them in memory. The calls are made on threads of their own,
-//! which nothing waits for. While calls fail there is one call at a time, after a pause that grows; what failed is tried again
-//! after a pause of its own, so that one notice that is never taken does not keep the others back.
+//! At least once, whatever happens to the process: the notices are rows of the journal, written
+//! with the ends and deleted after their delivery. They wait on the disk, and a few of them in
+//! memory. The calls are made on threads of their own, which nothing waits for. While calls fail
+//! there is one call at a time, after a pause that grows; what failed is tried again after a pause
+//! of its own, so that one notice that is never taken does not keep the others back.
 
 use super::clock;
 use super::events::CONTENT_TYPE;
@@ -117,7 +118,11 @@ impl Webhook {
     pub fn start(shared: &Arc<Shared>) -> Result<(), JournalError> {
         let Some(webhook) = &shared.webhook else { return Ok(()) };
         webhook.metrics.webhook_waiting.set(shared.reader.notice_count()?);
-        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_global(Some(webhook.settings.timeout.0)).build();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(webhook.settings.timeout.0))
+            .build();
         let agent = Agent::from(config);
         for _ in 0..webhook.settings.concurrency {
             let (shared, agent) = (shared.clone(), agent.clone());
@@ -137,7 +142,8 @@ impl Webhook {
         self.wake.notify_one();
     }
 
-    /// Makes no more calls; those under way are waited for a little. What is not told then is told after the next start.
+    /// Makes no more calls; those under way are waited for a little. What is not told then is told
+    /// after the next start.
     pub async fn close(&self) {
         self.desk().is_closing = true;
         self.wake.notify_all();
@@ -166,7 +172,10 @@ impl Webhook {
                 Next::Wait(time) => {
                     self.forget(&mut desk, shared, 1);
                     desk = match time {
-                        Some(time) => self.wake.wait_timeout(desk, time).map_or_else(|error| error.into_inner().0, |(desk, _)| desk),
+                        Some(time) => self
+                            .wake
+                            .wait_timeout(desk, time)
+                            .map_or_else(|error| error.into_inner().0, |(desk, _)| desk),
                         None => self.wake.wait(desk).unwrap_or_else(PoisonError::into_inner),
                     };
                 }
@@ -187,7 +196,14 @@ impl Webhook {
                     let read = shared.reader.notice(number);
                     desk = self.desk();
                     match read {
-                        Ok(Some(notice)) => desk = self.deliver(desk, shared, agent, Delivery { number, notice, failed }),
+                        Ok(Some(notice)) => {
+                            desk = self.deliver(
+                                desk,
+                                shared,
+                                agent,
+                                Delivery { number, notice, failed },
+                            )
+                        }
                         Ok(None) => desk.in_flight -= 1,
                         Err(JournalError::Closed { .. }) => {
                             desk.in_flight -= 1;
@@ -208,21 +224,38 @@ impl Webhook {
         shared.fail(format!("the webhook cannot read its notices: {error}"));
     }
 
-    fn deliver<'a>(&'a self, desk: MutexGuard<'a, Desk>, shared: &Shared, agent: &Agent, delivery: Delivery) -> MutexGuard<'a, Desk> {
+    fn deliver<'a>(
+        &'a self,
+        desk: MutexGuard<'a, Desk>,
+        shared: &Shared,
+        agent: &Agent,
+        delivery: Delivery,
+    ) -> MutexGuard<'a, Desk> {
         drop(desk);
         // A panic in the client costs this call alone, not the thread.
         let called = catch_unwind(AssertUnwindSafe(|| self.call(agent, &delivery.notice)));
-        let outcome = called.unwrap_or_else(|_| Outcome::Failed { reason: "the call panicked; the log has the panic".to_owned(), retry_after: None });
+        let outcome = called.unwrap_or_else(|_| Outcome::Failed {
+            reason: "the call panicked; the log has the panic".to_owned(),
+            retry_after: None,
+        });
         let mut desk = self.desk();
         let label = match &outcome {
             Outcome::Delivered => "delivered",
             Outcome::Refused(reason) => {
-                tracing::error!(notice = delivery.number, reason, "the webhook refuses the end of a job: it is not sent again");
+                tracing::error!(
+                    notice = delivery.number,
+                    reason,
+                    "the webhook refuses the end of a job: it is not sent again"
+                );
                 "refused"
             }
             Outcome::Failed { reason, .. } => {
                 if desk.failures == 0 {
-                    tracing::warn!(notice = delivery.number, reason, "the webhook cannot be told: tried again until it can");
+                    tracing::warn!(
+                        notice = delivery.number,
+                        reason,
+                        "the webhook cannot be told: tried again until it can"
+                    );
                 }
                 "failed"
             }
@@ -258,9 +291,15 @@ impl Webhook {
 
     fn call(&self, agent: &Agent, notice: &Notice) -> Outcome {
         let timestamp = times::seconds(clock::now()).to_string();
-        let mut request = agent.post(self.settings.url.0.as_str()).header("Content-Type", CONTENT_TYPE).header("X-Signature-Timestamp", &timestamp);
+        let mut request = agent
+            .post(self.settings.url.0.as_str())
+            .header("Content-Type", CONTENT_TYPE)
+            .header("X-Signature-Timestamp", &timestamp);
         if !self.settings.secret.0.is_empty() {
-            request = request.header("X-Signature-256", signature(&self.settings.secret.0, &timestamp, &notice.body));
+            request = request.header(
+                "X-Signature-256",
+                signature(&self.settings.secret.0, &timestamp, &notice.body),
+            );
         }
         match request.send(&*notice.body) {
             Ok(response) => outcome(response),
@@ -271,7 +310,8 @@ impl Webhook {
 
 fn outcome(mut response: Response<Body>) -> Outcome {
     let status = response.status();
-    let retry_after = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after =
+        response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
     let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     // Read to its end, so that the connection can be used again; what it says does not matter.
     let _ = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
@@ -284,14 +324,18 @@ fn outcome(mut response: Response<Body>) -> Outcome {
     }
 }
 
-/// `sha256=<hex>` over `<timestamp>.<body>`: the time is signed too, so that an old call cannot be sent again.
+/// `sha256=<hex>` over `<timestamp>.<body>`: the time is signed too, so that an old call cannot be
+/// sent again.
 fn signature(secret: &str, timestamp: &str, body: &str) -> String {
     // HMAC takes a key of any length.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else { return String::new() };
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {
+        return String::new();
+    };
     for part in [timestamp, ".", body] {
         mac.update(part.as_bytes());
     }
-    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String =
+        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256={hex}")
 }
 
@@ -309,8 +353,10 @@ impl Desk {
             }
             self.expire_page(now, settings);
         }
-        let due = self.retries.first_key_value().map(|((due, number), failed)| (*due, *number, *failed));
-        let retry = due.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
+        let due =
+            self.retries.first_key_value().map(|((due, number), failed)| (*due, *number, *failed));
+        let retry =
+            due.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
         if let Some((due, number, failed)) = retry {
             self.retries.remove(&(due, number));
             self.was_retry = true;
@@ -340,13 +386,22 @@ impl Desk {
     fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
         while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
             let number = self.page.pop_front().map(|(number, _)| number);
-            tracing::error!(notice = number, "the end of a job could not be told to the webhook within events.webhook.age_max: given up");
+            tracing::error!(
+                notice = number,
+                "the end of a job could not be told to the webhook within events.webhook.age_max: given up"
+            );
             self.done.extend(number);
         }
     }
 
     /// Takes what became of a call; whether the notice is given up.
-    fn settle(&mut self, delivery: Delivery, outcome: &Outcome, now: Timestamp, settings: &WebhookSettings) -> bool {
+    fn settle(
+        &mut self,
+        delivery: Delivery,
+        outcome: &Outcome,
+        now: Timestamp,
+        settings: &WebhookSettings,
+    ) -> bool {
         let Delivery { number, notice, failed } = delivery;
         self.in_flight -= 1;
         let Outcome::Failed { retry_after, .. } = outcome else {
@@ -357,10 +412,14 @@ impl Desk {
         // Calls that were made together have failed together.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
-            self.paused_until = later(now, pause(self.failures, settings).max(retry_after.unwrap_or_default()));
+            self.paused_until =
+                later(now, pause(self.failures, settings).max(retry_after.unwrap_or_default()));
         }
         if is_expired(&notice, now, settings) {
-            tracing::error!(notice = number, "the end of a job could not be told to the webhook within events.webhook.age_max: given up");
+            tracing::error!(
+                notice = number,
+                "the end of a job could not be told to the webhook within events.webhook.age_max: given up"
+            );
             self.done.push(number);
             return true;
         }
@@ -375,7 +434,8 @@ fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bo
 
 /// The pause after so many failures in a row.
 fn pause(failures: u32, settings: &WebhookSettings) -> Duration {
-    let doubled = settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
+    let doubled =
+        settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(settings.backoff_max.0.max(settings.backoff_min.0))
 }
 
@@ -440,7 +500,8 @@ mod tests {
         let probe = called(&mut desk, 13).unwrap();
         desk.settle(probe, &Outcome::Delivered, seconds(13), &settings());
         assert_eq!(desk.done.len(), 1);
-        let rest: Vec<NoticeNumber> = std::iter::from_fn(|| called(&mut desk, 60)).map(|delivery| delivery.number).collect();
+        let rest: Vec<NoticeNumber> =
+            std::iter::from_fn(|| called(&mut desk, 60)).map(|delivery| delivery.number).collect();
         assert_eq!(rest.len(), 4, "{rest:?}");
     }
 
@@ -467,7 +528,10 @@ mod tests {
         let mut desk = Desk::default();
         desk.take_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
         let first = called(&mut desk, 10 * day_s).unwrap();
-        assert!(desk.settle(first, &failed(), seconds(10 * day_s), &settings()), "tried once all the same");
+        assert!(
+            desk.settle(first, &failed(), seconds(10 * day_s), &settings()),
+            "tried once all the same"
+        );
         assert_eq!(called(&mut desk, 11 * day_s).map(|delivery| delivery.number), Some(3));
         assert_eq!(desk.done, [1, 2]);
     }
@@ -477,7 +541,12 @@ mod tests {
         let mut desk = Desk::default();
         desk.take_page(vec![(1, notice(0))]);
         let first = called(&mut desk, 0).unwrap();
-        desk.settle(first, &Outcome::Failed { reason: String::new(), retry_after: Some(Duration::from_secs(30)) }, seconds(0), &settings());
+        desk.settle(
+            first,
+            &Outcome::Failed { reason: String::new(), retry_after: Some(Duration::from_secs(30)) },
+            seconds(0),
+            &settings(),
+        );
         assert!(called(&mut desk, 29).is_none() && called(&mut desk, 30).is_some());
     }
 }

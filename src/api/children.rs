@@ -39,20 +39,29 @@ struct ChildView<'a> {
 }
 
 /// `GET /api/job/{id}/children[?state=S][&step=NAME][&limit=N][&after=CURSOR]`: by step and item.
-pub(super) async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+pub(super) async fn of_job(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let [state, step, limit, after] = query.of(["state", "step", "limit", "after"])?;
     let id = job_id(&path)?;
     let state = state.as_deref().map(query::state).transpose()?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
     let after = after.as_deref().map_or(Ok(ChildCursor::START), cursor)?;
-    let family = read(&shared, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
+    let family =
+        read(&shared, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
     let step = step.map(|name| step_named(family.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
     let bytes = ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX);
     let page = reads::answer(&shared, bytes, move |reader, answer| {
         let rows = reader.children(&family, filter, after, limit)?;
-        let next = rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));
-        answer.json(&Page { children: rows.iter().map(|row| shown(family.graph(), row)).collect(), next })
+        let next =
+            rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));
+        answer.json(&Page {
+            children: rows.iter().map(|row| shown(family.graph(), row)).collect(),
+            next,
+        })
     });
     page.await
 }
@@ -71,14 +80,21 @@ fn shown<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
 
 /// The step of that name, which must be one that starts child jobs.
 fn step_named(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
-    let with_children = || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);
+    let with_children =
+        || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);
     if with_children().any(|known| known == name) {
-        return graph.index_of(name).ok_or_else(|| Problem::broken("a step without an index".to_owned()));
+        return graph
+            .index_of(name)
+            .ok_or_else(|| Problem::broken("a step without an index".to_owned()));
     }
     let hint = did_you_mean(name, with_children());
     let known = enumerated(with_children(), "and");
-    let known = if known.is_empty() { "none does".to_owned() } else { format!("those that do: {known}") };
-    Err(Problem::malformed(format!("the job has no step {} that starts child jobs{hint}; {known}", quoted(name))))
+    let known =
+        if known.is_empty() { "none does".to_owned() } else { format!("those that do: {known}") };
+    Err(Problem::malformed(format!(
+        "the job has no step {} that starts child jobs{hint}; {known}",
+        quoted(name)
+    )))
 }
 
 fn text_of(cursor: ChildCursor) -> String {
@@ -89,9 +105,10 @@ fn cursor(text: &str) -> Result<ChildCursor, Problem> {
     let numbers: Result<Vec<i64>, _> = text.split('.').map(str::parse).collect();
     match numbers.as_deref() {
         Ok([step, item, number]) => Ok(ChildCursor { step: *step, item: *item, number: *number }),
-        Ok(_) | Err(_) => {
-            Err(Problem::malformed(format!("after is {}, which this API did not give: pass on the \"next\" of the page before", quoted(text))))
-        }
+        Ok(_) | Err(_) => Err(Problem::malformed(format!(
+            "after is {}, which this API did not give: pass on the \"next\" of the page before",
+            quoted(text)
+        ))),
     }
 }
 

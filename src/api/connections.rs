@@ -1,9 +1,11 @@
-//! How many connections there may be: as many as the file descriptors allow that others do not need.
+//! How many connections there may be: as many as the file descriptors allow that others do not
+//! need.
 
 use crate::settings::HttpSettings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// File descriptors that are not for connections: those of the broker, the journal's writer, the webhook, the runtime and the log.
+/// File descriptors that are not for connections: those of the broker, the journal's writer, the
+/// webhook, the runtime and the log.
 const OTHER_DESCRIPTORS: u64 = 256;
 
 /// File descriptors of one reader of the journal: its file, its log and the log's index.
@@ -12,29 +14,41 @@ const READER_DESCRIPTORS: u64 = 3;
 /// Readers of the journal that are kept open, besides those at work.
 const IDLE_READERS: u64 = 8;
 
-/// Raises the limit of file descriptors as far as it goes, and gives the number of connections that it leaves room for, at most
-/// those of the settings.
+/// Raises the limit of file descriptors as far as it goes, and gives the number of connections that
+/// it leaves room for, at most those of the settings.
 pub(super) fn connections_max(http: &HttpSettings) -> usize {
     let asked = http.connections_max;
     let Some(descriptors) = raised() else { return asked };
-    let possible = left_for_connections(descriptors, u64::try_from(http.reads_max).unwrap_or(u64::MAX));
+    let possible =
+        left_for_connections(descriptors, u64::try_from(http.reads_max).unwrap_or(u64::MAX));
     let allowed = usize::try_from(possible).unwrap_or(usize::MAX).min(asked);
     if allowed < asked {
-        tracing::warn!(descriptors, asked, allowed, "fewer connections than http.connections_max: raise the limit of open files (ulimit -n)");
+        tracing::warn!(
+            descriptors,
+            asked,
+            allowed,
+            "fewer connections than http.connections_max: raise the limit of open files (ulimit -n)"
+        );
     }
     if allowed <= http.event_streams_max {
-        tracing::warn!(allowed, streams = http.event_streams_max, "streams of events (http.event_streams_max) can take all connections");
+        tracing::warn!(
+            allowed,
+            streams = http.event_streams_max,
+            "streams of events (http.event_streams_max) can take all connections"
+        );
     }
     allowed
 }
 
 /// At least a quarter is for connections, however few there are: the rest has to do for the others.
 fn left_for_connections(descriptors: u64, reads: u64) -> u64 {
-    let others = OTHER_DESCRIPTORS.saturating_add(READER_DESCRIPTORS.saturating_mul(reads.saturating_add(IDLE_READERS)));
+    let others = OTHER_DESCRIPTORS
+        .saturating_add(READER_DESCRIPTORS.saturating_mul(reads.saturating_add(IDLE_READERS)));
     descriptors.saturating_sub(others).max(descriptors / 4).max(1)
 }
 
-/// The limit of file descriptors, raised to the hard one where that is possible; none: there is no limit.
+/// The limit of file descriptors, raised to the hard one where that is possible; none: there is no
+/// limit.
 fn raised() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current?;

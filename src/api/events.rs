@@ -24,7 +24,9 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
         None => None,
         Some("job") => Some(Subject::Job),
         Some("step") => Some(Subject::Step),
-        Some(other) => return Err(Problem::malformed(format!("kind is {other:?}, expected job or step"))),
+        Some(other) => {
+            return Err(Problem::malformed(format!("kind is {other:?}, expected job or step")));
+        }
     };
     query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = match &workflow {
@@ -35,19 +37,28 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
     Ok(streamed(&shared, String::new(), Some(feed), None))
 }
 
-/// `GET /api/job/{id}/events`: what happens to a job and its child jobs, until it has ended. Of one that has ended already its
-/// end, at once.
-pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, query: Query, request: HttpRequest) -> Result<HttpResponse, Problem> {
+/// `GET /api/job/{id}/events`: what happens to a job and its child jobs, until it has ended. Of one
+/// that has ended already its end, at once.
+pub async fn of_job(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+    request: HttpRequest,
+) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
     let feed = open(&shared, Wanted::Job(id))?;
     settled(&shared, id).await;
     let source = shared.settings.events.source.clone();
-    // What is decided from now on is in the feed, what was decided before is in the journal: no end gets lost in between.
-    let end = reads::job(&shared, id, move |found, _| Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source))));
+    // What is decided from now on is in the feed, what was decided before is in the journal: no end
+    // gets lost in between.
+    let end = reads::job(&shared, id, move |found, _| {
+        Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))
+    });
     let (end, _) = end.await?;
     let Some(end) = end else { return Ok(streamed(&shared, String::new(), Some(feed), Some(id))) };
-    // A reader that comes back after the end has nothing more to come for: 204 ends the reconnecting of browsers.
+    // A reader that comes back after the end has nothing more to come for: 204 ends the
+    // reconnecting of browsers.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
     if last == Some(&*end.id) {
         return Ok(HttpResponse::NoContent().finish());
@@ -60,7 +71,11 @@ pub async fn of_job(shared: web::Data<Shared>, path: web::Path<String>, query: Q
 fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
     let max = shared.settings.http.event_streams_max;
     let feed = shared.feeds.open(wanted, max);
-    feed.ok_or_else(|| Problem::overloaded(format!("{max} streams of events are open (setting http.event_streams_max)")))
+    feed.ok_or_else(|| {
+        Problem::overloaded(format!(
+            "{max} streams of events are open (setting http.event_streams_max)"
+        ))
+    })
 }
 
 /// Waits until all that the job has decided is committed.
@@ -91,13 +106,21 @@ impl Drop for Streaming {
     }
 }
 
-fn streamed(shared: &web::Data<Shared>, first: String, feed: Option<Feed>, until: Option<JobId>) -> HttpResponse {
+fn streamed(
+    shared: &web::Data<Shared>,
+    first: String,
+    feed: Option<Feed>,
+    until: Option<JobId>,
+) -> HttpResponse {
     shared.metrics.event_streams.inc();
     // The comment opens the stream for readers that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = shared.settings.http.event_heartbeat.0;
     let streaming = Streaming { shared: shared.clone(), first, feed, until, heartbeat };
-    HttpResponse::Ok().content_type("text/event-stream").insert_header(("X-Accel-Buffering", "no")).streaming(pieces(streaming))
+    HttpResponse::Ok()
+        .content_type("text/event-stream")
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(pieces(streaming))
 }
 
 fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
@@ -136,5 +159,11 @@ impl Streaming {
 
 fn write_event(text: &mut String, event: &Event) {
     // JSON has no raw line breaks. Writing to a string cannot fail.
-    let _ = write!(text, "id: {}\nevent: {}\ndata: {}\n\n", event.id, event.name(), String::from_utf8_lossy(&event.body));
+    let _ = write!(
+        text,
+        "id: {}\nevent: {}\ndata: {}\n\n",
+        event.id,
+        event.name(),
+        String::from_utf8_lossy(&event.body)
+    );
 }

@@ -1,7 +1,8 @@
 //! What holds for every call, whatever it asks for: who may send it, and what each answer carries.
 //!
-//! A browser lets any page send requests to a manager on loopback. It says so, in `Sec-Fetch-Site` and `Origin`; and a page
-//! whose name was pointed at loopback (DNS rebinding) is known by its `Host`. Programs send neither of the first two.
+//! A browser lets any page send requests to a manager on loopback. It says so, in `Sec-Fetch-Site`
+//! and `Origin`; and a page whose name was pointed at loopback (DNS rebinding) is known by its
+//! `Host`. Programs send neither of the first two.
 
 use super::problem::Problem;
 use crate::actors::shared::Shared;
@@ -30,7 +31,10 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
+    ),
 ];
 
 /// Whether a path tells of the manager's health: to everybody, under any name.
@@ -38,23 +42,35 @@ pub(super) fn is_health(path: &str) -> bool {
     matches!(path, "/livez" | "/livez/" | "/readyz" | "/readyz/")
 }
 
-/// Refuses what a page of another site sends, and, without a token, what is sent to a name that is not the manager's.
+/// Refuses what a page of another site sends, and, without a token, what is sent to a name that is
+/// not the manager's.
 pub(super) async fn refuse_strangers(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let Some(shared) = request.app_data::<web::Data<Shared>>() else { return Ok(next.call(request).await?.map_into_left_body()) };
-    let Err(problem) = admitted(&request, &shared.settings.http) else { return Ok(next.call(request).await?.map_into_left_body()) };
+    let Some(shared) = request.app_data::<web::Data<Shared>>() else {
+        return Ok(next.call(request).await?.map_into_left_body());
+    };
+    let Err(problem) = admitted(&request, &shared.settings.http) else {
+        return Ok(next.call(request).await?.map_into_left_body());
+    };
     if shared.throttle.may_log("stranger") {
         let peer = request.peer_addr().map(|peer| peer.to_string());
-        tracing::warn!(peer, reason = problem.detail(), "a request is refused for where it comes from (logged once a minute)");
+        tracing::warn!(
+            peer,
+            reason = problem.detail(),
+            "a request is refused for where it comes from (logged once a minute)"
+        );
     }
     Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
 fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
     let headers = request.headers();
-    if let Some(site) = headers.get_all(SEC_FETCH_SITE).find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+    if let Some(site) = headers
+        .get_all(SEC_FETCH_SITE)
+        .find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
+    {
         return Err(Problem::forbidden(format!(
             "a page of another site sent this (Sec-Fetch-Site: {}): only pages of this manager may; programs leave the header out",
             shown(site)
@@ -63,7 +79,8 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
     let host = host_of(request)?;
     for origin in headers.get_all(header::ORIGIN) {
         if !is_same_host(origin, host.as_ref()) {
-            let host = host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
+            let host =
+                host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
             return Err(Problem::forbidden(format!(
                 "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy in between must pass the Host on as it came",
                 shown(origin)
@@ -71,10 +88,14 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         }
     }
     match host {
-        Some(host) if http.token.0.is_empty() && !is_health(request.path()) && !is_ours(&host, http) => Err(Problem::forbidden(format!(
-            "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or set http.token",
-            quoted(&host.text)
-        ))),
+        Some(host)
+            if http.token.0.is_empty() && !is_health(request.path()) && !is_ours(&host, http) =>
+        {
+            Err(Problem::forbidden(format!(
+                "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or set http.token",
+                quoted(&host.text)
+            )))
+        }
         Some(_) | None => Ok(()),
     }
 }
@@ -95,8 +116,16 @@ impl Host {
     fn parse(text: &str) -> Option<Host> {
         let authority: Authority = text.parse().ok()?;
         let has_user = authority.as_str().contains('@');
-        let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
-        let port = match text.strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest)) {
+        let name = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .trim_end_matches('.')
+            .to_ascii_lowercase();
+        let port = match text
+            .strip_prefix(authority.host())
+            .map(|rest| rest.strip_prefix(':').unwrap_or(rest))
+        {
             None | Some("") => None,
             Some(port) => Some(port.parse().ok()?),
         };
@@ -110,23 +139,33 @@ impl Host {
 
 /// To whom the request is sent; none: one of HTTP/1.0 need not say, and no browser sends such.
 fn host_of(request: &ServiceRequest) -> Result<Option<Host>, Problem> {
-    let unclear = |text: String| Problem::malformed(format!("the header Host is {text}, expected one name or address, such as localhost:8088"));
+    let unclear = |text: String| {
+        Problem::malformed(format!(
+            "the header Host is {text}, expected one name or address, such as localhost:8088"
+        ))
+    };
     // What stands in the request line counts before the header (RFC 9112, section 3.2.2).
     if let Some(authority) = request.uri().authority() {
-        return Host::parse(authority.as_str()).map(Some).ok_or_else(|| unclear(quoted(authority.as_str())));
+        return Host::parse(authority.as_str())
+            .map(Some)
+            .ok_or_else(|| unclear(quoted(authority.as_str())));
     }
     let mut values = request.headers().get_all(header::HOST);
     match (values.next(), values.next()) {
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
         (None, _) => Err(unclear("missing".to_owned())),
-        (Some(one), None) => one.to_str().ok().and_then(Host::parse).map(Some).ok_or_else(|| unclear(shown(one))),
+        (Some(one), None) => {
+            one.to_str().ok().and_then(Host::parse).map(Some).ok_or_else(|| unclear(shown(one)))
+        }
         (Some(_), Some(_)) => Err(unclear("there twice".to_owned())),
     }
 }
 
 fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     let origin: Option<Uri> = origin.to_str().ok().and_then(|text| text.parse().ok());
-    let parts = origin.as_ref().and_then(|origin| Some((origin.scheme_str()?, Host::parse(origin.authority()?.as_str())?)));
+    let parts = origin.as_ref().and_then(|origin| {
+        Some((origin.scheme_str()?, Host::parse(origin.authority()?.as_str())?))
+    });
     let (Some((scheme, origin)), Some(host)) = (parts, host) else { return false };
     let usual = match scheme {
         "http" => 80,
@@ -136,23 +175,29 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     origin.name == host.name && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
 }
 
-/// Whether the manager goes by this name. Ports do not count, but for those in `http.hosts`: they change where they are
-/// forwarded, and a page that was rebound has a name of its own whatever its port.
+/// Whether the manager goes by this name. Ports do not count, but for those in `http.hosts`: they
+/// change where they are forwarded, and a page that was rebound has a name of its own whatever its
+/// port.
 fn is_ours(host: &Host, http: &HttpSettings) -> bool {
-    let is_listed = |listed: Host| listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port));
+    let is_listed = |listed: Host| {
+        listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
+    };
     host.name == "localhost"
         || host.address().is_some_and(|address| is_own(address, http.listen))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 
-/// Whether an address is this machine's: one that is loopback, the one listened on; where it listens on all of them any, since
-/// a page's name can be pointed elsewhere, and an address cannot.
+/// Whether an address is this machine's: one that is loopback, the one listened on; where it
+/// listens on all of them any, since a page's name can be pointed elsewhere, and an address cannot.
 fn is_own(address: IpAddr, listen: SocketAddr) -> bool {
     address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
 }
 
 /// The last word on every answer: its headers; of an answer to HEAD the head alone.
-pub(super) async fn harden(mut request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<BoxBody>, Error> {
+pub(super) async fn harden(
+    mut request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
     let payload = has_body(request.headers()).then(|| held(&mut request));
     let mut response = next.call(request).await?;
@@ -167,11 +212,12 @@ pub(super) async fn harden(mut request: ServiceRequest, next: Next<impl MessageB
 }
 
 fn has_body(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TRANSFER_ENCODING) || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Keeps a hold of the request's body until the answer is sent. The server waits without end for the rest of a body that was let
-/// go unread; of one that is held it closes the connection.
+/// Keeps a hold of the request's body until the answer is sent. The server waits without end for
+/// the rest of a body that was let go unread; of one that is held it closes the connection.
 fn held(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
     let payload = Rc::new(RefCell::new(request.take_payload()));
     request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
@@ -200,7 +246,10 @@ impl MessageBody for Held {
         self.body.size()
     }
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Pin::new(&mut self.body).poll_next(context)
     }
 }
@@ -215,7 +264,10 @@ impl MessageBody for HeadOnly {
         self.0
     }
 
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Poll::Ready(None)
     }
 }

@@ -10,7 +10,8 @@ use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
-/// What an entry of a parsed message takes, however short: key, value, a place in the list and one in the table; in bytes.
+/// What an entry of a parsed message takes, however short: key, value, a place in the list and one
+/// in the table; in bytes.
 const ENTRY_BYTES: usize = 192;
 
 /// A body to come.
@@ -28,9 +29,16 @@ impl FromRequest for Incoming {
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let headers = request.headers();
-        let encodings = headers.get_all(header::CONTENT_ENCODING).map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
-        let encoding = encodings.into_iter().find(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"));
-        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+        let encodings = headers
+            .get_all(header::CONTENT_ENCODING)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
+        let encoding = encodings
+            .into_iter()
+            .find(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"));
+        let length = headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|text| text.parse().ok());
         std::future::ready(Ok(Incoming { payload: payload.take(), length, encoding }))
     }
 }
@@ -47,28 +55,40 @@ impl Incoming {
         let limit = shared.settings.http.body_timeout;
         match tokio::time::timeout(limit.0, self.collect(shared)).await {
             Ok(body) => body,
-            Err(_) => Err(Problem::late(format!("the body was not whole within {limit} (setting http.body_timeout)"))),
+            Err(_) => Err(Problem::late(format!(
+                "the body was not whole within {limit} (setting http.body_timeout)"
+            ))),
         }
     }
 
     async fn collect(mut self, shared: &Shared) -> Result<Body, Problem> {
         let max = shared.settings.http.body_bytes_max;
-        let too_large = || Problem::too_large(format!("the body is larger than {max} bytes (setting http.body_bytes_max)"));
+        let too_large = || {
+            Problem::too_large(format!(
+                "the body is larger than {max} bytes (setting http.body_bytes_max)"
+            ))
+        };
         if self.length.is_some_and(|length| length > max) {
             return Err(too_large());
         }
-        // Room for all of it before any of it: bodies that come side by side would else stop one another half-way.
-        let mut taken = room(shared, self.length.unwrap_or_default()).take(self.length.unwrap_or_default()).ok_or_else(|| full(shared))?;
+        // Room for all of it before any of it: bodies that come side by side would else stop one
+        // another half-way.
+        let mut taken = room(shared, self.length.unwrap_or_default())
+            .take(self.length.unwrap_or_default())
+            .ok_or_else(|| full(shared))?;
         let mut bytes = BytesMut::with_capacity(self.length.unwrap_or_default());
         while let Some(chunk) = self.payload.next().await {
-            let chunk = chunk.map_err(|error| Problem::malformed(format!("the body could not be read: {error}")))?;
+            let chunk = chunk.map_err(|error| {
+                Problem::malformed(format!("the body could not be read: {error}"))
+            })?;
             let (before, length) = (bytes.len(), bytes.len() + chunk.len());
             if length > max {
                 return Err(too_large());
             }
             if self.length.is_none() {
                 // A buffer that grows is there twice while it is moved.
-                taken = grown(shared, taken, before, length, 2 * length).ok_or_else(|| full(shared))?;
+                taken =
+                    grown(shared, taken, before, length, 2 * length).ok_or_else(|| full(shared))?;
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -78,11 +98,21 @@ impl Incoming {
 
 /// The room of a body that is so long.
 fn room(shared: &Shared, length: usize) -> &Room {
-    if length <= SMALL_BODY_BYTES_MAX { &shared.rooms.small_bodies } else { &shared.rooms.large_bodies }
+    if length <= SMALL_BODY_BYTES_MAX {
+        &shared.rooms.small_bodies
+    } else {
+        &shared.rooms.large_bodies
+    }
 }
 
 /// Room of so many bytes for a body that has grown.
-fn grown(shared: &Shared, mut taken: Taken, before: usize, length: usize, bytes: usize) -> Option<Taken> {
+fn grown(
+    shared: &Shared,
+    mut taken: Taken,
+    before: usize,
+    length: usize,
+    bytes: usize,
+) -> Option<Taken> {
     let was_small = before <= SMALL_BODY_BYTES_MAX;
     if was_small && length > SMALL_BODY_BYTES_MAX {
         return room(shared, length).take(bytes);
@@ -92,7 +122,9 @@ fn grown(shared: &Shared, mut taken: Taken, before: usize, length: usize, bytes:
 
 fn full(shared: &Shared) -> Problem {
     let max = shared.settings.http.bodies_bytes_max;
-    Problem::overloaded(format!("too many bytes of bodies at once: there is room for {max} (setting http.bodies_bytes_max)"))
+    Problem::overloaded(format!(
+        "too many bytes of bodies at once: there is room for {max} (setting http.bodies_bytes_max)"
+    ))
 }
 
 /// A whole body, and the room that it takes.
@@ -106,8 +138,8 @@ impl Body {
         &self.bytes
     }
 
-    /// What `parse` makes of it, and the body again, whose room is to be kept until the call is answered. A large one is parsed
-    /// off the threads that answer.
+    /// What `parse` makes of it, and the body again, whose room is to be kept until the call is
+    /// answered. A large one is parsed off the threads that answer.
     pub(super) async fn parsed<T: Send + 'static>(
         mut self,
         shared: &web::Data<Shared>,

@@ -37,12 +37,15 @@ struct WorkflowRow<'a> {
     loaded: Option<bool>,
 }
 
-/// `GET /api/workflows[?all=true]`: those that are loaded; with `all` also those that are not, while jobs of them are under way.
+/// `GET /api/workflows[?all=true]`: those that are loaded; with `all` also those that are not,
+/// while jobs of them are under way.
 pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
     let [all] = query.of(["all"])?;
     let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
     let counts = read(&shared, Reader::running_counts).await?;
-    let count = |name: &str| counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count);
+    let count = |name: &str| {
+        counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count)
+    };
     let definitions = shared.definitions();
     let mut rows: Vec<WorkflowRow<'_>> = definitions
         .iter()
@@ -54,47 +57,66 @@ pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpRe
         })
         .collect();
     if all {
-        rows.extend(counts.iter().filter(|(full, _)| !definitions.contains_key(full)).map(|(full, job_count)| {
-            let (vhost, name) = full.rsplit_once('/').unwrap_or(("", full));
-            WorkflowRow { vhost, name, job_count: *job_count, loaded: Some(false) }
-        }));
+        rows.extend(counts.iter().filter(|(full, _)| !definitions.contains_key(full)).map(
+            |(full, job_count)| {
+                let (vhost, name) = full.rsplit_once('/').unwrap_or(("", full));
+                WorkflowRow { vhost, name, job_count: *job_count, loaded: Some(false) }
+            },
+        ));
     }
     Ok(HttpResponse::Ok().json(rows))
 }
 
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
-pub async fn create(shared: web::Data<Shared>, path: web::Path<String>, query: Query, incoming: Incoming) -> Result<HttpResponse, Problem> {
+pub async fn create(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+    incoming: Incoming,
+) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.of(["id", "vhost"])?;
     let definition = definition(&shared, &path, vhost.as_deref())?;
     let body = incoming.read(&shared).await?;
-    let ((id, message), _body) = body.parsed(&shared, move |body| asked_for(id.as_deref(), body)).await?;
+    let ((id, message), _body) =
+        body.parsed(&shared, move |body| asked_for(id.as_deref(), body)).await?;
     match supervisor::create(&shared, &definition.full_name(), id, message).await {
-        Answer::Created(id) | Answer::Existing(id) => {
-            Ok(HttpResponse::Created().insert_header((header::LOCATION, format!("/api/job/{id}"))).json(serde_json::json!({ "id": id })))
-        }
+        Answer::Created(id) | Answer::Existing(id) => Ok(HttpResponse::Created()
+            .insert_header((header::LOCATION, format!("/api/job/{id}")))
+            .json(serde_json::json!({ "id": id }))),
         Answer::Conflict(reason) => Err(Problem::conflict(reason)),
         Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
-        Answer::Unknown => Err(Problem::not_found(format!("unknown workflow {}", definition.full_name()))),
+        Answer::Unknown => {
+            Err(Problem::not_found(format!("unknown workflow {}", definition.full_name())))
+        }
         Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Changed(_) | Answer::Step(..) | Answer::Deleted | Answer::UnknownStep(_) | Answer::Invalid(_) => {
+        Answer::Changed(_)
+        | Answer::Step(..)
+        | Answer::Deleted
+        | Answer::UnknownStep(_)
+        | Answer::Invalid(_) => {
             Err(Problem::broken("a creation was answered as an operation".to_owned()))
         }
     }
 }
 
-/// What a creation asks for: a job's id, if it names one, and its message. `id` is the query's, unparsed.
+/// What a creation asks for: a job's id, if it names one, and its message. `id` is the query's,
+/// unparsed.
 ///
 /// # Errors
 ///
 /// 400: the body is no message, an id is none, or the two differ.
 pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
-    let message = Message::parse(body).map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
+    let message = Message::parse(body)
+        .map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
     Ok((chosen_id(id, &message)?, message))
 }
 
 /// The id from the query or the body; both, if they agree.
 fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
-    let parse = |text: &str, place: &str| text.parse::<JobId>().map_err(|error| Problem::malformed(format!("\"id\" in the {place}: {error}")));
+    let parse = |text: &str, place: &str| {
+        text.parse::<JobId>()
+            .map_err(|error| Problem::malformed(format!("\"id\" in the {place}: {error}")))
+    };
     let in_query = query.map(|text| parse(text, "query")).transpose()?;
     let in_body = match message.get("id") {
         None => None,
@@ -110,22 +132,31 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
         },
     };
     match (in_query, in_body) {
-        (Some(query), Some(body)) if query != body => {
-            Err(Problem::malformed(format!("different \"id\" values in query and body: {query} and {body}")))
-        }
+        (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!(
+            "different \"id\" values in query and body: {query} and {body}"
+        ))),
         (query, body) => Ok(query.or(body)),
     }
 }
 
 /// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`
-pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
-    let [vhost, interval, limit, cursor, states] = query.of(["vhost", "interval", "limit", "cursor", "states"])?;
+pub async fn of_workflow(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [vhost, interval, limit, cursor, states] =
+        query.of(["vhost", "interval", "limit", "cursor", "states"])?;
     let with_states = states.map_or(Ok(false), |value| query::flag("states", &value))?;
     query::refuse_alone("states", with_states, "limit", limit.is_some())?;
     let workflow = with_jobs(&shared, &path, vhost.as_deref()).await?;
-    let since = match interval.map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))? {
+    let since = match interval
+        .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))?
+    {
         0 => Timestamp(i64::MIN),
-        minutes => Timestamp(clock::now().0.saturating_sub(i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000))),
+        minutes => Timestamp(clock::now().0.saturating_sub(
+            i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000),
+        )),
     };
     let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
@@ -142,10 +173,21 @@ pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, que
             running: running.last().map_or(cursor.running, |(number, ..)| *number),
             ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
         };
-        let (completed, under_way) = (ended.iter().map(|(_, id, _)| *id).collect(), running.iter().map(|(_, id, _)| *id).collect());
-        let states = running.into_iter().map(|(_, id, state)| (id, state)).chain(ended.into_iter().map(|(_, id, state)| (id, state)));
+        let (completed, under_way) = (
+            ended.iter().map(|(_, id, _)| *id).collect(),
+            running.iter().map(|(_, id, _)| *id).collect(),
+        );
+        let states = running
+            .into_iter()
+            .map(|(_, id, state)| (id, state))
+            .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
         let states = with_states.then(|| states.collect());
-        answer.json(&WorkflowPage { completed, next: more.then(|| next.text()), running: under_way, states })
+        answer.json(&WorkflowPage {
+            completed,
+            next: more.then(|| next.text()),
+            running: under_way,
+            states,
+        })
     });
     page.await
 }
@@ -190,7 +232,11 @@ impl WorkflowCursor {
     ///
     /// 400: it is another text.
     pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
-        let numbers: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong_cursor(text))?;
+        let numbers: Vec<i64> = text
+            .split('.')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|_| wrong_cursor(text))?;
         let [running, ended, number] = numbers[..] else { return Err(wrong_cursor(text)) };
         Ok(WorkflowCursor { running, ended: EndedCursor { ended: Timestamp(ended), number } })
     }
@@ -205,7 +251,10 @@ pub async fn running(shared: web::Data<Shared>, query: Query) -> Result<HttpResp
     };
     let page = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
         let page = reader.all_running(after, limit)?;
-        let next = page.last().filter(|_| page.len() == limit as usize).map(|(number, _)| number.to_string());
+        let next = page
+            .last()
+            .filter(|_| page.len() == limit as usize)
+            .map(|(number, _)| number.to_string());
         answer.json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
     });
     page.await
@@ -248,9 +297,13 @@ impl Listing {
     }
 }
 
-/// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty lists are left out
-/// unless `keep_empty`.
-fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, keep_empty: bool) -> HttpResponse {
+/// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty
+/// lists are left out unless `keep_empty`.
+fn streamed(
+    shared: &web::Data<Shared>,
+    lists: Vec<(&'static str, Listing)>,
+    keep_empty: bool,
+) -> HttpResponse {
     let state = Streaming {
         reader: shared.reader.clone(),
         lists: lists.into_iter().rev().collect(),
@@ -260,7 +313,11 @@ fn streamed(shared: &web::Data<Shared>, lists: Vec<(&'static str, Listing)>, kee
         keep_empty,
         ended: false,
     };
-    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(shared, state, Streaming::next_piece))
+    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(
+        shared,
+        state,
+        Streaming::next_piece,
+    ))
 }
 
 struct Streaming {
@@ -314,17 +371,27 @@ impl Streaming {
 }
 
 /// `GET /api/job/{id}`: also of child jobs, and of ended ones until their retention is over.
-pub async fn job(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn job(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
     let now = clock::now();
-    let ((), answer) = reads::job(&shared, id, move |found, answer| answer.json(&JobView::of(&found, now))).await?;
+    let ((), answer) =
+        reads::job(&shared, id, move |found, answer| answer.json(&JobView::of(&found, now)))
+            .await?;
     Ok(answer.into_response())
 }
 
-/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one; erases an ended one where
-/// that is asked for, so that a call sent twice erases nothing.
-pub async fn end(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one;
+/// erases an ended one where that is asked for, so that a call sent twice erases nothing.
+pub async fn end(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let [erase] = query.of(["erase"])?;
     let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
     let ending = if erases { Ending::Erase } else { Ending::Cancel };
@@ -334,7 +401,8 @@ pub async fn end(shared: web::Data<Shared>, path: web::Path<String>, query: Quer
 
 pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
     let text = text.strip_suffix('/').unwrap_or(text);
-    text.parse().map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
+    text.parse()
+        .map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
 }
 
 pub(super) fn unknown_job(id: JobId) -> Problem {
@@ -349,8 +417,13 @@ fn full_name(name: &str, vhost: Option<&str>) -> String {
     }
 }
 
-/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal has jobs of.
-pub(super) async fn with_jobs(shared: &web::Data<Shared>, name: &str, vhost: Option<&str>) -> Result<String, Problem> {
+/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal
+/// has jobs of.
+pub(super) async fn with_jobs(
+    shared: &web::Data<Shared>,
+    name: &str,
+    vhost: Option<&str>,
+) -> Result<String, Problem> {
     let unknown = match definition(shared, name, vhost) {
         Ok(definition) => return Ok(definition.full_name()),
         Err(unknown) => unknown,
@@ -361,7 +434,11 @@ pub(super) async fn with_jobs(shared: &web::Data<Shared>, name: &str, vhost: Opt
     if found.is_empty() { Err(unknown) } else { Ok(full) }
 }
 
-pub(super) fn definition(shared: &Shared, name: &str, vhost: Option<&str>) -> Result<Arc<Definition>, Problem> {
+pub(super) fn definition(
+    shared: &Shared,
+    name: &str,
+    vhost: Option<&str>,
+) -> Result<Arc<Definition>, Problem> {
     let full = full_name(name, vhost);
     let definitions = shared.definitions();
     definitions.get(&full).cloned().ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in [`jobs`], [`status`] and
-//! [`observe`].
+//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in
+//! [`jobs`], [`status`] and [`observe`].
 
 mod children;
 mod connections;
@@ -34,10 +34,12 @@ use std::time::Duration;
 /// Threads that answer requests; the work is in the actors and in SQLite's readers.
 const HTTP_WORKERS: usize = 2;
 
-/// How long what a client still sends is read and dropped once it is answered, so that the answer reaches it before the end.
+/// How long what a client still sends is read and dropped once it is answered, so that the answer
+/// reaches it before the end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A server that is bound and ready to run; also tells the address, which the system chose for port 0.
+/// A server that is bound and ready to run; also tells the address, which the system chose for port
+/// 0.
 pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = shared.settings.http.listen;
     let http = shared.settings.http.clone();
@@ -57,7 +59,15 @@ pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
 /// The application: every call passes these, the last one first.
 pub fn app(
     shared: Arc<Shared>,
-) -> App<impl ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<BoxBody>, Error = Error, InitError = ()>> {
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<BoxBody>,
+        Error = Error,
+        InitError = (),
+    >,
+> {
     App::new()
         .app_data(web::Data::from(shared))
         .wrap(from_fn(authorise))
@@ -75,21 +85,45 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(only(vec!["/api".to_owned()], "GET, HEAD").route(get().to(to_api)))
         .service(resource("/api/workflows", "GET, HEAD").route(get().to(jobs::workflows)))
         .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(jobs::workflows)))
-        .service(resource("/api/workflow/{name:.*}", "GET, HEAD, POST").route(get().to(jobs::of_workflow)).route(web::post().to(jobs::create)))
+        .service(
+            resource("/api/workflow/{name:.*}", "GET, HEAD, POST")
+                .route(get().to(jobs::of_workflow))
+                .route(web::post().to(jobs::create)),
+        )
         .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::running)))
         .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
         .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(operations::search)))
-        .service(resource("/api/jobs/{operation}", "POST").route(web::post().to(operations::operate_all)))
+        .service(
+            resource("/api/jobs/{operation}", "POST")
+                .route(web::post().to(operations::operate_all)),
+        )
         .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
-        .service(resource("/api/job/{id}/step/{step}/redispatch", "POST").route(web::post().to(redispatch::one)))
-        .service(resource("/api/queue/{queue}/redispatch", "POST").route(web::post().to(redispatch::by_queue)))
-        .service(resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)))
-        .service(resource("/api/job/{id}/{operation}", "POST").route(web::post().to(operations::operate)))
-        .service(resource("/api/job/{id:.*}", "GET, HEAD, DELETE").route(get().to(jobs::job)).route(web::delete().to(jobs::end)))
-        .service(resource("/api/status/{name:.*}", "GET, HEAD").route(get().to(status::of_workflow)))
+        .service(
+            resource("/api/job/{id}/step/{step}/redispatch", "POST")
+                .route(web::post().to(redispatch::one)),
+        )
+        .service(
+            resource("/api/queue/{queue}/redispatch", "POST")
+                .route(web::post().to(redispatch::by_queue)),
+        )
+        .service(
+            resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)),
+        )
+        .service(
+            resource("/api/job/{id}/{operation}", "POST")
+                .route(web::post().to(operations::operate)),
+        )
+        .service(
+            resource("/api/job/{id:.*}", "GET, HEAD, DELETE")
+                .route(get().to(jobs::job))
+                .route(web::delete().to(jobs::end)),
+        )
+        .service(
+            resource("/api/status/{name:.*}", "GET, HEAD").route(get().to(status::of_workflow)),
+        )
         .default_service(web::to(nothing_here));
 }
 
@@ -98,17 +132,25 @@ fn get() -> Route {
     web::route().guard(method::Any(method::Get()).or(method::Head()))
 }
 
-/// A path, with and without a slash at its end, whose other methods than `allowed` are answered 405.
+/// A path, with and without a slash at its end, whose other methods than `allowed` are answered
+/// 405.
 fn resource(path: &str, allowed: &'static str) -> Resource {
     // The slash of a path that ends in whatever comes is read off by its handler.
-    let paths = if path.ends_with(".*}") { vec![path.to_owned()] } else { vec![path.to_owned(), format!("{path}/")] };
+    let paths = if path.ends_with(".*}") {
+        vec![path.to_owned()]
+    } else {
+        vec![path.to_owned(), format!("{path}/")]
+    };
     only(paths, allowed)
 }
 
 /// These paths and no other.
 fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
     let wrong_method = move |request: HttpRequest| async move {
-        Problem::method_not_allowed(allowed, format!("{} is not possible on {}, only {allowed}", request.method(), request.path()))
+        Problem::method_not_allowed(
+            allowed,
+            format!("{} is not possible on {}, only {allowed}", request.method(), request.path()),
+        )
     };
     web::resource(paths).default_service(web::to(wrong_method))
 }
@@ -118,14 +160,27 @@ async fn to_api() -> HttpResponse {
 }
 
 async fn nothing_here(request: HttpRequest) -> Problem {
-    Problem::not_found(format!("there is nothing at {}; the API is described in docs/http-api.md", request.path()))
+    Problem::not_found(format!(
+        "there is nothing at {}; the API is described in docs/http-api.md",
+        request.path()
+    ))
 }
 
 /// With a token configured every call but health needs it.
-async fn authorise(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let token = request.app_data::<web::Data<Shared>>().map(|shared| shared.settings.http.token.0.clone()).unwrap_or_default();
+async fn authorise(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let token = request
+        .app_data::<web::Data<Shared>>()
+        .map(|shared| shared.settings.http.token.0.clone())
+        .unwrap_or_default();
     let open = guard::is_health(request.path());
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
+    let given = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(bearer);
     // Digests are compared, so that the time taken tells nothing of the token.
     let digest = |text: &str| Sha256::digest(text.as_bytes());
     if token.is_empty() || open || given.is_some_and(|given| digest(given) == digest(&token)) {
@@ -141,22 +196,33 @@ async fn authorise(request: ServiceRequest, next: Next<impl MessageBody + 'stati
     Ok(request.into_response(response).map_into_right_body())
 }
 
-/// Whoever guesses tokens is seen, and cannot fill the log; `workflow_api_requests_total` counts them all.
+/// Whoever guesses tokens is seen, and cannot fill the log; `workflow_api_requests_total` counts
+/// them all.
 fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
     let Some(shared) = request.app_data::<web::Data<Shared>>() else { return };
     if shared.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
-        let (peer, path) = (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
-        tracing::warn!(peer, path, has_token, "a request without the right token is refused (logged once a minute per kind)");
+        let (peer, path) =
+            (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
+        tracing::warn!(
+            peer,
+            path,
+            has_token,
+            "a request without the right token is refused (logged once a minute per kind)"
+        );
     }
 }
 
-/// The token of an `Authorization` header; the scheme's name is taken in any case (RFC 9110, section 11.1).
+/// The token of an `Authorization` header; the scheme's name is taken in any case (RFC 9110,
+/// section 11.1).
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
-async fn count(request: ServiceRequest, next: Next<impl MessageBody + 'static>) -> Result<ServiceResponse<impl MessageBody>, Error> {
+async fn count(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let shared = request.app_data::<web::Data<Shared>>().cloned();
     let response = next.call(request).await?;
     if let Some(shared) = shared {

@@ -11,20 +11,32 @@ pub async fn live() -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
 }
 
-/// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for each check.
+/// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
+/// each check.
 pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
     let mut checks = shared.health.checks();
     if shared.settings.amqp.server.0.is_empty() {
-        for (_, _, sentence) in checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus ")) {
+        for (_, _, sentence) in
+            checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus "))
+        {
             sentence.push_str(" (embedded: no broker is set)");
         }
     }
     let ready = checks.iter().all(|(_, good, _)| *good);
-    let verbose = request.query_string().split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
+    let verbose = request
+        .query_string()
+        .split('&')
+        .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut text = String::new();
     for (name, good, sentence) in checks.iter().filter(|(_, good, _)| verbose || !good) {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "[{}] {}: {}", if *good { "+" } else { "-" }, escaped(name), escaped(sentence));
+        let _ = writeln!(
+            text,
+            "[{}] {}: {}",
+            if *good { "+" } else { "-" },
+            escaped(name),
+            escaped(sentence)
+        );
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -33,5 +45,7 @@ pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpRespo
 
 /// `GET /metrics`: the Prometheus exposition text.
 pub async fn metrics(shared: web::Data<Shared>) -> HttpResponse {
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(shared.metrics.render())
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4; charset=utf-8")
+        .body(shared.metrics.render())
 }

@@ -29,10 +29,16 @@ const BULK_AT_ONCE: usize = 200;
 const REFUSALS_SHOWN_MAX: usize = 100;
 
 /// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}`; `rerun` takes `?step=NAME`.
-pub async fn operate(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn operate(
+    shared: web::Data<Shared>,
+    path: web::Path<(String, String)>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
     let [step] = query.of(["step"])?;
-    let operation = operation(&word, step)?.ok_or_else(|| Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned()))?;
+    let operation = operation(&word, step)?.ok_or_else(|| {
+        Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
+    })?;
     let id = job_id(&id)?;
     respond(id, ask(&shared, id, operation).await?)
 }
@@ -48,18 +54,30 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
         "resume" => Operation::Resume,
         "retry" => Operation::Retry,
         "rerun" => {
-            let step = step.ok_or_else(|| Problem::malformed("rerun needs ?step=NAME: from which step on the job is done again".to_owned()))?;
+            let step = step.ok_or_else(|| {
+                Problem::malformed(
+                    "rerun needs ?step=NAME: from which step on the job is done again".to_owned(),
+                )
+            })?;
             Operation::Rerun { step }
         }
         "delete" => return Ok(None),
         _ => {
-            return Err(Problem::not_found(format!("there is no operation \"{word}\"; there are cancel, pause, resume, retry, rerun and delete")));
+            return Err(Problem::not_found(format!(
+                "there is no operation \"{word}\"; there are cancel, pause, resume, retry, rerun and delete"
+            )));
         }
     }))
 }
 
-/// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by a person or another system.
-pub async fn reply(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query, incoming: Incoming) -> Result<HttpResponse, Problem> {
+/// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by
+/// a person or another system.
+pub async fn reply(
+    shared: web::Data<Shared>,
+    path: web::Path<(String, String)>,
+    query: Query,
+    incoming: Incoming,
+) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     let [kind] = query.of(["type"])?;
     let id = job_id(&id)?;
@@ -68,22 +86,36 @@ pub async fn reply(shared: web::Data<Shared>, path: web::Path<(String, String)>,
         None | Some("result") => Reply::Result,
         Some("error") => Reply::Error,
         Some("progress") => Reply::Progress,
-        Some(other) => return Err(Problem::malformed(format!("type is {other:?}, expected result, error or progress"))),
+        Some(other) => {
+            return Err(Problem::malformed(format!(
+                "type is {other:?}, expected result, error or progress"
+            )));
+        }
     };
     // Its room is kept until the answer.
     let reply = reply(body.bytes().clone());
     respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
 }
 
-pub(super) async fn ask(shared: &Shared, id: JobId, operation: Operation) -> Result<Answer, Problem> {
+pub(super) async fn ask(
+    shared: &Shared,
+    id: JobId,
+    operation: Operation,
+) -> Result<Answer, Problem> {
     if !shared.health.accepts() {
-        return Err(Problem::overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned()));
+        return Err(Problem::overloaded(
+            "the manager accepts nothing now; /readyz?verbose says why".to_owned(),
+        ));
     }
     answered(shared, id, |answer| RouterInput::Operate(id, operation, answer)).await
 }
 
 /// Asks the router, and waits for the answer.
-pub(super) async fn answered(shared: &Shared, id: JobId, input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput) -> Result<Answer, Problem> {
+pub(super) async fn answered(
+    shared: &Shared,
+    id: JobId,
+    input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput,
+) -> Result<Answer, Problem> {
     let (answer, answered) = oneshot::channel();
     if shared.wiring().router.offer(input(answer)).is_err() {
         return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
@@ -95,16 +127,23 @@ pub(super) async fn answered(shared: &Shared, id: JobId, input: impl FnOnce(ones
 /// The response to an operation.
 pub(super) fn respond(id: JobId, answer: Answer) -> Result<HttpResponse, Problem> {
     match answer {
-        Answer::Changed(state) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state }))),
-        Answer::Step(state, step) => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) }))),
-        Answer::Deleted => Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" }))),
+        Answer::Changed(state) => {
+            Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state })))
+        }
+        Answer::Step(state, step) => Ok(HttpResponse::Ok()
+            .json(serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) }))),
+        Answer::Deleted => {
+            Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" })))
+        }
         Answer::Unknown => Err(unknown_job(id)),
         Answer::UnknownStep(reason) => Err(Problem::not_found(reason)),
         Answer::Conflict(reason) => Err(Problem::conflict(reason)),
         Answer::Invalid(reason) => Err(Problem::invalid(reason)),
         Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
         Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Created(_) | Answer::Existing(_) => Err(Problem::broken("an operation was answered as a creation".to_owned())),
+        Answer::Created(_) | Answer::Existing(_) => {
+            Err(Problem::broken("an operation was answered as a creation".to_owned()))
+        }
     }
 }
 
@@ -121,7 +160,8 @@ fn shown_step(step: &StepNow) -> serde_json::Value {
 }
 
 /// The parameters of a search; a bulk operation has two more.
-const SEARCH_PARAMETERS: [&str; 8] = ["workflow", "vhost", "state", "after", "before", "status.<step>", "limit", "cursor"];
+const SEARCH_PARAMETERS: [&str; 8] =
+    ["workflow", "vhost", "state", "after", "before", "status.<step>", "limit", "cursor"];
 const BULK_PARAMETERS: [&str; 2] = ["dryRun", "step"];
 
 /// What the query of a search, or of a bulk operation, asks for.
@@ -136,7 +176,11 @@ struct Asked {
 
 impl Asked {
     /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
-    async fn parse(shared: &web::Data<Shared>, pairs: Vec<(String, String)>, more: &[&'static str]) -> Result<Asked, Problem> {
+    async fn parse(
+        shared: &web::Data<Shared>,
+        pairs: Vec<(String, String)>,
+        more: &[&'static str],
+    ) -> Result<Asked, Problem> {
         let mut asked = Asked::default();
         let (mut workflow, mut vhost) = (None, None);
         for (key, value) in pairs {
@@ -144,11 +188,17 @@ impl Asked {
                 "vhost" => query::set(&mut vhost, &key, value)?,
                 "workflow" => query::set(&mut workflow, &key, value)?,
                 "state" => query::set(&mut asked.filter.state, &key, query::state(&value)?)?,
-                "after" => query::set(&mut asked.filter.created_from, &key, query::time(&key, &value)?)?,
-                "before" => query::set(&mut asked.filter.created_before, &key, query::time(&key, &value)?)?,
+                "after" => {
+                    query::set(&mut asked.filter.created_from, &key, query::time(&key, &value)?)?
+                }
+                "before" => {
+                    query::set(&mut asked.filter.created_before, &key, query::time(&key, &value)?)?
+                }
                 "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
                 "cursor" => query::set(&mut asked.below, &key, query::cursor(&value)?)?,
-                "dryRun" if more.contains(&"dryRun") => query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?,
+                "dryRun" if more.contains(&"dryRun") => {
+                    query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
+                }
                 "step" if more.contains(&"step") => query::set(&mut asked.step, &key, value)?,
                 _ => match key.strip_prefix("status.") {
                     Some(step) => asked.filter.statuses.push((step.to_owned(), value)),
@@ -175,29 +225,42 @@ impl Asked {
     async fn check_steps(&self, shared: &web::Data<Shared>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
         let Some(workflow) = &self.filter.workflow else {
-            return Err(Problem::malformed(format!("status.{first} needs workflow=NAME: steps belong to a workflow")));
+            return Err(Problem::malformed(format!(
+                "status.{first} needs workflow=NAME: steps belong to a workflow"
+            )));
         };
         let known: Vec<String> = match shared.definitions().get(workflow) {
-            Some(definition) => definition.graph().steps.iter().map(|step| step.name.to_string()).collect(),
+            Some(definition) => {
+                definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+            }
             None => {
                 let workflow = workflow.clone();
-                read(shared, move |reader| reader.status_columns(&workflow)).await?.unwrap_or_default()
+                read(shared, move |reader| reader.status_columns(&workflow))
+                    .await?
+                    .unwrap_or_default()
             }
         };
         match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
             None => Ok(()),
-            Some((unknown, _)) => Err(Problem::malformed(format!("workflow {workflow} has no step {unknown:?}; its steps are {}", known.join(", ")))),
+            Some((unknown, _)) => Err(Problem::malformed(format!(
+                "workflow {workflow} has no step {unknown:?}; its steps are {}",
+                known.join(", ")
+            ))),
         }
     }
 }
 
-/// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest first, paged.
+/// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest
+/// first, paged.
 pub async fn search(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
     let asked = Asked::parse(&shared, query.into_pairs(), &[]).await?;
     let limit = asked.limit();
     let found = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
         let hits = reader.search(&asked.filter, asked.below(), limit)?;
-        answer.json(&Found { jobs: hits.iter().map(Row::of).collect(), next: next_page(&hits, limit) })
+        answer.json(&Found {
+            jobs: hits.iter().map(Row::of).collect(),
+            next: next_page(&hits, limit),
+        })
     });
     found.await
 }
@@ -222,7 +285,13 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn of(hit: &Hit) -> Row<'_> {
-        Row { created: Time(hit.created), ended: hit.ended.map(Time), job: hit.id, state: &hit.state, workflow: &hit.workflow }
+        Row {
+            created: Time(hit.created),
+            ended: hit.ended.map(Time),
+            job: hit.id,
+            state: &hit.state,
+            workflow: &hit.workflow,
+        }
     }
 }
 
@@ -231,22 +300,34 @@ fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }
 
-/// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the filter finds, a page at a time;
-/// with `dryRun=true` only told.
-pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+/// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
+/// filter finds, a page at a time; with `dryRun=true` only told.
+pub async fn operate_all(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
     let asked = Asked::parse(&shared, query.into_pairs(), &BULK_PARAMETERS).await?;
     let (below, limit) = (asked.below(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;
     if asked.filter.is_empty() {
-        return Err(Problem::malformed(format!("{word} for all jobs needs a filter: workflow, state, status.<step>, after or before")));
+        return Err(Problem::malformed(format!(
+            "{word} for all jobs needs a filter: workflow, state, status.<step>, after or before"
+        )));
     }
     if asked.dry_run == Some(true) {
         let told = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
             let hits = reader.search(&asked.filter, below, limit)?;
             let jobs = hits.iter().map(Row::of).collect();
-            answer.json(&Dry { dry_run: true, jobs, matched: hits.len(), next: next_page(&hits, limit), operation: &word })
+            answer.json(&Dry {
+                dry_run: true,
+                jobs,
+                matched: hits.len(),
+                next: next_page(&hits, limit),
+                operation: &word,
+            })
         });
         return told.await;
     }
@@ -261,14 +342,21 @@ pub async fn operate_all(shared: web::Data<Shared>, path: web::Path<String>, que
         let asks = some.iter().map(|hit| async {
             let outcome = match operation(&word, asked.step.clone())? {
                 Some(operation) => ask(&shared, hit.id, operation).await,
-                None => answered(&shared, hit.id, |answer| RouterInput::End(hit.id, Ending::Erase, answer)).await,
+                None => {
+                    answered(&shared, hit.id, |answer| {
+                        RouterInput::End(hit.id, Ending::Erase, answer)
+                    })
+                    .await
+                }
             };
             respond(hit.id, outcome?)
         });
         for (hit, outcome) in some.iter().zip(join_all(asks).await) {
             match outcome {
                 Ok(_) => done += 1,
-                Err(problem) => refused.push(serde_json::json!({ "job": hit.id, "reason": problem.detail() })),
+                Err(problem) => {
+                    refused.push(serde_json::json!({ "job": hit.id, "reason": problem.detail() }))
+                }
             }
         }
     }

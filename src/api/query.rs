@@ -11,19 +11,24 @@ use actix_web::web;
 /// The most that `?limit=` can ask for.
 const LIMIT_MAX: u32 = 10_000;
 
-/// The one parameter that every call takes and none looks at: clients make it up, so that no cache answers.
+/// The one parameter that every call takes and none looks at: clients make it up, so that no cache
+/// answers.
 const CACHE_BUSTER: &str = "_";
 
-/// The parameters of a call, as they came. What a call does not know it refuses: a parameter that is misspelt would else mean
-/// something wider than was asked.
+/// The parameters of a call, as they came. What a call does not know it refuses: a parameter that
+/// is misspelt would else mean something wider than was asked.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// The values of these parameters, each given once at most; any other is refused.
-    pub(super) fn of<const N: usize>(self, names: [&'static str; N]) -> Result<[Option<String>; N], Problem> {
+    pub(super) fn of<const N: usize>(
+        self,
+        names: [&'static str; N],
+    ) -> Result<[Option<String>; N], Problem> {
         let mut values = [const { None }; N];
         for (key, value) in self.0 {
-            let at = names.iter().position(|name| *name == key).ok_or_else(|| unknown(&key, &names))?;
+            let at =
+                names.iter().position(|name| *name == key).ok_or_else(|| unknown(&key, &names))?;
             set(&mut values[at], &key, value)?;
         }
         Ok(values)
@@ -44,10 +49,19 @@ impl actix_web::FromRequest for Query {
     type Error = Problem;
     type Future = std::future::Ready<Result<Self, Problem>>;
 
-    fn from_request(request: &actix_web::HttpRequest, _: &mut actix_web::dev::Payload) -> Self::Future {
+    fn from_request(
+        request: &actix_web::HttpRequest,
+        _: &mut actix_web::dev::Payload,
+    ) -> Self::Future {
         let parsed = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
-        let known = |query: web::Query<Vec<(String, String)>>| query.into_inner().into_iter().filter(|(key, _)| key != CACHE_BUSTER).collect();
-        std::future::ready(parsed.map(|query| Query(known(query))).map_err(|error| Problem::malformed(format!("the query: {error}"))))
+        let known = |query: web::Query<Vec<(String, String)>>| {
+            query.into_inner().into_iter().filter(|(key, _)| key != CACHE_BUSTER).collect()
+        };
+        std::future::ready(
+            parsed
+                .map(|query| Query(known(query)))
+                .map_err(|error| Problem::malformed(format!("the query: {error}"))),
+        )
     }
 }
 
@@ -57,7 +71,11 @@ pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
     Problem::malformed(match (nearest(key, known.iter().copied()), known) {
         (_, []) => format!("unknown parameter {key_shown}: this call takes none"),
         (_, [only]) => format!("unknown parameter {key_shown}; the only one here is {only}"),
-        (Some(meant), _) => format!("unknown parameter {key_shown}; did you mean {}? Known are {}", quoted(meant), known.join(", ")),
+        (Some(meant), _) => format!(
+            "unknown parameter {key_shown}; did you mean {}? Known are {}",
+            quoted(meant),
+            known.join(", ")
+        ),
         (None, _) => format!("unknown parameter {key_shown}; known are {}", known.join(", ")),
     })
 }
@@ -71,21 +89,34 @@ pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), P
 }
 
 /// Refuses a parameter that means nothing without another.
-pub(super) fn refuse_alone(key: &str, is_given: bool, other: &str, has_other: bool) -> Result<(), Problem> {
-    if is_given && !has_other { Err(Problem::malformed(format!("{key} needs {other}"))) } else { Ok(()) }
+pub(super) fn refuse_alone(
+    key: &str,
+    is_given: bool,
+    other: &str,
+    has_other: bool,
+) -> Result<(), Problem> {
+    if is_given && !has_other {
+        Err(Problem::malformed(format!("{key} needs {other}")))
+    } else {
+        Ok(())
+    }
 }
 
 /// How far back a list goes, in minutes.
 pub(super) fn minutes(key: &str, text: &str) -> Result<u64, Problem> {
-    text.parse().map_err(|_| Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number")))
+    text.parse().map_err(|_| {
+        Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
+    })
 }
 
 /// How much of a list is asked for.
 pub(super) fn limit(text: &str) -> Result<u32, Problem> {
     let asked: Option<u32> = text.parse().ok();
-    asked
-        .filter(|limit| (1..=LIMIT_MAX).contains(limit))
-        .ok_or_else(|| Problem::malformed(format!("limit is {text:?}, expected a whole number from 1 to {LIMIT_MAX}")))
+    asked.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
+        Problem::malformed(format!(
+            "limit is {text:?}, expected a whole number from 1 to {LIMIT_MAX}"
+        ))
+    })
 }
 
 /// Where a page of a list begins.
@@ -94,13 +125,16 @@ pub(super) fn cursor(text: &str) -> Result<JobNumber, Problem> {
 }
 
 pub(super) fn wrong_cursor(text: &str) -> Problem {
-    Problem::malformed(format!("cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"))
+    Problem::malformed(format!(
+        "cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"
+    ))
 }
 
 /// A job's state.
 pub(super) fn state(word: &str) -> Result<JobState, Problem> {
     let words = JobState::ALL.map(JobState::word).join(", ");
-    JobState::of_word(word).ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
+    JobState::of_word(word)
+        .ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
 }
 
 /// A switch; its name alone turns it on.
@@ -115,7 +149,9 @@ pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
 /// A point in time, or how long ago it was.
 pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
     if let Ok(ago) = humantime::parse_duration(text) {
-        return Ok(Timestamp(clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX))));
+        return Ok(Timestamp(
+            clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX)),
+        ));
     }
     times::parsed(text).ok_or_else(|| {
         let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how long ago, such as 2h or 7d";

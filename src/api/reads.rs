@@ -1,5 +1,6 @@
-//! Reads of the journal: so many at once, and what they and their answers hold within a room. A read waits for its turn a moment,
-//! then it is answered 503. Room is waited for before a place: who has a place never waits, so the line moves.
+//! Reads of the journal: so many at once, and what they and their answers hold within a room. A
+//! read waits for its turn a moment, then it is answered 503. Room is waited for before a place:
+//! who has a place never waits, so the line moves.
 
 use super::jobs::unknown_job;
 use super::problem::Problem;
@@ -20,10 +21,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Jobs whose entries are no larger than this are read without a reservation: the limit on reads at once bounds them; in bytes.
+/// Jobs whose entries are no larger than this are read without a reservation: the limit on reads at
+/// once bounds them; in bytes.
 const SMALL_JOB_BYTES_MAX: usize = 256 * 1024;
 
-/// What a job takes while it is rebuilt, by the bytes of its entries: their text, what is parsed, and the job.
+/// What a job takes while it is rebuilt, by the bytes of its entries: their text, what is parsed,
+/// and the job.
 const REBUILT_FACTOR: usize = 3;
 
 /// What a job and the answer that shows it take: an answer tells each message once or twice more.
@@ -52,7 +55,8 @@ pub(super) async fn answer(
     Ok(written.await?.into_response())
 }
 
-/// What `view` makes of the job with this id. The room it takes is the caller's, as long as there is something of the job.
+/// What `view` makes of the job with this id. The room it takes is the caller's, as long as there
+/// is something of the job.
 pub(super) async fn job<T: Send + 'static>(
     shared: &web::Data<Shared>,
     id: JobId,
@@ -63,7 +67,10 @@ pub(super) async fn job<T: Send + 'static>(
     let looked = placed(shared, move |reader| match reader.job_bytes(id)? {
         None => Err(unknown_job(id)),
         Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
-        Some(_) => Ok(Looked::Seen(view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written)),
+        Some(_) => Ok(Looked::Seen(
+            view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?,
+            written,
+        )),
     });
     let (bytes, view) = match looked.await? {
         Looked::Seen(seen, written) => return Ok((seen, written)),
@@ -71,7 +78,10 @@ pub(super) async fn job<T: Send + 'static>(
     };
     let taken = waited(shared, &shared.rooms.answers, SHOWN_FACTOR * bytes).await?;
     let mut written = Written::new(shared, taken, REBUILT_FACTOR * bytes);
-    placed(shared, move |reader| Ok((view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written))).await
+    placed(shared, move |reader| {
+        Ok((view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written))
+    })
+    .await
 }
 
 enum Looked<T, V> {
@@ -110,8 +120,8 @@ async fn placed<T: Send + 'static>(
     result.await.map_err(|_| Problem::broken("the read was cancelled".to_owned()))?
 }
 
-/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none. It has begun: each piece waits
-/// for its turn, however long.
+/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none.
+/// It has begun: each piece waits for its turn, however long.
 pub(super) fn pieces<S: Send + 'static>(
     shared: &web::Data<Shared>,
     state: S,
@@ -130,7 +140,8 @@ pub(super) fn pieces<S: Send + 'static>(
             });
             match step.await {
                 Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
-                // The answer has begun: breaking the connection is the only way to say that it is not whole.
+                // The answer has begun: breaking the connection is the only way to say that it is
+                // not whole.
                 Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
                 Ok((_, Ok(None))) | Err(_) => None,
             }
@@ -151,7 +162,14 @@ pub(super) struct Written {
 
 impl Written {
     fn new(shared: &web::Data<Shared>, taken: Taken, besides: usize) -> Written {
-        Written { shared: shared.clone(), taken, besides, pieces: VecDeque::new(), last: Vec::new(), length: 0 }
+        Written {
+            shared: shared.clone(),
+            taken,
+            besides,
+            pieces: VecDeque::new(),
+            last: Vec::new(),
+            length: 0,
+        }
     }
 
     /// Writes a value as JSON.
@@ -183,7 +201,12 @@ impl Written {
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.last.len() >= PIECE_BYTES {
-            if !self.shared.rooms.answers.grow(&mut self.taken, self.besides + self.length + PIECE_BYTES) {
+            if !self
+                .shared
+                .rooms
+                .answers
+                .grow(&mut self.taken, self.besides + self.length + PIECE_BYTES)
+            {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             self.cut();
@@ -202,7 +225,8 @@ impl io::Write for Written {
     }
 }
 
-/// A large answer on its way: what is sent is freed, and what a client leaves lying is, too, when the time for it is over.
+/// A large answer on its way: what is sent is freed, and what a client leaves lying is, too, when
+/// the time for it is over.
 struct Sending {
     length: u64,
     left: Rc<RefCell<Option<Written>>>,
@@ -243,7 +267,10 @@ impl MessageBody for Sending {
         BodySize::Sized(self.length)
     }
 
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, NotTaken>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, NotTaken>>> {
         let mut left = self.left.borrow_mut();
         let Some(written) = left.as_mut() else { return Poll::Ready(Some(Err(NotTaken))) };
         let piece = written.pieces.pop_front();

@@ -1,4 +1,5 @@
-//! Step messages sent once more, as the same attempts (SPEC §6): of one step, or of all that wait on a queue.
+//! Step messages sent once more, as the same attempts (SPEC §6): of one step, or of all that wait
+//! on a queue.
 
 use super::jobs::job_id;
 use super::operations::{ask, respond};
@@ -14,7 +15,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// `POST /api/job/{id}/step/{step}/redispatch`
-pub async fn one(shared: web::Data<Shared>, path: web::Path<(String, String)>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn one(
+    shared: web::Data<Shared>,
+    path: web::Path<(String, String)>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     query.none()?;
     let id = job_id(&id)?;
@@ -22,14 +27,21 @@ pub async fn one(shared: web::Data<Shared>, path: web::Path<(String, String)>, q
 }
 
 /// `POST /api/queue/{queue}/redispatch[?vhost=V][&dryRun=true]`: answered once all is committed.
-pub async fn by_queue(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn by_queue(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let [vhost, dry_run] = query.of(["vhost", "dryRun"])?;
     let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
     if !shared.health.accepts() {
-        return Err(Problem::overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned()));
+        return Err(Problem::overloaded(
+            "the manager accepts nothing now; /readyz?verbose says why".to_owned(),
+        ));
     }
-    let bulk = Arc::new(Bulk::new(vhost.as_str().into(), queue.as_str().into()).dry_run(is_dry_run));
+    let bulk =
+        Arc::new(Bulk::new(vhost.as_str().into(), queue.as_str().into()).dry_run(is_dry_run));
     let (answer, answered) = oneshot::channel();
     if shared.wiring().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
         return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
@@ -46,15 +58,21 @@ pub async fn by_queue(shared: web::Data<Shared>, path: web::Path<String>, query:
     Ok(HttpResponse::Ok().json(told))
 }
 
-/// A queue on which nothing waits must be one of a workflow that is loaded, or its name is most likely misspelt.
+/// A queue on which nothing waits must be one of a workflow that is loaded, or its name is most
+/// likely misspelt.
 fn known(shared: &Shared, queue: &str, vhost: &str) -> Result<(), Problem> {
     let definitions = shared.definitions();
-    let queues: Vec<Arc<str>> =
-        definitions.values().filter(|definition| definition.vhost == vhost).flat_map(|definition| definition.queues()).collect();
+    let queues: Vec<Arc<str>> = definitions
+        .values()
+        .filter(|definition| definition.vhost == vhost)
+        .flat_map(|definition| definition.queues())
+        .collect();
     if queues.iter().any(|known| **known == *queue) {
         return Ok(());
     }
     let hint = did_you_mean(queue, queues.iter().map(|queue| &**queue));
     let place = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
-    Err(Problem::not_found(format!("no step waits on queue {queue}{place}, and no loaded workflow has it{hint}")))
+    Err(Problem::not_found(format!(
+        "no step waits on queue {queue}{place}, and no loaded workflow has it{hint}"
+    )))
 }

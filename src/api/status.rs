@@ -1,4 +1,5 @@
-//! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are read.
+//! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are
+//! read.
 
 use super::jobs::with_jobs;
 use super::problem::Problem;
@@ -26,34 +27,66 @@ const PAGE_STATUSES: usize = 10_000;
 const STEP_PREFIX: &str = "step.";
 
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
-pub async fn of_workflow(shared: web::Data<Shared>, path: web::Path<String>, query: Query, request: HttpRequest) -> Result<HttpResponse, Problem> {
+pub async fn of_workflow(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+    request: HttpRequest,
+) -> Result<HttpResponse, Problem> {
     let asked = Asked::parse(query.into_pairs())?;
     let workflow = with_jobs(&shared, &path, asked.vhost.as_deref()).await?;
     let name = workflow.clone();
     let columns = read(&shared, move |reader| reader.status_columns(&name)).await?;
     let Some(columns) = columns else {
-        let detail = format!("the table of statuses of {workflow} is not there: the next start makes it, or the next change of a job");
+        let detail = format!(
+            "the table of statuses of {workflow} is not there: the next start makes it, or the next change of a job"
+        );
         return Err(Problem::broken(detail));
     };
     let definition = shared.definitions().get(&workflow).cloned();
-    let names: Vec<String> = columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
-    let filter = StatusFilter { job: asked.job, state: asked.state, steps: asked.steps(&workflow, &columns, &names)? };
+    let names: Vec<String> =
+        columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
+    let filter = StatusFilter {
+        job: asked.job,
+        state: asked.state,
+        steps: asked.steps(&workflow, &columns, &names)?,
+    };
     let is_csv = wants_csv(&request);
     let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
     let reader = shared.reader.clone();
-    let file = format!("attachment; filename=\"status_{}.csv\"", workflow.rsplit('/').next().unwrap_or_default());
+    let file = format!(
+        "attachment; filename=\"status_{}.csv\"",
+        workflow.rsplit('/').next().unwrap_or_default()
+    );
     let before = asked.cursor.unwrap_or(NEWEST);
-    let sheet = Sheet { reader, workflow, columns, names, filter, before, rows_left, began: false, ended: false };
+    let sheet = Sheet {
+        reader,
+        workflow,
+        columns,
+        names,
+        filter,
+        before,
+        rows_left,
+        began: false,
+        ended: false,
+    };
     let mut answer = HttpResponse::Ok();
     answer.insert_header((header::VARY, "Accept"));
     if is_csv {
-        answer.content_type("text/csv; charset=utf-8; header=present").insert_header((header::CONTENT_DISPOSITION, file));
+        answer
+            .content_type("text/csv; charset=utf-8; header=present")
+            .insert_header((header::CONTENT_DISPOSITION, file));
         return Ok(answer.streaming(pieces(&shared, sheet, Sheet::next_csv)));
     }
-    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(&shared, sheet, Sheet::next_json)))
+    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(
+        &shared,
+        sheet,
+        Sheet::next_json,
+    )))
 }
 
-/// A step's name as the loaded definition spells it; of a step that no loaded one has, as its column is called.
+/// A step's name as the loaded definition spells it; of a step that no loaded one has, as its
+/// column is called.
 fn spelling(definition: Option<&Definition>, column: &str) -> String {
     let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
     let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
@@ -62,8 +95,11 @@ fn spelling(definition: Option<&Definition>, column: &str) -> String {
 
 /// Whether CSV stands in `Accept`, and JSON not before it.
 fn wants_csv(request: &HttpRequest) -> bool {
-    let accepted = request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
-    let mut types = accepted.flat_map(|value| value.split(',')).map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    let accepted =
+        request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
+    let mut types = accepted
+        .flat_map(|value| value.split(','))
+        .map(|kind| kind.split(';').next().unwrap_or_default().trim());
     types.find(|kind| *kind == "text/csv" || *kind == "application/json") == Some("text/csv")
 }
 
@@ -86,7 +122,9 @@ impl Asked {
             match key.as_str() {
                 "vhost" => query::set(&mut asked.vhost, &key, value)?,
                 "job" => {
-                    let id = value.parse().map_err(|error: InvalidJobId| Problem::malformed(format!("job in the query: {error}")))?;
+                    let id = value.parse().map_err(|error: InvalidJobId| {
+                        Problem::malformed(format!("job in the query: {error}"))
+                    })?;
                     query::set(&mut asked.job, &key, id)?;
                 }
                 "state" => query::set(&mut asked.state, &key, query::state(&value)?)?,
@@ -102,13 +140,27 @@ impl Asked {
     }
 
     /// The columns of the steps that are asked for, and the status of each.
-    fn steps(&self, workflow: &str, columns: &[String], names: &[String]) -> Result<Vec<(String, String)>, Problem> {
-        let column = |(key, step, status): &(String, String, String)| match names.iter().position(|name| name == step) {
+    fn steps(
+        &self,
+        workflow: &str,
+        columns: &[String],
+        names: &[String],
+    ) -> Result<Vec<(String, String)>, Problem> {
+        let column = |(key, step, status): &(String, String, String)| match names
+            .iter()
+            .position(|name| name == step)
+        {
             Some(at) => Ok((columns[at].clone(), status.clone())),
             None => {
-                let others = ["vhost", "job", "state", "limit", "cursor"].into_iter().filter(|_| key == step);
+                let others = ["vhost", "job", "state", "limit", "cursor"]
+                    .into_iter()
+                    .filter(|_| key == step);
                 let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
-                Err(Problem::malformed(format!("{workflow} has no step {}{hint} (its steps: {})", quoted(step), names.join(", "))))
+                Err(Problem::malformed(format!(
+                    "{workflow} has no step {}{hint} (its steps: {})",
+                    quoted(step),
+                    names.join(", ")
+                )))
             }
         };
         self.steps.iter().map(column).collect()
@@ -160,11 +212,13 @@ impl Sheet {
         // Into memory, each row of the same length: nothing that could fail.
         if !std::mem::replace(&mut self.began, true) {
             let own = ["job", "state", "created", "updated"];
-            let _ = table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
+            let _ =
+                table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
         }
         for row in &self.next_rows()?.0 {
             let own = [&row.job, &row.state, &row.created, &row.updated];
-            let _ = table.write_record(own.into_iter().chain(&row.statuses).map(|cell| harmless(cell)));
+            let _ =
+                table.write_record(own.into_iter().chain(&row.statuses).map(|cell| harmless(cell)));
         }
         Ok(Some(table.into_inner().unwrap_or_default().into()))
     }
@@ -175,7 +229,13 @@ impl Sheet {
         // One more than is wanted tells whether there is more.
         let asked = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
         let limit = u32::try_from(asked).unwrap_or(u32::MAX);
-        let mut rows = self.reader.statuses(&self.workflow, &self.columns, &self.filter, self.before, limit)?;
+        let mut rows = self.reader.statuses(
+            &self.workflow,
+            &self.columns,
+            &self.filter,
+            self.before,
+            limit,
+        )?;
         let found = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         let has_more = found > self.rows_left;
         if has_more {

@@ -1,6 +1,8 @@
 //! How the API shows a job and its steps.
 
-use crate::engine::{Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp};
+use crate::engine::{
+    Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
+};
 use crate::journal::read::Found;
 use crate::times::Time;
 use serde::Serialize;
@@ -115,14 +117,22 @@ impl<'a> JobView<'a> {
         let origin = job.origin();
         let created = origin.created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
-        let mut completed = vec![StepEntry::done("__start__", created, first_start, Vec::new(), job.message().clone())];
+        let mut completed = vec![StepEntry::done(
+            "__start__",
+            created,
+            first_start,
+            Vec::new(),
+            job.message().clone(),
+        )];
         let mut running = Vec::new();
         for (index, (step, run)) in job.graph().indices().zip(job.steps()) {
             let tasks = children(job, index, run);
             let started = run.started.unwrap_or(created);
             match job.step_state(index) {
-                // Of a failed job, what waits for its next attempt and what was halted runs no more; a reply may still come.
-                StepState::Running if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
+                // Of a failed job, what waits for its next attempt and what was halted runs no
+                // more; a reply may still come.
+                StepState::Running
+                    if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
                 StepState::Running => running.push(StepEntry {
                     name: &step.name,
                     start_time: Time(started),
@@ -132,9 +142,18 @@ impl<'a> JobView<'a> {
                 }),
                 StepState::Completed => {
                     let output = run.output.clone().unwrap_or_default();
-                    completed.push(StepEntry::done(&step.name, started, run.ended.unwrap_or(started), tasks, output));
+                    completed.push(StepEntry::done(
+                        &step.name,
+                        started,
+                        run.ended.unwrap_or(started),
+                        tasks,
+                        output,
+                    ));
                 }
-                StepState::Waiting | StepState::Failed | StepState::Skipped | StepState::Cancelled => {}
+                StepState::Waiting
+                | StepState::Failed
+                | StepState::Skipped
+                | StepState::Cancelled => {}
             }
         }
         if job.state() == JobState::Completed {
@@ -150,7 +169,11 @@ impl<'a> JobView<'a> {
             created: Time(created),
             ended: job.ended().map(Time),
             deadline: job.deadline().map(Time),
-            parent: origin.parent.map(|parent| ParentView { job: parent.job, root: origin.root, item: parent.index }),
+            parent: origin.parent.map(|parent| ParentView {
+                job: parent.job,
+                root: origin.root,
+                item: parent.index,
+            }),
             running,
             completed,
             steps: job.graph().indices().map(|step| StepView::of(job, step, now)).collect(),
@@ -164,9 +187,21 @@ fn children(job: &Job, step: StepIndex, run: &StepRun) -> Vec<JobId> {
 }
 
 impl<'a> StepEntry<'a> {
-    fn done(name: &'a str, started: Timestamp, ended: Timestamp, tasks: Vec<JobId>, message: Message) -> StepEntry<'a> {
+    fn done(
+        name: &'a str,
+        started: Timestamp,
+        ended: Timestamp,
+        tasks: Vec<JobId>,
+        message: Message,
+    ) -> StepEntry<'a> {
         // At least 1: clients know an entry without `elapsed` as one that still runs.
-        StepEntry { name, start_time: Time(started), elapsed: Some((ended.0 - started.0).max(1)), tasks, message: Some(message) }
+        StepEntry {
+            name,
+            start_time: Time(started),
+            elapsed: Some((ended.0 - started.0).max(1)),
+            tasks,
+            message: Some(message),
+        }
     }
 }
 
@@ -213,6 +248,9 @@ fn warning(run: &StepRun) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(warning));
     }
     let fan_out = run.fan_out.as_ref().filter(|fan_out| fan_out.without_item() > 0)?;
-    let (missing, results, key) = (fan_out.without_item(), fan_out.ended() - fan_out.failed(), fan_out.item_key());
-    Some(Cow::Owned(format!("{missing} of {results} results came without the key \"{key}\": null stands in their places")))
+    let (missing, results, key) =
+        (fan_out.without_item(), fan_out.ended() - fan_out.failed(), fan_out.item_key());
+    Some(Cow::Owned(format!(
+        "{missing} of {results} results came without the key \"{key}\": null stands in their places"
+    )))
 }

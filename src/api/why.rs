@@ -60,13 +60,21 @@ struct Why {
 }
 
 /// `GET /api/job/{id}/why`
-pub async fn why(shared: web::Data<Shared>, path: web::Path<String>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn why(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
     Ok(HttpResponse::Ok().json(of_job(&shared, id, 0).await?))
 }
 
-fn of_job(shared: &web::Data<Shared>, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+fn of_job(
+    shared: &web::Data<Shared>,
+    id: JobId,
+    depth: usize,
+) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // Its room is kept as long as it is.
         let (job, _room) = reads::job(shared, id, |found, _| Ok(found.job)).await?;
@@ -74,7 +82,8 @@ fn of_job(shared: &web::Data<Shared>, id: JobId, depth: usize) -> LocalBoxFuture
             return Ok(why);
         }
         let mut causes = Vec::new();
-        for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running) {
+        for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
+        {
             causes.push(of_step(shared, &job, step, depth).await?);
         }
         causes.sort_by_key(|why| why.cause);
@@ -88,33 +97,53 @@ fn of_state(shared: &Shared, job: &Job) -> Option<Why> {
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
-            Some((step, _)) => told(Cause::Condition, condition_of(&step.name, step.when.as_ref().map_or("", |when| when.text()))),
+            Some((step, _)) => told(
+                Cause::Condition,
+                condition_of(&step.name, step.when.as_ref().map_or("", |when| when.text())),
+            ),
             None => told(Cause::Ended, "completed: every step is done".to_owned()),
         },
-        JobState::Failed => told(Cause::Ended, format!("failed{reason}; `retry` lets it go on from there")),
-        JobState::Cancelled => told(Cause::Ended, format!("cancelled{reason}")),
-        JobState::Paused => told(Cause::Paused, "paused: nothing new is dispatched until it is resumed".to_owned()),
-        JobState::Running if shared.health.journal_full.load(Ordering::Relaxed) => {
-            told(Cause::JournalFull, "no room on the journal's disk: nothing goes on until there is".to_owned())
+        JobState::Failed => {
+            told(Cause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
         }
+        JobState::Cancelled => told(Cause::Ended, format!("cancelled{reason}")),
+        JobState::Paused => {
+            told(Cause::Paused, "paused: nothing new is dispatched until it is resumed".to_owned())
+        }
+        JobState::Running if shared.health.journal_full.load(Ordering::Relaxed) => told(
+            Cause::JournalFull,
+            "no room on the journal's disk: nothing goes on until there is".to_owned(),
+        ),
         JobState::Running => None,
     }
 }
 
 fn condition_of(step: &str, condition: &str) -> String {
-    format!("condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job is completed")
+    format!(
+        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job is completed"
+    )
 }
 
-async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
+async fn of_step(
+    shared: &web::Data<Shared>,
+    job: &Job,
+    index: StepIndex,
+    depth: usize,
+) -> Result<Why, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
-    let told = |cause: Cause, why: String| Ok(Why { job: job.id(), cause, step: Some(name.clone()), why });
+    let told =
+        |cause: Cause, why: String| Ok(Why { job: job.id(), cause, step: Some(name.clone()), why });
     if let Some(at) = run.retry_at {
         let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
         let left = left(at);
         return told(
             Cause::BackOff,
-            format!("backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}", rfc3339(at), run.attempt),
+            format!(
+                "backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}",
+                rfc3339(at),
+                run.attempt
+            ),
         );
     }
     if step.external {
@@ -122,7 +151,9 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
         let id = job.id();
         return told(
             Cause::Person,
-            format!("waiting for a person or another system: step \"{name}\" is external, POST /api/job/{id}/step/{name} completes it{until}"),
+            format!(
+                "waiting for a person or another system: step \"{name}\" is external, POST /api/job/{id}/step/{name} completes it{until}"
+            ),
         );
     }
     if step.task.is_some() {
@@ -132,13 +163,26 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
     match shared.health.bus(vhost) {
         Some(BusState::Connected) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
-            return told(Cause::BrokerBlocked, format!("the broker blocks publishing ({reason}): the message of step \"{name}\" waits for it"));
+            return told(
+                Cause::BrokerBlocked,
+                format!(
+                    "the broker blocks publishing ({reason}): the message of step \"{name}\" waits for it"
+                ),
+            );
         }
         Some(BusState::Blocked { .. }) => {}
         Some(BusState::Disconnected { reason }) => {
-            return told(Cause::BrokerGone, format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"));
+            return told(
+                Cause::BrokerGone,
+                format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"),
+            );
         }
-        None => return told(Cause::BrokerGone, format!("there is no bus for the virtual host \"{vhost}\"")),
+        None => {
+            return told(
+                Cause::BrokerGone,
+                format!("there is no bus for the virtual host \"{vhost}\""),
+            );
+        }
     }
     let queue = &step.queue;
     let timeout = run.deadline.map_or_else(
@@ -174,17 +218,26 @@ async fn of_step(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth:
                 "on its way: the broker has not confirmed the message of step \"{name}\" to queue \"{queue}\" yet; the manager has it, and sends it until then"
             ),
         ),
-        QueueLook::There { messages: 0, .. } => {
-            told(Cause::Working, format!("a worker of this process has it: it took the message of step \"{name}\" and has not replied; {timeout}"))
+        QueueLook::There { messages: 0, .. } => told(
+            Cause::Working,
+            format!(
+                "a worker of this process has it: it took the message of step \"{name}\" and has not replied; {timeout}"
+            ),
+        ),
+        QueueLook::There { messages, consumers, .. } => {
+            told(Cause::AllBusy, all_busy(name, queue, messages, consumers, &timeout))
         }
-        QueueLook::There { messages, consumers, .. } => told(Cause::AllBusy, all_busy(name, queue, messages, consumers, &timeout)),
         QueueLook::Missing => told(
             Cause::NoConsumer,
-            format!("no consumer on queue \"{queue}\": the queue itself is missing; it is declared at the next connection, or by a worker"),
+            format!(
+                "no consumer on queue \"{queue}\": the queue itself is missing; it is declared at the next connection, or by a worker"
+            ),
         ),
         QueueLook::Unknown(reason) => told(
             Cause::Unknown,
-            format!("step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"),
+            format!(
+                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"
+            ),
         ),
     }
 }
@@ -197,14 +250,16 @@ fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &st
     )
 }
 
-/// How old the broker's statistics are at most, unless it is told to collect them less often (every 5 seconds by default).
+/// How old the broker's statistics are at most, unless it is told to collect them less often (every
+/// 5 seconds by default).
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// What becomes of messages that are nowhere.
 const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, purged, lost with its queue, or acknowledged by a \
                        worker that did not reply";
 
-/// The message of a step that the broker has confirmed: what is known of where it is, and what is guessed.
+/// The message of a step that the broker has confirmed: what is known of where it is, and what is
+/// guessed.
 struct Asked<'a> {
     shared: &'a Shared,
     job: &'a Job,
@@ -234,7 +289,9 @@ impl Asked<'_> {
             );
             return Some((Cause::Lost, why));
         }
-        if let (0, 1.., Some(workflow)) = (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX)) {
+        if let (0, 1.., Some(workflow)) =
+            (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
+        {
             let why = format!(
                 "the workflow \"{workflow}\" has it, most likely: its manager took the message of step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
             );
@@ -242,7 +299,9 @@ impl Asked<'_> {
         }
         let consumed = counted(consumers, "consumer", "consumers");
         let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
-        let is_settled = sent_ms.is_none_or(|age_ms| age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX));
+        let is_settled = sent_ms.is_none_or(|age_ms| {
+            age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
+        });
         match (messages, consumers, unacknowledged) {
             (0, 0, _) => Some((
                 Cause::NoConsumer,
@@ -281,7 +340,9 @@ impl Asked<'_> {
                      Whether it is with one of them only the management API tells (setting amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
                 ),
             )),
-            (_, _, _) => Some((Cause::AllBusy, all_busy(name, queue, messages, consumers, timeout))),
+            (_, _, _) => {
+                Some((Cause::AllBusy, all_busy(name, queue, messages, consumers, timeout)))
+            }
         }
     }
 }
@@ -294,14 +355,27 @@ fn counted(count: u32, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-async fn of_fan_out(shared: &web::Data<Shared>, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
+async fn of_fan_out(
+    shared: &web::Data<Shared>,
+    job: &Job,
+    index: StepIndex,
+    depth: usize,
+) -> Result<Why, Problem> {
     let name = job.graph().step(index).name.clone();
-    let told = |cause: Cause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
+    let told =
+        |cause: Cause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
     let Some(fan_out) = &job.step(index).fan_out else {
-        return Ok(told(Cause::Unknown, format!("step \"{name}\" is about to start its child jobs")));
+        return Ok(told(
+            Cause::Unknown,
+            format!("step \"{name}\" is about to start its child jobs"),
+        ));
     };
     let (items, ended, started) = (fan_out.items(), fan_out.ended(), fan_out.started());
-    let children: Vec<JobId> = fan_out.under_way().take(CHILDREN_MAX as usize).filter_map(|item| job.child_id(index, item)).collect();
+    let children: Vec<JobId> = fan_out
+        .under_way()
+        .take(CHILDREN_MAX as usize)
+        .filter_map(|item| job.child_id(index, item))
+        .collect();
     let mut first: Option<Why> = None;
     for child in children {
         if depth >= DEPTH_MAX {
@@ -315,25 +389,47 @@ async fn of_fan_out(shared: &web::Data<Shared>, job: &Job, index: StepIndex, dep
         }
     }
     let under_way = started - ended;
-    let of_step = format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
+    let of_step =
+        format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
     Ok(match first {
-        Some(child) if child.cause < Cause::WindowFull => told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job)),
+        Some(child) if child.cause < Cause::WindowFull => {
+            told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
+        }
         Some(child) if started < items => {
             let left = items - started;
-            told(Cause::WindowFull, format!("window full: {left} child jobs wait for a place, {of_step}; of child job {}: {}", child.job, child.why))
+            told(
+                Cause::WindowFull,
+                format!(
+                    "window full: {left} child jobs wait for a place, {of_step}; of child job {}: {}",
+                    child.job, child.why
+                ),
+            )
         }
-        Some(child) => told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job)),
+        Some(child) => {
+            told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
+        }
         None => told(Cause::Waiting, of_step),
     })
 }
 
 fn waiting(job: &Job) -> Why {
-    let names: Vec<&str> = job.steps().filter(|(_, run)| run.state == StepState::Waiting).map(|(step, _)| &*step.name).collect();
-    Why { job: job.id(), cause: Cause::Waiting, step: None, why: format!("it is about to go on; steps that wait: {}", names.join(", ")) }
+    let names: Vec<&str> = job
+        .steps()
+        .filter(|(_, run)| run.state == StepState::Waiting)
+        .map(|(step, _)| &*step.name)
+        .collect();
+    Why {
+        job: job.id(),
+        cause: Cause::Waiting,
+        step: None,
+        why: format!("it is about to go on; steps that wait: {}", names.join(", ")),
+    }
 }
 
 async fn look(shared: &Shared, vhost: &str, queue: &Arc<str>) -> QueueLook {
-    let Some(bus) = shared.bus(vhost) else { return QueueLook::Unknown("there is no bus".to_owned()) };
+    let Some(bus) = shared.bus(vhost) else {
+        return QueueLook::Unknown("there is no bus".to_owned());
+    };
     let (answer, answered) = oneshot::channel();
     bus.post(BusInput::Inspect(queue.clone(), answer));
     match tokio::time::timeout(LOOK_MAX, answered).await {

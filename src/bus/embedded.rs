@@ -1,10 +1,14 @@
-//! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker, no durability of its
-//! own: it never confirms, so after a restart every running step is dispatched again from the journal.
+//! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker,
+//! no durability of its own: it never confirms, so after a restart every running step is dispatched
+//! again from the journal.
 //!
-//! A step message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of the process serves that
-//! queue; the job's end is the reply.
+//! A step message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of
+//! the process serves that queue; the job's end is the reply.
 
-use super::{Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled, Settlement, StepMessage, Verdict};
+use super::{
+    Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled,
+    Settlement, StepMessage, Verdict,
+};
 use crate::engine::Definition;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -13,7 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// Why a worker could not do its work; anything that can be shown becomes one, so that `?` works in a worker.
+/// Why a worker could not do its work; anything that can be shown becomes one, so that `?` works in
+/// a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerError {
     /// In one sentence, for the reader.
@@ -26,7 +31,8 @@ impl<T: std::fmt::Display> From<T> for WorkerError {
     }
 }
 
-/// A worker: takes a step message, gives the reply's body. An error is a failed attempt; a panic is a nack.
+/// A worker: takes a step message, gives the reply's body. An error is a failed attempt; a panic is
+/// a nack.
 pub type Worker = Arc<dyn Fn(&StepMessage) -> Result<Bytes, WorkerError> + Send + Sync>;
 
 /// Workers by queue, each with the number of threads it runs on.
@@ -110,7 +116,13 @@ impl EmbeddedBus {
         let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
         actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
         (outside.sink)(BusEvent::State(BusState::Connected));
-        EmbeddedBus { workflows: by_queue(workflows), queues: HashMap::new(), workers, outside, threads: Vec::new() }
+        EmbeddedBus {
+            workflows: by_queue(workflows),
+            queues: HashMap::new(),
+            workers,
+            outside,
+            threads: Vec::new(),
+        }
     }
 
     fn queue(&mut self, name: &Arc<str>) -> Arc<Queue> {
@@ -143,7 +155,11 @@ impl Bus for EmbeddedBus {
             BusMessage::Step(message) => message,
             BusMessage::Answer(answer) => return self.outside.answer(answer),
         };
-        if let Some(workflow) = self.workflows.get(&*message.queue).filter(|_| !self.workers.0.contains_key(&*message.queue)) {
+        if let Some(workflow) = self
+            .workflows
+            .get(&*message.queue)
+            .filter(|_| !self.workers.0.contains_key(&*message.queue))
+        {
             return self.outside.deliver(call(&message, workflow));
         }
         let queue = self.queue(&message.queue.clone());
@@ -157,17 +173,23 @@ impl Bus for EmbeddedBus {
     }
 
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
-        let messages = self.queues.get(&queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
+        let messages =
+            self.queues.get(&queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
         let consumers = self.workers.0.get(&*queue).map_or(0, |(_, threads)| *threads);
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Box::pin(std::future::ready(QueueLook::There { messages: count(messages), unacknowledged: None, consumers: count(consumers) }))
+        Box::pin(std::future::ready(QueueLook::There {
+            messages: count(messages),
+            unacknowledged: None,
+            consumers: count(consumers),
+        }))
     }
 
     fn serve(&mut self, _: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
         self.workflows = by_queue(workflows);
     }
 
-    /// Lets the workers finish what they have in hand; what waits is dispatched again at the next start.
+    /// Lets the workers finish what they have in hand; what waits is dispatched again at the next
+    /// start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         for queue in self.queues.values() {
             guard(&queue.waiting).closed = true;
@@ -176,7 +198,10 @@ impl Bus for EmbeddedBus {
         let threads = std::mem::take(&mut self.threads);
         Box::pin(async move {
             // A thread that panicked outside a worker has nothing left to close.
-            let _ = actix_rt::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
+            let _ = actix_rt::task::spawn_blocking(move || {
+                threads.into_iter().for_each(|thread| drop(thread.join()))
+            })
+            .await;
         })
     }
 }
@@ -200,7 +225,11 @@ impl Queue {
 pub const REPLIES: &str = "workflow-manager";
 
 fn call(message: &StepMessage, workflow: &Arc<str>) -> Reply {
-    let call = Some(Call { workflow: workflow.clone(), message_id: message.message_id(), depth: message.depth });
+    let call = Some(Call {
+        workflow: workflow.clone(),
+        message_id: message.message_id(),
+        depth: message.depth,
+    });
     let (correlation_id, body) = (Some(message.correlation_id()), message.body.to_bytes());
     Reply { correlation_id, attempt: Some(message.attempt), kind: None, dead: None, body, call }
 }
@@ -211,11 +240,28 @@ fn answer(message: &StepMessage, work: &Worker) -> Reply {
         Ok(Ok(body)) => Reply { correlation_id, attempt, kind: None, dead: None, body, call: None },
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
-            Reply { correlation_id, attempt, kind: Some("error"), dead: None, body: body.into(), call: None }
+            Reply {
+                correlation_id,
+                attempt,
+                kind: Some("error"),
+                dead: None,
+                body: body.into(),
+                call: None,
+            }
         }
         Err(_) => {
-            let dead = super::DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
-            Reply { correlation_id, attempt, kind: None, dead: Some(dead), body: message.body.to_bytes(), call: None }
+            let dead = super::DeadLetter {
+                queue: message.queue.to_string(),
+                reason: "rejected".to_owned(),
+            };
+            Reply {
+                correlation_id,
+                attempt,
+                kind: None,
+                dead: Some(dead),
+                body: message.body.to_bytes(),
+                call: None,
+            }
         }
     }
 }
@@ -228,7 +274,14 @@ impl Outside {
         if !is_unroutable {
             let correlation_id = caller.correlation_id.as_deref().map(str::to_owned);
             let kind = is_error.then_some("error");
-            self.deliver(Reply { correlation_id, attempt: caller.attempt, kind, dead: None, body: body.to_bytes(), call: None });
+            self.deliver(Reply {
+                correlation_id,
+                attempt: caller.attempt,
+                kind,
+                dead: None,
+                body: body.to_bytes(),
+                call: None,
+            });
         }
         (self.sink)(BusEvent::Answered { job, receipt, is_unroutable });
     }
@@ -245,7 +298,11 @@ impl Outside {
     }
 
     fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
-        let mut delivery = Delivery::new(reply.correlation_id, reply.body, Settlement::new(tag, 0, self.settle.clone()));
+        let mut delivery = Delivery::new(
+            reply.correlation_id,
+            reply.body,
+            Settlement::new(tag, 0, self.settle.clone()),
+        );
         delivery.kind = reply.kind.map(str::to_owned);
         delivery.attempt = reply.attempt;
         delivery.dead_letter = reply.dead;
@@ -263,7 +320,10 @@ impl Outside {
 }
 
 /// Forgets what was taken, delivers again what was sent back.
-async fn settle_all(mut settled: mpsc::UnboundedReceiver<Settled>, outside: std::sync::Weak<Outside>) {
+async fn settle_all(
+    mut settled: mpsc::UnboundedReceiver<Settled>,
+    outside: std::sync::Weak<Outside>,
+) {
     while let Some(verdict) = settled.recv().await {
         let Some(outside) = outside.upgrade() else { return };
         match verdict.verdict {

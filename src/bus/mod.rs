@@ -1,8 +1,8 @@
-//! The bus: how step messages go out and replies come in. One trait, several transports: [`amqp`] speaks AMQP 0-9-1 to
-//! RabbitMQ, [`embedded`] keeps the queues in this process.
+//! The bus: how step messages go out and replies come in. One trait, several transports: [`amqp`]
+//! speaks AMQP 0-9-1 to RabbitMQ, [`embedded`] keeps the queues in this process.
 //!
-//! A bus never decides anything. It takes messages until it was told to close, keeps each until the broker has
-//! confirmed it, and reports what happens through one [`EventSink`].
+//! A bus never decides anything. It takes messages until it was told to close, keeps each until the
+//! broker has confirmed it, and reports what happens through one [`EventSink`].
 
 pub mod amqp;
 pub mod embedded;
@@ -15,8 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// The body of a message. That of a JSON message is built when it is sent, not before: what waits shares its values with its
-/// job, and with all other messages of the same input.
+/// The body of a message. That of a JSON message is built when it is sent, not before: what waits
+/// shares its values with its job, and with all other messages of the same input.
 #[derive(Clone, Debug)]
 pub struct Body(Content);
 
@@ -84,7 +84,8 @@ pub struct StepMessage {
     pub traceparent: String,
     /// When it was dispatched, in seconds since 1970.
     pub timestamp_s: u64,
-    /// To a workflow's queue: how many levels of calls and child jobs are above the job that it asks for, without that one.
+    /// To a workflow's queue: how many levels of calls and child jobs are above the job that it
+    /// asks for, without that one.
     pub depth: Option<u16>,
     /// The step's input.
     pub body: Body,
@@ -146,7 +147,8 @@ impl CallerAnswer {
 
     /// The body of a `type: error`.
     pub fn error(reason: &str, retryable: bool) -> Body {
-        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string()).into()
+        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
+            .into()
     }
 }
 
@@ -199,21 +201,23 @@ impl BusMessage {
     pub fn place(&self) -> (JobId, &str, u32) {
         match self {
             BusMessage::Step(message) => (message.job, &message.step_name, message.attempt),
-            BusMessage::Answer(answer) => (answer.job, "__end__", answer.caller.attempt.unwrap_or_default()),
+            BusMessage::Answer(answer) => {
+                (answer.job, "__end__", answer.caller.attempt.unwrap_or_default())
+            }
         }
     }
 }
 
-/// A message that came in: on the reply queue a worker's reply, or a step message that the broker dead-lettered; on a
-/// workflow's queue one that asks for a job.
+/// A message that came in: on the reply queue a worker's reply, or a step message that the broker
+/// dead-lettered; on a workflow's queue one that asks for a job.
 #[derive(Debug)]
 pub struct Delivery {
     /// The property `correlation_id`, unparsed.
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of a reply if the worker
-    /// gives it back.
+    /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of
+    /// a reply if the worker gives it back.
     pub attempt: Option<u32>,
     /// The property `message_id`; looked at on a workflow's queue alone.
     pub message_id: Option<String>,
@@ -259,8 +263,8 @@ pub struct Settled {
     pub verdict: Verdict,
 }
 
-/// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the message back to its
-/// queue.
+/// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the
+/// message back to its queue.
 #[derive(Debug)]
 pub struct Settlement {
     tag: u64,
@@ -325,7 +329,8 @@ impl Delivery {
         }
     }
 
-    /// Takes the message off its queue. Only after the commit of what followed from it: a crash between must redeliver.
+    /// Takes the message off its queue. Only after the commit of what followed from it: a crash
+    /// between must redeliver.
     pub fn ack(mut self) {
         self.settlement.settle(Verdict::Ack);
     }
@@ -351,7 +356,8 @@ impl Acknowledge {
         self.0.settle(Verdict::Ack);
     }
 
-    /// Whether the delivery has gone back to its queue, because its channel is closed: it comes again.
+    /// Whether the delivery has gone back to its queue, because its channel is closed: it comes
+    /// again.
     pub fn is_void(&self) -> bool {
         self.0.is_void()
     }
@@ -377,7 +383,9 @@ pub enum BusState {
 impl fmt::Display for BusState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BusState::Disconnected { reason } if reason.is_empty() => f.write_str("not connected yet"),
+            BusState::Disconnected { reason } if reason.is_empty() => {
+                f.write_str("not connected yet")
+            }
             BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
             BusState::Connected => f.write_str("connected"),
             BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
@@ -430,15 +438,17 @@ pub enum BusEvent {
     },
     /// The state changed.
     State(BusState),
-    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once `taken` is answered (or
-    /// dropped): by then all its running steps are journaled as unconfirmed (SPEC §4).
+    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once
+    /// `taken` is answered (or dropped): by then all its running steps are journaled as unconfirmed
+    /// (SPEC §4).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,
         /// Answered after the commit.
         taken: oneshot::Sender<()>,
     },
-    /// The bus cannot work at all, whatever is tried again: another process consumes the reply queue. The daemon ends.
+    /// The bus cannot work at all, whatever is tried again: another process consumes the reply
+    /// queue. The daemon ends.
     Refused(String),
     /// Something of one message that only a log can tell: a returned message, a negative confirm.
     Noted(Notice),
@@ -462,7 +472,8 @@ pub enum QueueLook {
     There {
         /// Messages that wait in it; those that a worker has are not counted.
         messages: u32,
-        /// Messages that a worker has and has not acknowledged, some seconds ago; none: it is not told.
+        /// Messages that a worker has and has not acknowledged, some seconds ago; none: it is not
+        /// told.
         unacknowledged: Option<u64>,
         /// Workers that consume from it.
         consumers: u32,
@@ -487,7 +498,8 @@ pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
 pub trait Bus {
-    /// Takes a message for publishing; keeps it until it is confirmed, over any number of connections. Never blocks.
+    /// Takes a message for publishing; keeps it until it is confirmed, over any number of
+    /// connections. Never blocks.
     fn publish(&mut self, message: BusMessage);
 
     /// How many messages were taken and are not confirmed yet.
@@ -496,15 +508,17 @@ pub trait Bus {
     /// Looks at a queue, without changing anything.
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
 
-    /// How much each queue of its virtual host holds, where somebody can tell, or why that is not known now.
+    /// How much each queue of its virtual host holds, where somebody can tell, or why that is not
+    /// known now.
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
-    /// Other workflows are loaded: from now on these are the queues of steps, and these the workflows that take messages on
-    /// queues of their own.
+    /// Other workflows are loaded: from now on these are the queues of steps, and these the
+    /// workflows that take messages on queues of their own.
     fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>);
 
-    /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped, closes the connections.
+    /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped,
+    /// closes the connections.
     fn close(&mut self) -> LocalBoxFuture<'static, ()>;
 }

@@ -2,7 +2,9 @@
 
 use super::check_json::print_json;
 use crate::engine::words::{escaped, escaped_lines};
-use crate::engine::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
+use crate::engine::{
+    Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
+};
 use crate::load::{LoadErrors, Loaded, Problem, load_files_or_input};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +12,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Validates `files`, of which `-` is standard input, and prints the outcome to `out`: the workflows, or every error. Whether they are valid.
+/// Validates `files`, of which `-` is standard input, and prints the outcome to `out`: the
+/// workflows, or every error. Whether they are valid.
 ///
 /// # Errors
 ///
@@ -50,7 +53,8 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     let mut workflows = 0;
     while let Some(first) = rest.first() {
         // One workflow in several virtual hosts is shown once.
-        let same = rest.iter().take_while(|definition| differ_in_vhost_alone(definition, first)).count();
+        let same =
+            rest.iter().take_while(|definition| differ_in_vhost_alone(definition, first)).count();
         let (shown, after) = rest.split_at(same);
         rest = after;
         workflows += 1;
@@ -60,17 +64,29 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "warning: {}", escaped(&warning.to_string()))?;
     }
     let blank = if loaded.warnings.is_empty() { "" } else { "\n" };
-    writeln!(out, "{blank}valid: {}, {}", counted(workflows, "workflow"), counted(loaded.warnings.len(), "warning"))
+    writeln!(
+        out,
+        "{blank}valid: {}, {}",
+        counted(workflows, "workflow"),
+        counted(loaded.warnings.len(), "warning")
+    )
 }
 
 fn differ_in_vhost_alone(one: &Definition, other: &Definition) -> bool {
-    one.name == other.name && one.deadline == other.deadline && one.retention == other.retention && one.graphs == other.graphs
+    one.name == other.name
+        && one.deadline == other.deadline
+        && one.retention == other.retention
+        && one.graphs == other.graphs
 }
 
 /// One workflow in the virtual hosts of `definitions`, which differ in nothing else.
 fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::Result<()> {
     let definition = &definitions[0];
-    let vhosts: Vec<&str> = definitions.iter().map(|definition| definition.vhost.as_str()).filter(|vhost| !vhost.is_empty()).collect();
+    let vhosts: Vec<&str> = definitions
+        .iter()
+        .map(|definition| definition.vhost.as_str())
+        .filter(|vhost| !vhost.is_empty())
+        .collect();
     let place = match vhosts.as_slice() {
         [] => String::new(),
         [one] => format!(" in the virtual host {}", escaped(one)),
@@ -80,7 +96,11 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     print_table(&rows(definition), out)?;
     writeln!(out, "\n  queues  {}", joined(definition.queues().iter().map(|queue| &**queue)))?;
     let graph = definition.graph();
-    writeln!(out, "  result  of {}", joined(graph.last_steps().iter().map(|at| &*graph.step(*at).name)))?;
+    writeln!(
+        out,
+        "  result  of {}",
+        joined(graph.last_steps().iter().map(|at| &*graph.step(*at).name))
+    )?;
     if let Some(deadline) = definition.deadline {
         writeln!(out, "  fails   when not done within {deadline}")?;
     }
@@ -95,7 +115,11 @@ type Row = [String; 3];
 
 fn rows(definition: &Definition) -> Vec<Row> {
     let mut rows = vec![["step", "waits for", "goes to"].map(str::to_owned)];
-    let mut view = View { definition, open: vec![false; definition.graphs.len()], shown: vec![false; definition.graphs.len()] };
+    let mut view = View {
+        definition,
+        open: vec![false; definition.graphs.len()],
+        shown: vec![false; definition.graphs.len()],
+    };
     view.add(0, 0, &mut rows);
     rows
 }
@@ -114,7 +138,8 @@ impl View<'_> {
         self.shown[usize::from(index)] = true;
         for step in in_order(graph) {
             let name = format!("{}{}", "  ".repeat(depth), step.name);
-            let waits_for = joined(step.depends.iter().map(|dependency| dependency_name(graph, *dependency)));
+            let waits_for =
+                joined(step.depends.iter().map(|dependency| dependency_name(graph, *dependency)));
             rows.push([name, waits_for, self.target(step)]);
             if let Some(task) = step.task
                 && !self.shown[usize::from(task)]
@@ -150,7 +175,11 @@ impl View<'_> {
         } else {
             ""
         };
-        format!("task {}{}{seen}", task.name, task.fan_out.as_ref().map_or_else(String::new, fan_out))
+        format!(
+            "task {}{}{seen}",
+            task.name,
+            task.fan_out.as_ref().map_or_else(String::new, fan_out)
+        )
     }
 }
 
@@ -158,9 +187,14 @@ impl View<'_> {
 fn options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
-    options.extend(step.retry.map(|retry| counted(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")));
+    options
+        .extend(step.retry.map(|retry| {
+            counted(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")
+        }));
     options.extend(step.when.as_ref().map(|when| format!("when {}", one_line(when.text()))));
-    options.extend(step.cancel_when.as_ref().map(|when| format!("cancelled when {}", one_line(when.text()))));
+    options.extend(
+        step.cancel_when.as_ref().map(|when| format!("cancelled when {}", one_line(when.text()))),
+    );
     if step.on_failure == OnFailure::Continue {
         options.push("its failure is no failure of the job".to_owned());
     }
@@ -174,8 +208,13 @@ fn one_line(text: &str) -> String {
 }
 
 fn fan_out(keys: &FanOutKeys) -> String {
-    let window = keys.max_concurrency.map_or_else(String::new, |most| format!(", at most {most} at once"));
-    let tolerate = if keys.tolerate == Tolerate::default() { String::new() } else { format!(", {} may fail", tolerate_text(keys.tolerate)) };
+    let window =
+        keys.max_concurrency.map_or_else(String::new, |most| format!(", at most {most} at once"));
+    let tolerate = if keys.tolerate == Tolerate::default() {
+        String::new()
+    } else {
+        format!(", {} may fail", tolerate_text(keys.tolerate))
+    };
     format!(" for each of {} → {}{window}{tolerate}", keys.list_key, keys.item_key)
 }
 
@@ -186,7 +225,11 @@ pub(super) fn tolerate_text(tolerate: Tolerate) -> String {
         Tolerate::Share(share) => {
             let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
             let fraction = hundredths.trim_end_matches('0');
-            if fraction.is_empty() { format!("{percent}%") } else { format!("{percent}.{fraction}%") }
+            if fraction.is_empty() {
+                format!("{percent}%")
+            } else {
+                format!("{percent}.{fraction}%")
+            }
         }
     }
 }
@@ -194,7 +237,13 @@ pub(super) fn tolerate_text(tolerate: Tolerate) -> String {
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     /// A longer cell pushes its own row aside, not all rows.
     const WIDTH_MAX: usize = 48;
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).filter(|width| *width <= WIDTH_MAX).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .filter(|width| *width <= WIDTH_MAX)
+            .max()
+            .unwrap_or(0)
+    };
     let (first, second) = (width(0), width(1));
     for [name, waits_for, target] in rows {
         writeln!(out, "  {name:first$}  {waits_for:second$}  {}", escaped(target))?;
@@ -202,10 +251,12 @@ fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The steps in an order in which they can run: as declared, but none before those that it waits for.
+/// The steps in an order in which they can run: as declared, but none before those that it waits
+/// for.
 fn in_order(graph: &Graph) -> Vec<&Step> {
     let mut waiting: Vec<usize> = graph.steps.iter().map(|step| step.depended_on().len()).collect();
-    let mut ready: BinaryHeap<Reverse<StepIndex>> = graph.indices().filter(|at| waiting[at.at()] == 0).map(Reverse).collect();
+    let mut ready: BinaryHeap<Reverse<StepIndex>> =
+        graph.indices().filter(|at| waiting[at.at()] == 0).map(Reverse).collect();
     let mut ordered = Vec::with_capacity(graph.steps.len());
     while let Some(Reverse(at)) = ready.pop() {
         ordered.push(graph.step(at));

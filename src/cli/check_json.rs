@@ -87,15 +87,24 @@ struct RetryView {
 }
 
 /// Prints what the files say, or everything that is wrong with them.
-pub(super) fn print_json(loaded: &Result<Loaded, LoadErrors>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print_json(
+    loaded: &Result<Loaded, LoadErrors>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let view = match loaded {
         Ok(loaded) => Outcome {
             valid: true,
-            workflows: loaded.definitions.iter().map(|definition| workflow_view(definition)).collect(),
+            workflows: loaded
+                .definitions
+                .iter()
+                .map(|definition| workflow_view(definition))
+                .collect(),
             warnings: &loaded.warnings,
             errors: &[],
         },
-        Err(errors) => Outcome { valid: false, workflows: Vec::new(), warnings: &[], errors: &errors.0 },
+        Err(errors) => {
+            Outcome { valid: false, workflows: Vec::new(), warnings: &[], errors: &errors.0 }
+        }
     };
     serde_json::to_writer_pretty(&mut *out, &view)?;
     writeln!(out)
@@ -130,7 +139,11 @@ fn workflow_view(definition: &Definition) -> WorkflowView<'_> {
 fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
     let view = |step: &'d Step| StepView {
         name: &step.name,
-        depends: step.depends.iter().map(|dependency| dependency_name(graph, *dependency)).collect(),
+        depends: step
+            .depends
+            .iter()
+            .map(|dependency| dependency_name(graph, *dependency))
+            .collect(),
         queue: step.has_queue().then_some(&*step.queue),
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
@@ -161,7 +174,9 @@ fn retry_view(retry: Retry) -> RetryView {
 }
 
 fn leads_to_itself(definition: &Definition, graph: usize) -> bool {
-    let tasks_of = |at: usize| definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from);
+    let tasks_of = |at: usize| {
+        definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from)
+    };
     let mut seen = vec![false; definition.graphs.len()];
     let mut next: Vec<usize> = tasks_of(graph).collect();
     while let Some(at) = next.pop() {

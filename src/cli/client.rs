@@ -40,8 +40,13 @@ pub fn is_closed_pipe(error: &std::io::Error) -> bool {
 /// Reads the address of a manager: the argument `--server`.
 pub(super) fn address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/')) && text.parse::<Uri>().is_ok();
-    if is_address { Ok(text.to_owned()) } else { Err(format!("{text:?} is no address: expected http://host:port")) }
+    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        && text.parse::<Uri>().is_ok();
+    if is_address {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is no address: expected http://host:port"))
+    }
 }
 
 /// A manager's API.
@@ -59,21 +64,44 @@ const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
     pub(super) fn new(arguments: &ClientArguments) -> Client {
-        let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(CALL_TIMEOUT)).build();
-        Client { agent: config.into(), server: arguments.server.trim_end_matches('/').to_owned(), token: arguments.token.clone() }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(CALL_TIMEOUT))
+            .build();
+        Client {
+            agent: config.into(),
+            server: arguments.server.trim_end_matches('/').to_owned(),
+            token: arguments.token.clone(),
+        }
     }
 
     pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
         self.query(path, &[])
     }
 
-    pub(super) fn query(&self, path: &str, query: &[(String, String)]) -> Result<String, ClientError> {
+    pub(super) fn query(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+    ) -> Result<String, ClientError> {
         self.answer(self.request(path, query).call())
     }
 
     /// Writes the answer to `out` as it comes, however long it is and takes.
-    pub(super) fn copy(&self, path: &str, query: &[(String, String)], accept: &str, out: &mut dyn Write) -> Result<(), ClientError> {
-        let result = self.request(path, query).header("Accept", accept).config().timeout_global(None).build().call();
+    pub(super) fn copy(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+        accept: &str,
+        out: &mut dyn Write,
+    ) -> Result<(), ClientError> {
+        let result = self
+            .request(path, query)
+            .header("Accept", accept)
+            .config()
+            .timeout_global(None)
+            .build()
+            .call();
         let mut response = match result {
             Ok(response) if response.status().is_success() => response,
             result => return self.answer(result).map(drop),
@@ -92,7 +120,11 @@ impl Client {
     }
 
     fn authorised<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
-        if self.token.is_empty() { request } else { request.header("Authorization", format!("Bearer {}", self.token)) }
+        if self.token.is_empty() {
+            request
+        } else {
+            request.header("Authorization", format!("Bearer {}", self.token))
+        }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
@@ -101,10 +133,20 @@ impl Client {
 
     /// An answer that goes on for as long as it likes.
     pub(super) fn stream(&self, path: &str) -> Result<impl BufRead + use<>, ClientError> {
-        let request = self.request(path, &[]).config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
+        let request = self
+            .request(path, &[])
+            .config()
+            .timeout_global(None)
+            .timeout_recv_response(Some(CALL_TIMEOUT))
+            .build();
         match request.call() {
-            Ok(response) if response.status().is_success() => Ok(BufReader::new(response.into_body().into_reader())),
-            answer @ (Ok(_) | Err(_)) => Err(self.answer(answer).err().unwrap_or_else(|| self.unreachable("no answer".to_owned()))),
+            Ok(response) if response.status().is_success() => {
+                Ok(BufReader::new(response.into_body().into_reader()))
+            }
+            answer @ (Ok(_) | Err(_)) => Err(self
+                .answer(answer)
+                .err()
+                .unwrap_or_else(|| self.unreachable("no answer".to_owned()))),
         }
     }
 
@@ -112,24 +154,47 @@ impl Client {
         ClientError::Unreachable { server: self.server.clone(), error }
     }
 
-    pub(super) fn post(&self, path: &str, query: &[(String, String)], body: &str) -> Result<String, ClientError> {
-        let request = self.agent.post(self.url(path)).query_pairs(pairs(query)).header("Content-Type", "application/json");
+    pub(super) fn post(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+        body: &str,
+    ) -> Result<String, ClientError> {
+        let request = self
+            .agent
+            .post(self.url(path))
+            .query_pairs(pairs(query))
+            .header("Content-Type", "application/json");
         self.answer(self.authorised(request).send(body))
     }
 
     fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
         let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
         let mut response = result.map_err(unreachable)?;
-        let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(unreachable)?;
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(ANSWER_BYTES_MAX)
+            .read_to_string()
+            .map_err(unreachable)?;
         if response.status().is_success() {
             return Ok(text);
         }
-        let detail = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
-        let hint = if response.status() == StatusCode::UNAUTHORIZED { "; give it with --token or WORKFLOW_MANAGER_TOKEN" } else { "" };
+        let detail = serde_json::from_str::<serde_json::Value>(&text)
+            .ok()
+            .and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
+        let hint = if response.status() == StatusCode::UNAUTHORIZED {
+            "; give it with --token or WORKFLOW_MANAGER_TOKEN"
+        } else {
+            ""
+        };
         let detail = detail.unwrap_or(text);
-        // What is wrong with files comes a line each; what else is said of a refusal may repeat what anybody has sent.
-        let is_of_files = response.status() == StatusCode::UNPROCESSABLE_ENTITY && response.get_uri().path().ends_with("/api/reload");
-        let detail = if is_of_files { escaped_lines(&detail) } else { escaped(&detail).into_owned() };
+        // What is wrong with files comes a line each; what else is said of a refusal may repeat
+        // what anybody has sent.
+        let is_of_files = response.status() == StatusCode::UNPROCESSABLE_ENTITY
+            && response.get_uri().path().ends_with("/api/reload");
+        let detail =
+            if is_of_files { escaped_lines(&detail) } else { escaped(&detail).into_owned() };
         Err(ClientError::Refused(format!("{}: {detail}{hint}", response.status())))
     }
 }

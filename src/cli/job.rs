@@ -1,4 +1,5 @@
-//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, and told how to be had whole.
+//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, and told how to
+//! be had whole.
 
 use super::client::{Client, ClientError};
 use super::show::{EntryAnswer, JobAnswer, StepAnswer, parse, table};
@@ -37,7 +38,11 @@ struct ChildAnswer {
 }
 
 /// `job ID`
-pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn job(
+    id: JobId,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let client = Client::new(arguments);
     let body = client.get(&format!("/api/job/{id}"))?;
     if arguments.json {
@@ -46,14 +51,25 @@ pub(super) fn job(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
     }
     let job: JobAnswer = parse(&body)?;
     head(&job, out)?;
-    let mut table = table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
+    let mut table =
+        table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
     for step in &job.steps {
         let attempt = step.attempt.to_string();
-        table.add_row([&*step.name, &step.state, &step.status, &attempt, &elapsed(step), &place(step), &note(step)]);
+        table.add_row([
+            &*step.name,
+            &step.state,
+            &step.status,
+            &attempt,
+            &elapsed(step),
+            &place(step),
+            &note(step),
+        ]);
     }
     writeln!(out, "\n{table}")?;
     let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
-    let (started, failed) = counts.fold((0, 0), |(started, failed), children| (started + children.started, failed + children.failed));
+    let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
+        (started + children.started, failed + children.failed)
+    });
     if started > 0 {
         first_children(&client, id, failed > 0, out)?;
     }
@@ -83,7 +99,9 @@ fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
     }
     for (key, name) in [("message", "__start__"), ("result", "__end__")] {
         let of_name = |entry: &&EntryAnswer| entry.name == name;
-        if let Some(message) = job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref()) {
+        if let Some(message) =
+            job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
+        {
             // JSON may have marks of direction as they are.
             tell(key, &cut(&escaped(message.get()), MESSAGE_CHARS_MAX))?;
         }
@@ -96,7 +114,9 @@ fn elapsed(step: &StepAnswer) -> String {
     let shown = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
         (None, _) => String::new(),
-        (Some(total), Some(last)) if step.attempt > 1 => format!("{}, last attempt {}", shown(total), shown(last)),
+        (Some(total), Some(last)) if step.attempt > 1 => {
+            format!("{}, last attempt {}", shown(total), shown(last))
+        }
         (Some(total), _) => shown(total),
     }
 }
@@ -104,7 +124,10 @@ fn elapsed(step: &StepAnswer) -> String {
 fn place(step: &StepAnswer) -> String {
     match (&step.children, &step.queue) {
         (Some(children), _) => {
-            format!("{} of {} ended, {} started, {} failed", children.ended, children.items, children.started, children.failed)
+            format!(
+                "{} of {} ended, {} started, {} failed",
+                children.ended, children.items, children.started, children.failed
+            )
         }
         (None, Some(queue)) => queue.to_string(),
         (None, None) => String::new(),
@@ -113,14 +136,25 @@ fn place(step: &StepAnswer) -> String {
 
 fn note(step: &StepAnswer) -> String {
     let again = step.retry_at.as_ref().map(|at| format!("next attempt at {at}"));
-    let progress = step.progress.as_ref().and_then(serde_json::Value::as_f64).map(|share| format!("{:.0} %", share * 100.0));
-    let told = [&step.message, &step.reason, &step.warning].into_iter().flatten().map(|text| &**text);
-    let notes: Vec<&str> = [&again, &progress].into_iter().flatten().map(String::as_str).chain(told).collect();
+    let progress = step
+        .progress
+        .as_ref()
+        .and_then(serde_json::Value::as_f64)
+        .map(|share| format!("{:.0} %", share * 100.0));
+    let told =
+        [&step.message, &step.reason, &step.warning].into_iter().flatten().map(|text| &**text);
+    let notes: Vec<&str> =
+        [&again, &progress].into_iter().flatten().map(String::as_str).chain(told).collect();
     cut(&notes.join("; "), NOTE_CHARS_MAX)
 }
 
 /// Some child jobs of a job: those that failed, if any did.
-fn first_children(client: &Client, id: JobId, has_failed: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+fn first_children(
+    client: &Client,
+    id: JobId,
+    has_failed: bool,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
     let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN.to_string())];
     if has_failed {
         query.push(("state".to_owned(), "failed".to_owned()));
@@ -132,7 +166,10 @@ fn first_children(client: &Client, id: JobId, has_failed: bool, out: &mut dyn Wr
     writeln!(out, "\n{}", rows(&page.children))?;
     let all = format!("workflow-manager job {id} --children");
     match (has_failed, page.next) {
-        (true, Some(_)) => writeln!(out, "… only the first that failed are shown; {all} --failed shows more, {all} all")?,
+        (true, Some(_)) => writeln!(
+            out,
+            "… only the first that failed are shown; {all} --failed shows more, {all} all"
+        )?,
         (true, None) => writeln!(out, "… only those that failed are shown; {all} shows all")?,
         (false, Some(_)) => writeln!(out, "… only the first are shown; {all} shows more")?,
         (false, None) => {}
@@ -141,11 +178,18 @@ fn first_children(client: &Client, id: JobId, has_failed: bool, out: &mut dyn Wr
 }
 
 /// `job ID --children`
-pub(super) fn children(id: JobId, asked: &ChildrenArguments, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn children(
+    id: JobId,
+    asked: &ChildrenArguments,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let state = if asked.failed { Some("failed".to_owned()) } else { asked.state.clone() };
     let named = [("state", &state), ("step", &asked.step), ("after", &asked.after)];
     let mut query = vec![("limit".to_owned(), asked.limit.to_string())];
-    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
+    query.extend(
+        named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
+    );
     let body = Client::new(arguments).query(&format!("/api/job/{id}/children"), &query)?;
     if arguments.json {
         writeln!(out, "{body}")?;
@@ -158,7 +202,11 @@ pub(super) fn children(id: JobId, asked: &ChildrenArguments, arguments: &ClientA
         writeln!(out, "{}", rows(&page.children))?;
     }
     if let Some(next) = page.next {
-        writeln!(out, "… only {} are shown; --limit shows more, --after {next} the next", page.children.len())?;
+        writeln!(
+            out,
+            "… only {} are shown; --limit shows more, --after {next} the next",
+            page.children.len()
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -166,9 +214,18 @@ pub(super) fn children(id: JobId, asked: &ChildrenArguments, arguments: &ClientA
 fn rows(children: &[ChildAnswer]) -> comfy_table::Table {
     let mut table = table(&["CHILD JOB", "STEP", "ITEM", "STATE", "CREATED", "ENDED", "REASON"]);
     for child in children {
-        let reason = child.reason.as_ref().map_or_else(String::new, |reason| cut(reason, NOTE_CHARS_MAX));
+        let reason =
+            child.reason.as_ref().map_or_else(String::new, |reason| cut(reason, NOTE_CHARS_MAX));
         let ended = child.ended.as_deref().unwrap_or_default();
-        table.add_row([&*child.job, &child.step, &child.item.to_string(), &child.state, &child.created, ended, &reason]);
+        table.add_row([
+            &*child.job,
+            &child.step,
+            &child.item.to_string(),
+            &child.state,
+            &child.created,
+            ended,
+            &reason,
+        ]);
     }
     table
 }

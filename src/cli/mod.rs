@@ -25,7 +25,9 @@ pub use status::Filter;
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]
 #[command(name = "workflow-manager", version, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot reach the manager.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot reach the manager."
+)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -109,7 +111,8 @@ pub enum ClientCommand {
     },
     /// Delete ended jobs
     Delete(OperateArguments),
-    /// Send the message of a running step once more, as the same attempt, or of all steps that wait on a queue
+    /// Send the message of a running step once more, as the same attempt, or of all steps that wait
+    /// on a queue
     Redispatch(RedispatchArguments),
     /// Complete, or fail, a running step by hand
     Complete(CompleteArguments),
@@ -156,7 +159,8 @@ pub struct ServeArguments {
     /// Workflow files [setting workflows]
     #[arg(long, num_args = 1..)]
     pub workflows: Vec<PathBuf>,
-    /// The broker, amqp://user:password@host:port/vhost; without one the embedded bus is used [setting amqp.server, AMQP_SERVER]
+    /// The broker, amqp://user:password@host:port/vhost; without one the embedded bus is used
+    /// [setting amqp.server, AMQP_SERVER]
     #[arg(long, value_name = "URL")]
     pub amqp_server: Option<String>,
     /// The journal, a file; :memory: keeps nothing beyond the end [setting journal.file]
@@ -220,7 +224,8 @@ pub struct FilterArguments {
     /// Only with this status of a step; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
     pub status: Vec<Filter>,
-    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long ago
+    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
+    /// ago
     #[arg(long, value_name = "TIME")]
     pub after: Option<String>,
     /// Only those created before this time
@@ -329,7 +334,8 @@ pub struct StatusArguments {
     /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
     #[arg(long, value_name = "N")]
     pub limit: Option<u32>,
-    /// Only these steps, in this order [default: all; of too many those that are not empty, as many as fit]
+    /// Only these steps, in this order [default: all; of too many those that are not empty, as many
+    /// as fit]
     #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', conflicts_with_all = ["json", "csv"])]
     pub columns: Vec<String>,
     /// Print CSV
@@ -369,8 +375,12 @@ pub fn schema(out: &mut dyn Write) -> io::Result<()> {
 pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
         ClientCommand::Run(arguments) => show::run(&arguments, out),
-        ClientCommand::Jobs { workflow, interval, client } => show::jobs(workflow.as_deref(), interval, &client, out),
-        ClientCommand::Job { id, children, client } if children.children => job::children(id, &children, &client, out),
+        ClientCommand::Jobs { workflow, interval, client } => {
+            show::jobs(workflow.as_deref(), interval, &client, out)
+        }
+        ClientCommand::Job { id, children, client } if children.children => {
+            job::children(id, &children, &client, out)
+        }
         ClientCommand::Job { id, client, .. } => job::job(id, &client, out),
         ClientCommand::Why { id, client } => operate::why(id, &client, out),
         ClientCommand::Reload { client } => operate::reload(&client, out),

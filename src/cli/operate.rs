@@ -4,7 +4,9 @@ use super::check::counted;
 use super::client::{Client, ClientError};
 use super::show::{message, parse, table};
 use super::text::Text;
-use super::{ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments};
+use super::{
+    ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments,
+};
 use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -43,8 +45,12 @@ impl StepNow {
         let StepNow { name, state, status, attempt, .. } = self;
         let reason = self.reason.as_deref().unwrap_or("no reason");
         match &self.retry_at {
-            Some(at) => format!("attempt {attempt} of step {name} failed: {reason}; the next attempt follows at {at}"),
-            None if *state == "failed" => format!("step {name} failed at attempt {attempt}: {reason}"),
+            Some(at) => format!(
+                "attempt {attempt} of step {name} failed: {reason}; the next attempt follows at {at}"
+            ),
+            None if *state == "failed" => {
+                format!("step {name} failed at attempt {attempt}: {reason}")
+            }
             None => format!("step {name} is {state} with status {status}"),
         }
     }
@@ -86,7 +92,11 @@ struct Refusal {
 }
 
 /// `search`
-pub(super) fn search(filter: &FilterArguments, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn search(
+    filter: &FilterArguments,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let body = Client::new(arguments).query("/api/jobs/search", &query(filter))?;
     if arguments.json {
         writeln!(out, "{body}")?;
@@ -101,13 +111,26 @@ pub(super) fn search(filter: &FilterArguments, arguments: &ClientArguments, out:
 }
 
 /// `cancel`, `pause`, `resume`, `retry`, `rerun`, `delete`: exit code 1 if any job refuses.
-pub(super) fn operate(word: &str, step: Option<&str>, arguments: &OperateArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn operate(
+    word: &str,
+    step: Option<&str>,
+    arguments: &OperateArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client);
     let step = step.map(|step| ("step".to_owned(), step.to_owned()));
     let Some(id) = arguments.id else {
-        let FilterArguments { workflow, state, status, after, before, limit: _ } = &arguments.filter;
-        if workflow.is_none() && state.is_none() && status.is_empty() && after.is_none() && before.is_none() {
-            let text = format!("{word} needs a job's id, or a filter for several: --workflow, --state, --status, --after or --before");
+        let FilterArguments { workflow, state, status, after, before, limit: _ } =
+            &arguments.filter;
+        if workflow.is_none()
+            && state.is_none()
+            && status.is_empty()
+            && after.is_none()
+            && before.is_none()
+        {
+            let text = format!(
+                "{word} needs a job's id, or a filter for several: --workflow, --state, --status, --after or --before"
+            );
             return Err(ClientError::Usage(text));
         }
         return all(word, step, arguments, &client, out);
@@ -146,7 +169,13 @@ fn all(
         print(&bulk.jobs, out)?;
         writeln!(out, "{word}: {} would be asked; nothing was done", counted(bulk.matched, "job"))?;
     } else {
-        writeln!(out, "{word}: {} of {} done, {} refused", bulk.done, counted(bulk.matched, "job"), bulk.refused)?;
+        writeln!(
+            out,
+            "{word}: {} of {} done, {} refused",
+            bulk.done,
+            counted(bulk.matched, "job"),
+            bulk.refused
+        )?;
         for refusal in &bulk.refusals {
             writeln!(out, "  {}", refusal.reason)?;
         }
@@ -158,7 +187,10 @@ fn all(
 }
 
 /// `complete`
-pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn complete(
+    arguments: &CompleteArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let path = format!("/api/job/{}/step/{}", arguments.id, encoded(&arguments.step));
     let client = Client::new(&arguments.client);
     let body = match &arguments.error {
@@ -178,7 +210,10 @@ pub(super) fn complete(arguments: &CompleteArguments, out: &mut dyn Write) -> Re
 }
 
 /// `redispatch`
-pub(super) fn redispatch(arguments: &RedispatchArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn redispatch(
+    arguments: &RedispatchArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
     struct Sent {
         steps: usize,
@@ -186,13 +221,20 @@ pub(super) fn redispatch(arguments: &RedispatchArguments, out: &mut dyn Write) -
     }
     let client = Client::new(&arguments.client);
     let (path, query) = match (&arguments.id, &arguments.step, &arguments.queue) {
-        (Some(id), Some(step), None) => (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new()),
+        (Some(id), Some(step), None) => {
+            (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new())
+        }
         (None, None, Some(queue)) => {
             let vhost = arguments.vhost.iter().map(|vhost| ("vhost".to_owned(), vhost.clone()));
-            let query = vhost.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
+            let query =
+                vhost.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
             (format!("/api/queue/{}/redispatch", encoded(queue)), query)
         }
-        _ => return Err(ClientError::Usage("redispatch needs a job's id and a step, or --queue".to_owned())),
+        _ => {
+            return Err(ClientError::Usage(
+                "redispatch needs a job's id and a step, or --queue".to_owned(),
+            ));
+        }
     };
     let body = client.post(&path, &query, "")?;
     if arguments.client.json {
@@ -200,17 +242,26 @@ pub(super) fn redispatch(arguments: &RedispatchArguments, out: &mut dyn Write) -
     } else if arguments.queue.is_some() {
         let Sent { steps, jobs } = parse(&body)?;
         let (steps, jobs) = (counted(steps, "step message"), counted(jobs, "job"));
-        let told = if arguments.dry_run { "would be sent again; nothing was done" } else { "sent again" };
+        let told =
+            if arguments.dry_run { "would be sent again; nothing was done" } else { "sent again" };
         writeln!(out, "{steps} of {jobs} {told}")?;
     } else {
         let OnStep { id, state, step } = parse(&body)?;
-        writeln!(out, "the message of step {} is sent again, as attempt {}; job {id} is {state}", step.name, step.attempt)?;
+        writeln!(
+            out,
+            "the message of step {} is sent again, as attempt {}; job {id} is {state}",
+            step.name, step.attempt
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// `why ID`
-pub(super) fn why(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn why(
+    id: JobId,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
     struct Told {
         why: Text,
@@ -222,7 +273,10 @@ pub(super) fn why(id: JobId, arguments: &ClientArguments, out: &mut dyn Write) -
 }
 
 /// `reload`
-pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn reload(
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
     struct Told {
         added: Vec<Text>,
@@ -237,9 +291,18 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         return Ok(ExitCode::SUCCESS);
     }
     let told: Told = parse(&body)?;
-    for (word, names) in [("added", told.added), ("changed", told.changed), ("removed", told.removed), ("unchanged", told.unchanged)] {
+    for (word, names) in [
+        ("added", told.added),
+        ("changed", told.changed),
+        ("removed", told.removed),
+        ("unchanged", told.unchanged),
+    ] {
         if !names.is_empty() {
-            writeln!(out, "{word:<10} {}", names.iter().map(|name| &**name).collect::<Vec<_>>().join(", "))?;
+            writeln!(
+                out,
+                "{word:<10} {}",
+                names.iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
+            )?;
         }
     }
     for warning in told.warnings {
@@ -250,9 +313,21 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
 
 fn query(filter: &FilterArguments) -> Vec<(String, String)> {
     let mut pairs = vec![("limit".to_owned(), filter.limit.to_string())];
-    let named = [("workflow", &filter.workflow), ("state", &filter.state), ("after", &filter.after), ("before", &filter.before)];
-    pairs.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
-    pairs.extend(filter.status.iter().map(|filter| (format!("status.{}", filter.step), filter.status.clone())));
+    let named = [
+        ("workflow", &filter.workflow),
+        ("state", &filter.state),
+        ("after", &filter.after),
+        ("before", &filter.before),
+    ];
+    pairs.extend(
+        named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
+    );
+    pairs.extend(
+        filter
+            .status
+            .iter()
+            .map(|filter| (format!("status.{}", filter.step), filter.status.clone())),
+    );
     pairs
 }
 
@@ -268,7 +343,13 @@ fn print(jobs: &[Found], out: &mut dyn Write) -> Result<(), ClientError> {
     }
     let mut table = table(&["JOB", "WORKFLOW", "STATE", "CREATED", "ENDED"]);
     for found in jobs {
-        table.add_row([&*found.job, &*found.workflow, &*found.state, &*found.created, found.ended.as_deref().unwrap_or_default()]);
+        table.add_row([
+            &*found.job,
+            &*found.workflow,
+            &*found.state,
+            &*found.created,
+            found.ended.as_deref().unwrap_or_default(),
+        ]);
     }
     writeln!(out, "{table}")?;
     Ok(())

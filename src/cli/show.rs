@@ -101,9 +101,14 @@ const LISTED_MAX: u32 = 1_000;
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client);
     let message = message(&arguments.message)?;
-    let query: Vec<(String, String)> = arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
-    let created = client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
-    let id = parse::<serde_json::Value>(&created)?.get("id").and_then(|id| id.as_str().map(str::to_owned)).unwrap_or_default();
+    let query: Vec<(String, String)> =
+        arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
+    let created =
+        client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
+    let id = parse::<serde_json::Value>(&created)?
+        .get("id")
+        .and_then(|id| id.as_str().map(str::to_owned))
+        .unwrap_or_default();
     if arguments.detach {
         writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
         return Ok(ExitCode::SUCCESS);
@@ -117,18 +122,30 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
             tell(&goes_on(&id));
         }
     })?;
-    let result =
-        job.completed.iter().find(|entry| entry.name == "__end__").and_then(|entry| entry.message.as_ref()).map_or("null", |message| message.get());
+    let result = job
+        .completed
+        .iter()
+        .find(|entry| entry.name == "__end__")
+        .and_then(|entry| entry.message.as_ref())
+        .map_or("null", |message| message.get());
     if arguments.client.json {
         let reason = serde_json::json!(job.reason.as_ref().map(Text::raw));
-        writeln!(out, "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}", job.state)?;
+        writeln!(
+            out,
+            "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}",
+            job.state
+        )?;
     } else if job.state == "completed" {
         writeln!(out, "{result}")?;
     }
     if job.state == "completed" {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(ClientError::Refused(format!("job {id} is {}: {}", job.state, job.reason.unwrap_or_default())))
+    Err(ClientError::Refused(format!(
+        "job {id} is {}: {}",
+        job.state,
+        job.reason.unwrap_or_default()
+    )))
 }
 
 fn goes_on(id: &str) -> String {
@@ -153,10 +170,14 @@ fn tell_when_interrupted(id: String) {
 }
 
 pub(super) fn message(argument: &str) -> Result<String, ClientError> {
-    let cannot = |what: &str, error: std::io::Error| ClientError::Usage(format!("--message: cannot read {what}: {error}"));
+    let cannot = |what: &str, error: std::io::Error| {
+        ClientError::Usage(format!("--message: cannot read {what}: {error}"))
+    };
     if argument == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(|error| cannot("standard input", error))?;
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|error| cannot("standard input", error))?;
         return Ok(text);
     }
     match argument.strip_prefix('@') {
@@ -168,7 +189,8 @@ pub(super) fn message(argument: &str) -> Result<String, ClientError> {
 fn follow(client: &Client, id: &str) -> Result<JobAnswer, ClientError> {
     let bar = ProgressBar::new(0);
     bar.set_style(
-        ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+        ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
     let mut pause = LOOK_FIRST;
     loop {
@@ -191,32 +213,52 @@ fn progress(job: &JobAnswer) -> (u64, u64, String) {
     let mut done = 0;
     let mut all = 0;
     for step in &job.steps {
-        let (ended, items) = step.children.as_ref().map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
+        let (ended, items) = step
+            .children
+            .as_ref()
+            .map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
         done += ended + u64::from(step.state == "completed");
         all += items + 1;
     }
-    let running: Vec<&str> = job.steps.iter().filter(|step| step.state == "running").map(|step| &*step.name).collect();
+    let running: Vec<&str> =
+        job.steps.iter().filter(|step| step.state == "running").map(|step| &*step.name).collect();
     (done, all, running.join(", "))
 }
 
 /// `jobs`
-pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn jobs(
+    workflow: Option<&str>,
+    interval: u64,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let client = Client::new(arguments);
     let names = match workflow {
         Some(name) => vec![name.to_owned()],
         None => {
             let all: Vec<WorkflowAnswer> = parse(&client.get("/api/workflows?all=true")?)?;
-            all.into_iter().map(|row| if row.vhost.is_empty() { row.name } else { format!("{}/{}", row.vhost, row.name) }).collect()
+            all.into_iter()
+                .map(|row| {
+                    if row.vhost.is_empty() {
+                        row.name
+                    } else {
+                        format!("{}/{}", row.vhost, row.name)
+                    }
+                })
+                .collect()
         }
     };
     let mut table = table(&["JOB", "WORKFLOW", "STATE"]);
     let mut rows = Vec::new();
     let mut cut = false;
     for name in names {
-        let mut list: ListAnswer = parse(&client.get(&format!("/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}&states=true"))?)?;
+        let mut list: ListAnswer = parse(&client.get(&format!(
+            "/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}&states=true"
+        ))?)?;
         cut |= list.next.is_some();
         rows.extend(list.running.into_iter().chain(list.completed).map(|id| {
-            let state = id.parse().ok().and_then(|id: JobId| list.states.remove(&id)).unwrap_or_default();
+            let state =
+                id.parse().ok().and_then(|id: JobId| list.states.remove(&id)).unwrap_or_default();
             (id, name.clone(), state)
         }));
     }
@@ -235,7 +277,10 @@ pub(super) fn jobs(workflow: Option<&str>, interval: u64, arguments: &ClientArgu
         writeln!(out, "{table}")?;
     }
     if cut {
-        writeln!(out, "… only the first {LISTED_MAX} of each list are shown; the API pages through all (docs/http-api.md)")?;
+        writeln!(
+            out,
+            "… only the first {LISTED_MAX} of each list are shown; the API pages through all (docs/http-api.md)"
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

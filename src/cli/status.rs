@@ -15,7 +15,8 @@ use std::process::ExitCode;
 /// How wide a table may be that no terminal shows, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
 
-/// What the steps have at least: lines of a narrow terminal are broken, rather than without any step.
+/// What the steps have at least: lines of a narrow terminal are broken, rather than without any
+/// step.
 const STEPS_WIDTH_MIN: usize = 80;
 
 /// The blanks around a cell.
@@ -49,13 +50,18 @@ impl std::str::FromStr for Filter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Filter, String> {
-        let (step, status) = text.split_once('=').ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
+        let (step, status) = text
+            .split_once('=')
+            .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
         Ok(Filter { step: step.to_owned(), status: status.to_owned() })
     }
 }
 
 /// `status WORKFLOW`
-pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn status(
+    arguments: &StatusArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client);
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
@@ -70,7 +76,10 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
     if let Some(limit) = arguments.limit {
         ask("limit", limit.to_string());
     }
-    arguments.filters.iter().for_each(|filter| ask(&format!("step.{}", filter.step), filter.status.clone()));
+    arguments
+        .filters
+        .iter()
+        .for_each(|filter| ask(&format!("step.{}", filter.step), filter.status.clone()));
     if arguments.csv {
         client.copy(&path, &query, "text/csv", out)?;
         return Ok(ExitCode::SUCCESS);
@@ -87,37 +96,63 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
     };
     let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
     let own_header = ["JOB", "STATE", "UPDATED"];
-    let own = |row: &'_ RowAnswer| [row.job.to_string(), row.state.to_string(), row.updated.to_string()];
+    let own =
+        |row: &'_ RowAnswer| [row.job.to_string(), row.state.to_string(), row.updated.to_string()];
     let chosen = if arguments.columns.is_empty() {
-        let cells: Vec<Vec<&str>> = answer.rows.iter().map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect()).collect();
+        let cells: Vec<Vec<&str>> = answer
+            .rows
+            .iter()
+            .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
+            .collect();
         let own_width: usize = (0..own_header.len())
-            .map(|at| answer.rows.iter().map(|row| width_of(&own(row)[at])).chain([width_of(own_header[at])]).max().unwrap_or_default() + GAP)
+            .map(|at| {
+                answer
+                    .rows
+                    .iter()
+                    .map(|row| width_of(&own(row)[at]))
+                    .chain([width_of(own_header[at])])
+                    .max()
+                    .unwrap_or_default()
+                    + GAP
+            })
             .sum();
         fitting(&steps, &cells, screen_width().saturating_sub(own_width).max(STEPS_WIDTH_MIN))
     } else {
         arguments.columns.iter().map(|name| column(name, &steps)).collect::<Result<_, _>>()?
     };
-    let header: Vec<&str> = own_header.into_iter().chain(chosen.iter().map(|at| steps[*at])).collect();
+    let header: Vec<&str> =
+        own_header.into_iter().chain(chosen.iter().map(|at| steps[*at])).collect();
     let mut table = table(&header);
     for row in &answer.rows {
-        let status = |at: &usize| row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string());
+        let status = |at: &usize| {
+            row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string())
+        };
         table.add_row(own(row).into_iter().chain(chosen.iter().map(status)));
     }
     writeln!(out, "{table}")?;
     if arguments.columns.is_empty() && chosen.len() < steps.len() {
         let (left, all) = (steps.len() - chosen.len(), steps.len());
-        writeln!(out, "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and --json have all")?;
+        writeln!(
+            out,
+            "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and --json have all"
+        )?;
     }
     if answer.next.is_some() {
-        writeln!(out, "… only the newest {} are shown; --limit shows more, --csv all", answer.rows.len())?;
+        writeln!(
+            out,
+            "… only the newest {} are shown; --limit shows more, --csv all",
+            answer.rows.len()
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns to show where no one has chosen: all; else those in which any row has a status, as many as fit.
+/// The columns to show where no one has chosen: all; else those in which any row has a status, as
+/// many as fit.
 fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
-    let width_at = |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
+    let width_at =
+        |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
     if (0..steps.len()).map(width_at).sum::<usize>() <= width {
         return (0..steps.len()).collect();
     }
@@ -140,7 +175,9 @@ fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
 
 /// As many columns as a terminal has; else what a line can bear.
 fn screen_width() -> usize {
-    Term::stdout().size_checked().map_or(WIDTH_WITHOUT_TERMINAL, |(_, columns)| usize::from(columns))
+    Term::stdout()
+        .size_checked()
+        .map_or(WIDTH_WITHOUT_TERMINAL, |(_, columns)| usize::from(columns))
 }
 
 fn width_of(text: &str) -> usize {
@@ -184,6 +221,9 @@ mod tests {
         assert_eq!(fitting(&steps, &rows, 20), [0, 2]);
         assert!(fitting(&steps, &rows, 10).is_empty());
         assert_eq!(column("ccc", &steps).expect("is there"), 2);
-        assert!(column("cc", &steps).is_err_and(|error| error.to_string().contains("no step \"cc\"; did you mean")));
+        assert!(
+            column("cc", &steps)
+                .is_err_and(|error| error.to_string().contains("no step \"cc\"; did you mean"))
+        );
     }
 }

@@ -20,7 +20,12 @@ struct FileOutcome {
 /// # Errors
 ///
 /// The output cannot be written.
-pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -> std::io::Result<bool> {
+pub fn test(
+    files: &[PathBuf],
+    verbose: bool,
+    json: bool,
+    out: &mut dyn Write,
+) -> std::io::Result<bool> {
     let outcomes = files.iter().map(|path| {
         let file = path.display().to_string();
         match rehearse(path) {
@@ -29,7 +34,9 @@ pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -
         }
     });
     let outcomes: Vec<FileOutcome> = outcomes.collect();
-    let all_passed = outcomes.iter().all(|file| file.error.is_none() && file.tests.iter().all(|test| test.passed));
+    let all_passed = outcomes
+        .iter()
+        .all(|file| file.error.is_none() && file.tests.iter().all(|test| test.passed));
     if json {
         writeln!(out, "{}", serde_json::json!({ "passed": all_passed, "files": outcomes }))?;
         return Ok(all_passed);
@@ -43,7 +50,12 @@ pub fn test(files: &[PathBuf], verbose: bool, json: bool, out: &mut dyn Write) -
         }
         for test in &file.tests {
             let took = Millis(test.took_ms);
-            writeln!(out, "  {:<6}  {}  ({took})", if test.passed { "ok" } else { "FAILED" }, escaped(&test.name))?;
+            writeln!(
+                out,
+                "  {:<6}  {}  ({took})",
+                if test.passed { "ok" } else { "FAILED" },
+                escaped(&test.name)
+            )?;
             for difference in &test.differences {
                 writeln!(out, "          {}", escaped_lines(difference))?;
             }

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text of an answer, as it is printed: in one line, without controls. What the command line prints of an answer is this, and
-/// no `String` (`tests/fast/floors.rs`).
+/// A text of an answer, as it is printed: in one line, without controls. What the command line
+/// prints of an answer is this, and no `String` (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     shown: String,

@@ -36,13 +36,20 @@ struct LaggedAnswer {
     missed: u64,
 }
 
-/// `watch [ID]`: without an id until it is interrupted. With one until the job has ended: exit code 0 when it completes, 1 when it does not.
-pub(super) fn watch(id: Option<JobId>, arguments: &ClientArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+/// `watch [ID]`: without an id until it is interrupted. With one until the job has ended: exit code
+/// 0 when it completes, 1 when it does not.
+pub(super) fn watch(
+    id: Option<JobId>,
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let client = Client::new(arguments);
     let path = id.map_or_else(|| "/api/events".to_owned(), |id| format!("/api/job/{id}/events"));
     let mut name = String::new();
     for line in client.stream(&path)?.lines() {
-        let line = line.map_err(|error| client.unreachable(format!("the stream of events has ended: {error}")))?;
+        let line = line.map_err(|error| {
+            client.unreachable(format!("the stream of events has ended: {error}"))
+        })?;
         if let Some(text) = line.strip_prefix("event: ") {
             text.clone_into(&mut name);
         }
@@ -51,12 +58,20 @@ pub(super) fn watch(id: Option<JobId>, arguments: &ClientArguments, out: &mut dy
             writeln!(out, "{data}")?;
         } else if name == "lagged" {
             let lagged: LaggedAnswer = parse(data)?;
-            writeln!(out, "… {} events were missed: they come faster than they are read", lagged.missed)?;
+            writeln!(
+                out,
+                "… {} events were missed: they come faster than they are read",
+                lagged.missed
+            )?;
         } else {
             writeln!(out, "{}", line_of(&name, parse(data)?))?;
         }
         out.flush()?;
-        let Some(id) = id.filter(|_| matches!(&*name, "job.completed" | "job.failed" | "job.cancelled")) else { continue };
+        let Some(id) =
+            id.filter(|_| matches!(&*name, "job.completed" | "job.failed" | "job.cancelled"))
+        else {
+            continue;
+        };
         let event: EventAnswer = parse(data)?;
         if *event.data.job == *id.to_string() {
             return Ok(if name == "job.completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -76,8 +91,11 @@ fn line_of(name: &str, event: EventAnswer) -> String {
         Some(step) => line.push_str(&format!("  step {step} {what}")),
         None => line.push_str(&format!("  job {what}")),
     }
-    let mut notes: Vec<String> = data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
-    notes.extend(data.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}")));
+    let mut notes: Vec<String> =
+        data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
+    notes.extend(
+        data.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}")),
+    );
     notes.extend(data.progress.map(|progress| format!("progress {progress}")));
     notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
     notes.extend(data.retry_at.map(|at| format!("next attempt at {at}")));

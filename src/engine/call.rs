@@ -1,4 +1,5 @@
-//! A workflow as a worker (SPEC §4): who asked for a job by a message on its workflow's queue, and is to be told its end.
+//! A workflow as a worker (SPEC §4): who asked for a job by a message on its workflow's queue, and
+//! is to be told its end.
 
 use super::decide::Consequence;
 use super::entry::{Effect, Entry};
@@ -22,7 +23,8 @@ pub struct Caller {
     pub attempt: Option<u32>,
 }
 
-/// The callers of a job, in the order in which they came. Each join costs the same, however many there are.
+/// The callers of a job, in the order in which they came. Each join costs the same, however many
+/// there are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
     list: Vec<Waiting>,
@@ -100,7 +102,9 @@ impl Job {
     pub(super) fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
         let numbers = 0..u32::try_from(self.callers.list.len()).unwrap_or(u32::MAX);
         let is_owed = |number: &u32| !self.callers.list[*number as usize].is_answered;
-        numbers.filter(move |number| self.state.is_ended() && is_owed(number)).map(|number| self.answer(number))
+        numbers
+            .filter(move |number| self.state.is_ended() && is_owed(number))
+            .map(|number| self.answer(number))
     }
 
     /// What a caller is told who has just joined an ended job.
@@ -114,13 +118,22 @@ impl Job {
     }
 
     pub(super) fn open_answers(&self) -> Vec<Effect> {
-        if faults::planted("caller forgotten after a restart") { Vec::new() } else { self.answers().collect() }
+        if faults::planted("caller forgotten after a restart") {
+            Vec::new()
+        } else {
+            self.answers().collect()
+        }
     }
 
-    /// Whether the step of this name waits for the reply to this attempt, whose message went to `queue`.
+    /// Whether the step of this name waits for the reply to this attempt, whose message went to
+    /// `queue`.
     pub fn awaits(&self, step: &str, attempt: u32, queue: &str) -> bool {
-        let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else { return false };
-        self.is_awaited(step) && self.step(step).attempt == attempt && *self.graph().step(step).queue == *queue
+        let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else {
+            return false;
+        };
+        self.is_awaited(step)
+            && self.step(step).attempt == attempt
+            && *self.graph().step(step).queue == *queue
     }
 
     pub(super) fn decide_called(&self, caller: Caller) -> Result<Consequence, Rejected> {
@@ -134,9 +147,14 @@ impl Job {
     }
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Consequence, Rejected> {
-        let is_owed = self.callers.list.get(caller as usize).is_some_and(|waiting| !waiting.is_answered);
+        let is_owed =
+            self.callers.list.get(caller as usize).is_some_and(|waiting| !waiting.is_answered);
         // The answer to an end after which the job went on is not the answer to its next one.
-        if is_owed && end == self.ends && self.state.is_ended() { Ok(Consequence::of(Entry::CallerAnswered { caller })) } else { Err(Rejected::Void) }
+        if is_owed && end == self.ends && self.state.is_ended() {
+            Ok(Consequence::of(Entry::CallerAnswered { caller }))
+        } else {
+            Err(Rejected::Void)
+        }
     }
 
     pub(super) fn caller_joined(&mut self, caller: &Caller) {
@@ -157,9 +175,18 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Context, Decision, Definition, Graph, Input, JobId, JobState, Limits, Message, Operation, Origin, Reply, Step, Timestamp};
+    use crate::engine::{
+        Context, Decision, Definition, Graph, Input, JobId, JobState, Limits, Message, Operation,
+        Origin, Reply, Step, Timestamp,
+    };
 
-    const LIMITS: Limits = Limits { step_message_bytes_max: 1000, reply_bytes_max: 1000, depth_max: 3, window: 3, window_bytes: 1 << 26 };
+    const LIMITS: Limits = Limits {
+        step_message_bytes_max: 1000,
+        reply_bytes_max: 1000,
+        depth_max: 3,
+        window: 3,
+        window_bytes: 1 << 26,
+    };
 
     fn context() -> Context<'static> {
         Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
@@ -170,9 +197,18 @@ mod tests {
     }
 
     fn created() -> Job {
-        let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("only")])]);
+        let definition =
+            Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("only")])]);
         let id = JobId::of_call(&[]);
-        let origin = Origin { id, definition: Arc::new(definition), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(0) };
+        let origin = Origin {
+            id,
+            definition: Arc::new(definition),
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: Timestamp(0),
+        };
         Job::create_for(origin, Message::default(), Some(caller("first")), &context()).0
     }
 
@@ -186,14 +222,25 @@ mod tests {
 
     fn answers(decision: &Decision) -> Vec<(u32, u32)> {
         let answers = decision.effects.iter();
-        answers.filter_map(|effect| if let Effect::AnswerCaller { caller, end } = effect { Some((*caller, *end)) } else { None }).collect()
+        answers
+            .filter_map(|effect| {
+                if let Effect::AnswerCaller { caller, end } = effect {
+                    Some((*caller, *end))
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     #[test]
     fn a_job_is_closed_once_its_callers_are_answered() {
         let mut job = created();
         assert!(take(&mut job, Input::Called(caller("second"))).effects.is_empty());
-        assert!(job.take(Input::Called(caller("second")), &context()).is_err(), "it is owed already");
+        assert!(
+            job.take(Input::Called(caller("second")), &context()).is_err(),
+            "it is owed already"
+        );
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!((answers(&ended), ended.closed), (vec![(0, 0), (1, 0)], false));
         assert_eq!(job.open_effects().len(), 2, "as after a restart");
@@ -224,10 +271,17 @@ mod tests {
         let mut job = created();
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);
         for number in 1..100 {
-            assert_eq!(answers(&take(&mut job, Input::Called(caller(&format!("caller {number}"))))), [(number, 0)]);
+            assert_eq!(
+                answers(&take(&mut job, Input::Called(caller(&format!("caller {number}"))))),
+                [(number, 0)]
+            );
         }
         assert_eq!(job.open_effects().len(), 100);
-        assert!(job.has_room_for(&caller("new"), 101) && !job.has_room_for(&caller("new"), 100) && job.has_room_for(&caller("first"), 100));
+        assert!(
+            job.has_room_for(&caller("new"), 101)
+                && !job.has_room_for(&caller("new"), 100)
+                && job.has_room_for(&caller("first"), 100)
+        );
     }
 
     /// What takes minutes if each join looks through all that are there.
@@ -235,7 +289,9 @@ mod tests {
     fn a_hundred_thousand_callers_of_one_job_are_no_more_work_each() {
         const CALLERS: u32 = 100_000;
         let mut job = created();
-        let joined: Vec<Entry> = (1..CALLERS).flat_map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).entries).collect();
+        let joined: Vec<Entry> = (1..CALLERS)
+            .flat_map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).entries)
+            .collect();
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!(answers(&ended).len(), CALLERS as usize);
         let again = joined.into_iter().chain(ended.entries).fold(created(), |mut job, entry| {
@@ -244,7 +300,10 @@ mod tests {
         });
         assert_eq!(again.open_effects().len(), CALLERS as usize, "as after a restart");
         for number in 0..CALLERS {
-            assert_eq!(take(&mut job, Input::Answered { caller: number, end: 0 }).closed, number + 1 == CALLERS);
+            assert_eq!(
+                take(&mut job, Input::Answered { caller: number, end: 0 }).closed,
+                number + 1 == CALLERS
+            );
         }
     }
 
@@ -252,7 +311,9 @@ mod tests {
     fn a_step_awaits_the_reply_to_its_own_message_alone() {
         let mut job = created();
         assert!(job.awaits("only", 1, "only"));
-        for (step, attempt, queue) in [("other", 1, "only"), ("only", 2, "only"), ("only", 1, "other")] {
+        for (step, attempt, queue) in
+            [("other", 1, "only"), ("only", 2, "only"), ("only", 1, "other")]
+        {
             assert!(!job.awaits(step, attempt, queue), "{step} {attempt} {queue}");
         }
         reply(&mut job, Reply::Result("{}".into()));

@@ -1,4 +1,5 @@
-//! Why a child job failed, as the jobs above it are told: what went wrong first, then the way to it, bounded in length.
+//! Why a child job failed, as the jobs above it are told: what went wrong first, then the way to
+//! it, bounded in length.
 
 use super::id::JobId;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use std::sync::Arc;
 /// How much of what went wrong the jobs above keep, in characters.
 pub const CAUSE_CHARS_MAX: usize = 1_000;
 
-/// How many steps with child jobs are named on the way, half of them from the top and half from the bottom.
+/// How many steps with child jobs are named on the way, half of them from the top and half from the
+/// bottom.
 const LEVELS_NAMED_MAX: usize = 8;
 
 /// How much of a step's name is repeated, in characters.
@@ -48,7 +50,13 @@ impl Cause {
 
     /// A job failed, or was cancelled, as a whole.
     pub fn of_job(reason: &str) -> Cause {
-        Cause { step: None, reason: cut(reason, CAUSE_CHARS_MAX), child: None, way: Vec::new(), left_out: 0 }
+        Cause {
+            step: None,
+            reason: cut(reason, CAUSE_CHARS_MAX),
+            child: None,
+            way: Vec::new(),
+            left_out: 0,
+        }
     }
 
     /// The same for the parent, whose child job of `step` at `item` is `child`.
@@ -124,12 +132,16 @@ mod tests {
     fn a_deep_way_and_long_words_are_bounded() {
         let mut cause = Cause::of_step(&"n".repeat(10_000), &"ü".repeat(100_000));
         for level in 0..200 {
-            cause = cause.in_child(JobId(uuid::Uuid::from_u128(level)), &"s".repeat(10_000), u32::MAX);
+            cause =
+                cause.in_child(JobId(uuid::Uuid::from_u128(level)), &"s".repeat(10_000), u32::MAX);
         }
         let text = cause.to_string();
         assert!(text.chars().count() < 2_200, "{} characters", text.chars().count());
         assert!(text.contains("… 192 more …"), "{text}");
-        assert!(text.contains("child job 00000000-0000-0000-0000-000000000000,"), "the innermost: {text}");
+        assert!(
+            text.contains("child job 00000000-0000-0000-0000-000000000000,"),
+            "the innermost: {text}"
+        );
         let stored = serde_json::to_string(&cause).expect("serialises");
         assert_eq!(serde_json::from_str::<Cause>(&stored).expect("parses"), cause);
     }
@@ -143,7 +155,8 @@ mod tests {
         let text = cause.to_string();
         assert!(text.starts_with("step \"x\" of item 0: why (child job "), "{text}");
         let way: Vec<&str> = text.split_once("by way of ").expect("a way").1.split(", ").collect();
-        let named: Vec<String> = [9, 8, 7, 6].iter().map(|n| format!("item {n} of step \"s{n}\"")).collect();
+        let named: Vec<String> =
+            [9, 8, 7, 6].iter().map(|n| format!("item {n} of step \"s{n}\"")).collect();
         assert_eq!(way[..4], named);
         assert_eq!((way[4], way[5]), ("… 2 more …", "item 3 of step \"s3\""), "{text}");
     }

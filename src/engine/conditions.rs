@@ -1,7 +1,8 @@
-//! The conditions of a job's steps: when each is evaluated, and what the evaluations of one decision may cost together.
+//! The conditions of a job's steps: when each is evaluated, and what the evaluations of one
+//! decision may cost together.
 //!
-//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated when something that it reads has
-//! changed, and not before: its result depends on nothing else.
+//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated when
+//! something that it reads has changed, and not before: its result depends on nothing else.
 
 use super::decide::Consequence;
 use super::definition::Dependency;
@@ -15,8 +16,8 @@ use super::step::StepState;
 use crate::faults;
 use std::collections::BTreeSet;
 
-/// The conditions that one decision has still to look at, and what it may still spend on them. A costly `cancelWhen` takes
-/// nothing from the `when` of a step, which would fail for it.
+/// The conditions that one decision has still to look at, and what it may still spend on them. A
+/// costly `cancelWhen` takes nothing from the `when` of a step, which would fail for it.
 #[derive(Default)]
 pub(super) struct Conditions {
     when: DecisionBudget,
@@ -33,7 +34,9 @@ impl Job {
             match entry.touched() {
                 Touched::Nothing => {}
                 Touched::Every => conditions.stale.extend(self.graph().indices().filter(has_one)),
-                Touched::Step(changed) => conditions.stale.extend(self.graph().indices().filter(|step| self.reads(*step, changed))),
+                Touched::Step(changed) => conditions
+                    .stale
+                    .extend(self.graph().indices().filter(|step| self.reads(*step, changed))),
             }
         }
     }
@@ -43,12 +46,17 @@ impl Job {
         let definition = self.graph().step(step);
         definition.cancel_when.as_ref().is_some_and(|condition| {
             let is_in_input = || definition.depends.contains(&Dependency::Step(changed));
-            condition.reads_step(&self.graph().step(changed).name) || (condition.reads_input() && is_in_input())
+            condition.reads_step(&self.graph().step(changed).name)
+                || (condition.reads_input() && is_in_input())
         })
     }
 
     /// The first step whose condition `cancelWhen` is true while it waits or runs.
-    pub(super) fn next_cancelled(&self, conditions: &mut Conditions, ctx: &Context<'_>) -> Option<Consequence> {
+    pub(super) fn next_cancelled(
+        &self,
+        conditions: &mut Conditions,
+        ctx: &Context<'_>,
+    ) -> Option<Consequence> {
         if self.state != JobState::Running || faults::planted("cancelWhen ignored") {
             return None;
         }
@@ -59,25 +67,47 @@ impl Job {
             let Some(condition) = &self.graph().step(step).cancel_when else { continue };
             let behind = conditions.stale.len();
             // What a condition cannot tell yet is not true.
-            if self.evaluate(condition, step, &mut conditions.cancel_when, behind).unwrap_or_default() {
-                let effects = self.tell_children_of(step, &Instruction::Cancel("its step was cancelled".into()));
-                return Some(Consequence { entries: vec![Entry::StepCancelled { step, at: ctx.now }], effects });
+            if self
+                .evaluate(condition, step, &mut conditions.cancel_when, behind)
+                .unwrap_or_default()
+            {
+                let effects = self
+                    .tell_children_of(step, &Instruction::Cancel("its step was cancelled".into()));
+                return Some(Consequence {
+                    entries: vec![Entry::StepCancelled { step, at: ctx.now }],
+                    effects,
+                });
             }
         }
         None
     }
 
     /// Whether a step that is about to start does; none: it has no condition.
-    pub(super) fn may_start(&self, step: StepIndex, conditions: &mut Conditions) -> Option<Result<bool, String>> {
+    pub(super) fn may_start(
+        &self,
+        step: StepIndex,
+        conditions: &mut Conditions,
+    ) -> Option<Result<bool, String>> {
         let condition = self.graph().step(step).when.as_ref()?;
-        let may_follow =
-            |other: &StepIndex| *other != step && self.steps[other.at()].state == StepState::Waiting && self.graph().step(*other).when.is_some();
+        let may_follow = |other: &StepIndex| {
+            *other != step
+                && self.steps[other.at()].state == StepState::Waiting
+                && self.graph().step(*other).when.is_some()
+        };
         let behind = self.graph().indices().filter(may_follow).count();
         let started = self.evaluate(condition, step, &mut conditions.when, behind);
-        Some(started.map_err(|reason| format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text())))
+        Some(started.map_err(|reason| {
+            format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text())
+        }))
     }
 
-    fn evaluate(&self, condition: &Expression, step: StepIndex, budget: &mut DecisionBudget, behind: usize) -> Result<bool, String> {
+    fn evaluate(
+        &self,
+        condition: &Expression,
+        step: StepIndex,
+        budget: &mut DecisionBudget,
+        behind: usize,
+    ) -> Result<bool, String> {
         condition.evaluate_within(&JobScope { job: self, step }, budget, behind)
     }
 }
@@ -120,10 +150,18 @@ impl Scope for JobScope<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Step, Timestamp};
+    use crate::engine::{
+        Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Step, Timestamp,
+    };
     use std::sync::Arc;
 
-    const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 3, window: 3, window_bytes: 1 << 26 };
+    const LIMITS: Limits = Limits {
+        step_message_bytes_max: 1 << 20,
+        reply_bytes_max: 1 << 20,
+        depth_max: 3,
+        window: 3,
+        window_bytes: 1 << 26,
+    };
 
     /// More than one decision may take, over the list of [`message`].
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
@@ -134,24 +172,38 @@ mod tests {
 
     /// 2 kB.
     fn message() -> Message {
-        Message::parse(format!("{{\"l\":[{}1]}}", "1,".repeat(1_000)).as_bytes()).expect("a message")
+        Message::parse(format!("{{\"l\":[{}1]}}", "1,".repeat(1_000)).as_bytes())
+            .expect("a message")
     }
 
     fn step(name: &str, when: Option<&str>, cancel_when: Option<&str>) -> Step {
         let condition = |text: &str| Expression::parse(text).expect(text);
-        Step { when: when.map(condition), cancel_when: cancel_when.map(condition), ..Step::named(name) }
+        Step {
+            when: when.map(condition),
+            cancel_when: cancel_when.map(condition),
+            ..Step::named(name)
+        }
     }
 
     fn created(steps: Vec<Step>) -> (Job, Decision) {
         let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]);
         let id = JobId::of_call(&[]);
-        let origin = Origin { id, definition: Arc::new(definition), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(0) };
+        let origin = Origin {
+            id,
+            definition: Arc::new(definition),
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: Timestamp(0),
+        };
         Job::create(origin, message(), &context())
     }
 
     fn reply(job: &mut Job, step: &str, body: &'static str) {
         let reply = Reply::Result(body.into());
-        job.take(Input::Reply { step: step.to_owned(), attempt: None, reply }, &context()).expect("taken");
+        job.take(Input::Reply { step: step.to_owned(), attempt: None, reply }, &context())
+            .expect("taken");
     }
 
     fn state(job: &Job, name: &str) -> StepState {
@@ -165,25 +217,45 @@ mod tests {
 
     #[test]
     fn all_conditions_of_a_decision_have_one_budget_and_costly_ones_leave_enough_for_cheap_ones() {
-        let mut steps: Vec<Step> = (0..10).map(|n| step(&format!("costly{n}"), None, Some(COSTLY))).collect();
-        steps.push(step("cheap", Some("size(input.l) == 1001"), Some("steps.costly0.state == 'completed'")));
+        let mut steps: Vec<Step> =
+            (0..10).map(|n| step(&format!("costly{n}"), None, Some(COSTLY))).collect();
+        steps.push(step(
+            "cheap",
+            Some("size(input.l) == 1001"),
+            Some("steps.costly0.state == 'completed'"),
+        ));
         steps.push(step("last", None, Some("steps.costly1.state == 'completed'")));
         let (mut job, _) = created(steps);
-        assert_eq!((state(&job, "costly9"), state(&job, "cheap")), (StepState::Running, StepState::Running));
+        assert_eq!(
+            (state(&job, "costly9"), state(&job, "cheap")),
+            (StepState::Running, StepState::Running)
+        );
         reply(&mut job, "costly0", "{}");
-        assert_eq!((state(&job, "cheap"), state(&job, "last")), (StepState::Cancelled, StepState::Running));
+        assert_eq!(
+            (state(&job, "cheap"), state(&job, "last")),
+            (StepState::Cancelled, StepState::Running)
+        );
         reply(&mut job, "costly1", "{}");
         assert_eq!(state(&job, "last"), StepState::Cancelled);
     }
 
     #[test]
     fn a_step_that_the_budget_leaves_nothing_for_fails_and_says_so() {
-        let continues = |step: Step| Step { on_failure: crate::engine::OnFailure::Continue, ..step };
-        let steps = (0..3).map(|n| continues(step(&format!("costly{n}"), Some(COSTLY), None))).chain([step("cheap", Some("true"), None)]);
+        let continues =
+            |step: Step| Step { on_failure: crate::engine::OnFailure::Continue, ..step };
+        let steps = (0..3)
+            .map(|n| continues(step(&format!("costly{n}"), Some(COSTLY), None)))
+            .chain([step("cheap", Some("true"), None)]);
         let (job, _) = created(steps.collect());
-        assert!(reason(&job, "costly0").ends_with("takes more than 197000 operations with this data; look at less of it"));
+        assert!(
+            reason(&job, "costly0")
+                .ends_with("takes more than 197000 operations with this data; look at less of it")
+        );
         let second = reason(&job, "costly1");
-        assert!(second.contains("takes more than") && second.contains("one decision may take 200000"), "{second}");
+        assert!(
+            second.contains("takes more than") && second.contains("one decision may take 200000"),
+            "{second}"
+        );
         assert_eq!(state(&job, "cheap"), StepState::Running);
     }
 
@@ -192,22 +264,33 @@ mod tests {
         // Two of these in one decision are too much.
         let half = |and: &str| format!("input.l.all(x, {}) && {and}", ["x == 1"; 32].join(" && "));
         let affordable = half("false");
-        let behind = Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("behind", None, None) };
+        let behind =
+            Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("behind", None, None) };
         let (mut job, _) = created(vec![
             step("first", None, Some(&affordable)),
             step("trigger", None, None),
-            step("second", None, Some(&half("steps.trigger.state == 'completed' && steps.trigger.output.go"))),
+            step(
+                "second",
+                None,
+                Some(&half("steps.trigger.state == 'completed' && steps.trigger.output.go")),
+            ),
             behind,
         ]);
         assert_eq!(state(&job, "second"), StepState::Running);
         reply(&mut job, "trigger", r#"{"go":true}"#);
-        assert_eq!((state(&job, "first"), state(&job, "second")), (StepState::Running, StepState::Cancelled));
+        assert_eq!(
+            (state(&job, "first"), state(&job, "second")),
+            (StepState::Running, StepState::Cancelled)
+        );
     }
 
     #[test]
     fn what_was_left_out_while_a_job_was_paused_is_evaluated_when_it_goes_on() {
         use crate::engine::Operation;
-        let (mut job, _) = created(vec![step("a", None, None), step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)"))]);
+        let (mut job, _) = created(vec![
+            step("a", None, None),
+            step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)")),
+        ]);
         job.take(Input::Operate(Operation::Pause), &context()).expect("paused");
         reply(&mut job, "a", "{}");
         assert_eq!(state(&job, "b"), StepState::Running);

@@ -1,5 +1,6 @@
-//! The parsed, validated graph of a workflow and its tasks. `load` builds it from YAML; the journal keeps it as JSON
-//! under its content hash, so that a running job keeps the definition it started with.
+//! The parsed, validated graph of a workflow and its tasks. `load` builds it from YAML; the journal
+//! keeps it as JSON under its content hash, so that a running job keeps the definition it started
+//! with.
 
 use super::expression::Expression;
 use super::id::StepIndex;
@@ -64,8 +65,10 @@ pub struct FanOutKeys {
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in length.
-    pub const UNITS: [(&str, u64); 5] = [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in
+    /// length.
+    pub const UNITS: [(&str, u64); 5] =
+        [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
     /// What a duration has of whole milliseconds.
     pub fn of(span: Duration) -> Millis {
@@ -109,7 +112,8 @@ pub struct Retry {
     pub attempts: u32,
     /// The longest pause before the second attempt.
     pub backoff: Millis,
-    /// What the longest pause is multiplied with from one attempt to the next, in thousandths; at least 1,000.
+    /// What the longest pause is multiplied with from one attempt to the next, in thousandths; at
+    /// least 1,000.
     pub factor_milli: u32,
     /// What the longest pause never exceeds.
     pub max_backoff: Millis,
@@ -118,7 +122,12 @@ pub struct Retry {
 impl Default for Retry {
     /// One attempt; and what `retry: { attempts: N }` says of the pauses.
     fn default() -> Retry {
-        Retry { attempts: 1, backoff: Millis(1_000), factor_milli: 2_000, max_backoff: Millis(300_000) }
+        Retry {
+            attempts: 1,
+            backoff: Millis(1_000),
+            factor_milli: 2_000,
+            max_backoff: Millis(300_000),
+        }
     }
 }
 
@@ -133,7 +142,9 @@ impl Tolerate {
     pub fn of(self, items: u32) -> u32 {
         match self {
             Tolerate::Count(count) => count,
-            Tolerate::Share(share) => u32::try_from(u64::from(items) * u64::from(share) / 10_000).unwrap_or(u32::MAX),
+            Tolerate::Share(share) => {
+                u32::try_from(u64::from(items) * u64::from(share) / 10_000).unwrap_or(u32::MAX)
+            }
         }
     }
 
@@ -207,9 +218,11 @@ impl StatusWords {
 pub struct Step {
     /// The name, unique in its graph.
     pub name: Arc<str>,
-    /// Where its step messages go. A step with a task sends none; its queue is its name all the same.
+    /// Where its step messages go. A step with a task sends none; its queue is its name all the
+    /// same.
     pub queue: Arc<str>,
-    /// What it waits for, in the order that decides the merge (SPEC §3.1). Empty: the job's message.
+    /// What it waits for, in the order that decides the merge (SPEC §3.1). Empty: the job's
+    /// message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
     /// The graph of the task that it starts for each item.
@@ -274,7 +287,12 @@ impl From<Graph> for GraphData {
 impl FanOutKeys {
     /// A fan-out over `list_key`, of which nothing else is said.
     pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
-        FanOutKeys { list_key: list_key.into(), item_key: item_key.into(), max_concurrency: None, tolerate: Tolerate::default() }
+        FanOutKeys {
+            list_key: list_key.into(),
+            item_key: item_key.into(),
+            max_concurrency: None,
+            tolerate: Tolerate::default(),
+        }
     }
 }
 
@@ -290,8 +308,10 @@ impl Graph {
                 }
             }
         }
-        let last_steps =
-            (0..steps.len()).filter(|at| dependents[*at].is_empty()).map(|at| StepIndex(u16::try_from(at).unwrap_or(u16::MAX))).collect();
+        let last_steps = (0..steps.len())
+            .filter(|at| dependents[*at].is_empty())
+            .map(|at| StepIndex(u16::try_from(at).unwrap_or(u16::MAX)))
+            .collect();
         Graph { name, fan_out, steps, dependents, last_steps }
     }
 
@@ -302,7 +322,11 @@ impl Graph {
 
     /// The step called `name`.
     pub fn index_of(&self, name: &str) -> Option<StepIndex> {
-        self.steps.iter().position(|step| &*step.name == name).and_then(|at| u16::try_from(at).ok()).map(StepIndex)
+        self.steps
+            .iter()
+            .position(|step| &*step.name == name)
+            .and_then(|at| u16::try_from(at).ok())
+            .map(StepIndex)
     }
 
     /// All steps' positions.
@@ -315,7 +339,8 @@ impl Graph {
         &self.dependents[index.at()]
     }
 
-    /// The steps on which none depends, in the order of declaration: their outputs make the result (SPEC §3.6).
+    /// The steps on which none depends, in the order of declaration: their outputs make the result
+    /// (SPEC §3.6).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
@@ -363,7 +388,13 @@ impl Step {
 impl Definition {
     /// A workflow of these graphs, of which nothing else is said.
     pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
-        Definition { name: name.to_owned(), vhost: String::new(), deadline: None, retention: None, graphs }
+        Definition {
+            name: name.to_owned(),
+            vhost: String::new(),
+            deadline: None,
+            retention: None,
+            graphs,
+        }
     }
 
     /// The workflow's own graph.
@@ -371,7 +402,8 @@ impl Definition {
         &self.graphs[0]
     }
 
-    /// What stands before a workflow's name in the name of the queue on which it takes messages that ask for jobs (SPEC §4).
+    /// What stands before a workflow's name in the name of the queue on which it takes messages
+    /// that ask for jobs (SPEC §4).
     pub const CALL_QUEUE_PREFIX: &str = "workflow.";
 
     /// That queue, by the workflow's name without the virtual host.
@@ -381,7 +413,11 @@ impl Definition {
 
     /// How users name it: `<vhost>/<name>`, or the name alone.
     pub fn full_name(&self) -> String {
-        if self.vhost.is_empty() { self.name.clone() } else { format!("{}/{}", self.vhost, self.name) }
+        if self.vhost.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.vhost, self.name)
+        }
     }
 
     /// The queues of all its plain steps, each once, in the order of declaration.

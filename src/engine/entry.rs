@@ -9,14 +9,17 @@ use super::json::{Json, Message};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How much is kept of a reply that is no JSON object, and of each text that a worker says, in bytes (SPEC §3.2, §4).
+/// How much is kept of a reply that is no JSON object, and of each text that a worker says, in
+/// bytes (SPEC §3.2, §4).
 pub const REPLY_KEPT_BYTES_MAX: usize = 4096;
 
 /// How much is kept of a status that a worker reports, in bytes.
 pub const STATUS_BYTES_MAX: usize = 255;
 
 /// Nanoseconds since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
 
@@ -47,7 +50,8 @@ pub struct Origin {
     pub parent: Option<Parent>,
     /// The top-level job; its own id unless it is a child.
     pub root: JobId,
-    /// 0 for a job that a client asked for, one more for each level of child jobs, and for each job that a step asked for.
+    /// 0 for a job that a client asked for, one more for each level of child jobs, and for each job
+    /// that a step asked for.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
@@ -95,7 +99,8 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// The job exists. The message of a child job is not repeated: it follows from its parent's input and its index.
+    /// The job exists. The message of a child job is not repeated: it follows from its parent's
+    /// input and its index.
     JobCreated {
         /// A top-level job's message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,7 +126,8 @@ pub enum Entry {
         /// The step.
         step: StepIndex,
     },
-    /// The confirmed message is to go out once more, as the same attempt: it was lost with its queue, or somebody asked for it.
+    /// The confirmed message is to go out once more, as the same attempt: it was lost with its
+    /// queue, or somebody asked for it.
     StepUnconfirmed {
         /// The step.
         step: StepIndex,
@@ -201,7 +207,8 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// A fan-out step goes on after a failure: the child jobs that were started and have no result are retried.
+    /// A fan-out step goes on after a failure: the child jobs that were started and have no result
+    /// are retried.
     FanOutRestarted {
         /// The step.
         step: StepIndex,
@@ -376,7 +383,13 @@ pub enum JobState {
 
 impl JobState {
     /// All of them.
-    pub const ALL: [JobState; 5] = [JobState::Running, JobState::Paused, JobState::Completed, JobState::Failed, JobState::Cancelled];
+    pub const ALL: [JobState; 5] = [
+        JobState::Running,
+        JobState::Paused,
+        JobState::Completed,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
 
     /// Whether the job has come to an end, be it that it can be retried.
     pub fn is_ended(self) -> bool {

@@ -61,7 +61,10 @@ impl Job {
             Entry::FanOutStarted { step, at, warning, deadline, .. } => {
                 let input = self.input_of(*step);
                 let reruns = self.steps[step.at()].reruns;
-                let fan_out = self.task_keys(*step).cloned().map(|keys| Box::new(FanOut::new(keys, input, reruns)));
+                let fan_out = self
+                    .task_keys(*step)
+                    .cloned()
+                    .map(|keys| Box::new(FanOut::new(keys, input, reruns)));
                 let attempt = self.steps[step.at()].attempt + 1;
                 let run = self.start(*step, attempt, *at, *deadline);
                 run.warning = warning.clone();
@@ -116,7 +119,9 @@ impl Job {
                 let anew = self.with_dependents(*step);
                 self.go_on(*at, *deadline, &anew);
             }
-            Entry::JobCancelled { at, reason } => self.end(JobState::Cancelled, *at, Some(reason.clone())),
+            Entry::JobCancelled { at, reason } => {
+                self.end(JobState::Cancelled, *at, Some(reason.clone()))
+            }
             Entry::CallerJoined { caller } => self.caller_joined(caller),
             Entry::CallerAnswered { caller } => self.caller_answered(*caller),
         }
@@ -125,7 +130,13 @@ impl Job {
         }
     }
 
-    fn start(&mut self, step: StepIndex, attempt: u32, at: Timestamp, deadline: Option<Timestamp>) -> &mut StepRun {
+    fn start(
+        &mut self,
+        step: StepIndex,
+        attempt: u32,
+        at: Timestamp,
+        deadline: Option<Timestamp>,
+    ) -> &mut StepRun {
         self.leave_ready(step);
         let run = &mut self.steps[step.at()];
         run.state = StepState::Running;
@@ -189,8 +200,8 @@ impl Job {
         self.reason = reason;
     }
 
-    /// An ended job goes on: the steps `anew` begin from nothing, those that failed begin again and keep what their child
-    /// jobs gave, and so do those whose replies were not waited for.
+    /// An ended job goes on: the steps `anew` begin from nothing, those that failed begin again and
+    /// keep what their child jobs gave, and so do those whose replies were not waited for.
     fn go_on(&mut self, at: Timestamp, deadline: Option<Timestamp>, anew: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
@@ -198,8 +209,13 @@ impl Job {
             let begins_again = match self.steps[step.at()].state {
                 StepState::Failed => !self.is_done(step),
                 // The child jobs of a failed job were halted.
-                StepState::Running => was_cut_off || (has_children && self.state == JobState::Failed),
-                StepState::Waiting | StepState::Completed | StepState::Skipped | StepState::Cancelled => false,
+                StepState::Running => {
+                    was_cut_off || (has_children && self.state == JobState::Failed)
+                }
+                StepState::Waiting
+                | StepState::Completed
+                | StepState::Skipped
+                | StepState::Cancelled => false,
             };
             let run = &mut self.steps[step.at()];
             if anew.contains(&step) {
@@ -211,7 +227,11 @@ impl Job {
                 run.reset();
             } else if run.is_under_way() {
                 // Nobody may have looked at its time since the job ended.
-                run.deadline = at.after(self.origin.definition.graphs[usize::from(self.origin.graph)].step(step).timeout);
+                run.deadline = at.after(
+                    self.origin.definition.graphs[usize::from(self.origin.graph)]
+                        .step(step)
+                        .timeout,
+                );
             }
         }
         self.state = JobState::Running;
@@ -243,15 +263,25 @@ impl Job {
         let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);
         let steps: Vec<StepIndex> = self.graph().indices().collect();
         for step in &steps {
-            let waits_for = self.graph().step(*step).depended_on().iter().filter(|on| !self.is_done(**on)).count();
+            let waits_for = self
+                .graph()
+                .step(*step)
+                .depended_on()
+                .iter()
+                .filter(|on| !self.is_done(**on))
+                .count();
             self.steps[step.at()].waits_for = u16::try_from(waits_for).unwrap_or(u16::MAX);
         }
         let is = |step: &StepIndex, state: StepState| self.steps[step.at()].state == state;
         self.steps_left = count(steps.iter().filter(|step| !self.is_done(**step)).count());
         self.awaited = count(steps.iter().filter(|step| self.is_awaited(**step)).count());
-        let ready = steps.iter().filter(|step| is(step, StepState::Waiting) && self.steps[step.at()].waits_for == 0);
+        let ready = steps
+            .iter()
+            .filter(|step| is(step, StepState::Waiting) && self.steps[step.at()].waits_for == 0);
         self.ready = ready.copied().collect::<VecDeque<_>>();
-        let fanning_out = steps.iter().filter(|step| is(step, StepState::Running) && self.steps[step.at()].fan_out.is_some());
+        let fanning_out = steps
+            .iter()
+            .filter(|step| is(step, StepState::Running) && self.steps[step.at()].fan_out.is_some());
         self.fanning_out = fanning_out.copied().collect();
     }
 }
@@ -260,7 +290,10 @@ impl Entry {
     /// The state that it gives the job.
     pub fn job_state(&self) -> Option<JobState> {
         match self {
-            Entry::JobCreated { .. } | Entry::JobResumed { .. } | Entry::JobRetried { .. } | Entry::JobRerun { .. } => Some(JobState::Running),
+            Entry::JobCreated { .. }
+            | Entry::JobResumed { .. }
+            | Entry::JobRetried { .. }
+            | Entry::JobRerun { .. } => Some(JobState::Running),
             Entry::JobPaused { .. } => Some(JobState::Paused),
             Entry::JobCompleted { .. } => Some(JobState::Completed),
             Entry::JobFailed { .. } => Some(JobState::Failed),
@@ -287,7 +320,11 @@ impl Entry {
 
     /// Why it ended the job, if it did.
     pub fn into_reason(self) -> Option<Arc<str>> {
-        if let Entry::JobFailed { reason, .. } | Entry::JobCancelled { reason, .. } = self { Some(reason) } else { None }
+        if let Entry::JobFailed { reason, .. } | Entry::JobCancelled { reason, .. } = self {
+            Some(reason)
+        } else {
+            None
+        }
     }
 
     /// Which steps' states, statuses or outputs it may change.
@@ -321,7 +358,8 @@ impl Entry {
         }
     }
 
-    /// When the entry changed a status or the job's state; none if it changed neither, or with the job's creation.
+    /// When the entry changed a status or the job's state; none if it changed neither, or with the
+    /// job's creation.
     pub fn changed_at(&self) -> Option<Timestamp> {
         match self {
             Entry::StepStarted { at, .. }

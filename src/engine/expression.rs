@@ -1,5 +1,5 @@
-//! Conditions in CEL (SPEC §2): compiled when a file is loaded, evaluated over a job's state. The only user of the CEL
-//! crate.
+//! Conditions in CEL (SPEC §2): compiled when a file is loaded, evaluated over a job's state. The
+//! only user of the CEL crate.
 //!
 //! ```text
 //! syntax    what the parser says of a text that is no CEL, in words that teach
@@ -8,8 +8,9 @@
 //! values    JSON → CEL values, only those that are needed
 //! ```
 //!
-//! A text is untrusted, and so is the data: text and nesting are limited before anything recurses over them, and an
-//! the evaluations of one decision end when they have cost [`DECISION_COST_MAX`] together. There is no function that knows the time or chance.
+//! A text is untrusted, and so is the data: text and nesting are limited before anything recurses
+//! over them, and an the evaluations of one decision end when they have cost [`DECISION_COST_MAX`]
+//! together. There is no function that knows the time or chance.
 
 mod cost;
 mod names;
@@ -30,24 +31,30 @@ use std::sync::{Arc, LazyLock};
 /// The longest expression, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// The most operators, dots, brackets and other marks of an expression. The parser recurses over a chain of them.
+/// The most operators, dots, brackets and other marks of an expression. The parser recurses over a
+/// chain of them.
 pub const MARKS_MAX: usize = 1_000;
 
-/// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The evaluation recurses over it.
+/// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The
+/// evaluation recurses over it.
 pub const DEPTH_MAX: usize = 64;
 
-/// What the evaluations of one decision may cost together, those of `when` and those of `cancelWhen` each. Each value that an
-/// evaluation builds, copies, compares or runs through costs 1, and 1 more for each 32 bytes of text; each turn of a loop
-/// (`all`, `map` and the like) costs 4 and the number of operations in it. What is only read, and what of the data the
-/// expression does not name, costs little. A unit takes at most about 0.2 µs of an optimised build, both together so some 80 ms.
+/// What the evaluations of one decision may cost together, those of `when` and those of
+/// `cancelWhen` each. Each value that an evaluation builds, copies, compares or runs through costs
+/// 1, and 1 more for each 32 bytes of text; each turn of a loop (`all`, `map` and the like) costs 4
+/// and the number of operations in it. What is only read, and what of the data the expression does
+/// not name, costs little. A unit takes at most about 0.2 µs of an optimised build, both together
+/// so some 80 ms.
 pub const DECISION_COST_MAX: u64 = 200_000;
 
-/// What is left for each evaluation that may follow in the same decision, so that costly ones do not take it from cheap ones.
+/// What is left for each evaluation that may follow in the same decision, so that costly ones do
+/// not take it from cheap ones.
 const RESERVED_COST: u64 = 1_000;
 
-/// What an expression can use: the standard library without optional values. Times and regular expressions are
-/// features of the crate that are off.
-static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
+/// What an expression can use: the standard library without optional values. Times and regular
+/// expressions are features of the crate that are off.
+static ENVIRONMENT: LazyLock<Arc<Env>> =
+    LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
 
 /// A compiled condition. Equal to another if their texts are.
 #[derive(Clone)]
@@ -108,7 +115,13 @@ impl Expression {
         let (root, source) = parsed(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
         let names::Found { need, steps, mistakes } = found;
-        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), steps, mistakes, need, root: cost::charged(root) })))
+        Ok(Expression(Arc::new(Compiled {
+            text: text.to_owned(),
+            steps,
+            mistakes,
+            need,
+            root: cost::charged(root),
+        })))
     }
 
     /// As it stands in the file.
@@ -116,12 +129,14 @@ impl Expression {
         &self.0.text
     }
 
-    /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`. In the order of the text, each once.
+    /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`. In the order of
+    /// the text, each once.
     pub fn steps(&self) -> &[String] {
         &self.0.steps
     }
 
-    /// What cannot have been meant, though it compiles: a key that no step has, a state that there is not.
+    /// What cannot have been meant, though it compiles: a key that no step has, a state that there
+    /// is not.
     pub fn mistakes(&self) -> &[ExpressionError] {
         &self.0.mistakes
     }
@@ -145,34 +160,50 @@ impl Expression {
         self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
     }
 
-    /// What it comes to, at the cost of the decision that it is evaluated for; `behind` other evaluations may follow in it.
+    /// What it comes to, at the cost of the decision that it is evaluated for; `behind` other
+    /// evaluations may follow in it.
     ///
     /// # Errors
     ///
     /// As [`Expression::evaluate`]; or the budget is spent.
-    pub fn evaluate_within(&self, scope: &dyn Scope, decision: &mut DecisionBudget, behind: usize) -> Result<bool, String> {
+    pub fn evaluate_within(
+        &self,
+        scope: &dyn Scope,
+        decision: &mut DecisionBudget,
+        behind: usize,
+    ) -> Result<bool, String> {
         let share = decision.share(behind);
         let budget = Budget::new(share);
         let came_to = self.value(scope, &budget);
         let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
-        // Looked at first: `||` and `&&` may have taken the refusal for an operand that does not matter.
+        // Looked at first: `||` and `&&` may have taken the refusal for an operand that does not
+        // matter.
         if budget.is_spent() {
             let others = if earlier > 0 {
-                format!(" beside the {earlier} of the conditions before it, and one decision may take {DECISION_COST_MAX}")
+                format!(
+                    " beside the {earlier} of the conditions before it, and one decision may take {DECISION_COST_MAX}"
+                )
             } else {
                 String::new()
             };
-            return Err(format!("takes more than {share} operations with this data{others}; look at less of it"));
+            return Err(format!(
+                "takes more than {share} operations with this data{others}; look at less of it"
+            ));
         }
         let came_to = came_to?;
-        if let Value::Bool(truth) = came_to { Ok(truth) } else { Err(format!("came to {}, expected true or false", values::shown(&came_to))) }
+        if let Value::Bool(truth) = came_to {
+            Ok(truth)
+        } else {
+            Err(format!("came to {}, expected true or false", values::shown(&came_to)))
+        }
     }
 
     fn value(&self, scope: &dyn Scope, budget: &Budget) -> Result<Value, String> {
         let mut context = Context::with_env(ENVIRONMENT.clone());
         values::add_variables(&self.0.need, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
-        // No data is known to make the crate panic; an engine that would go down with it is not worth the risk.
+        // No data is known to make the crate panic; an engine that would go down with it is not
+        // worth the risk.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
             Ok(came_to) => came_to.map_err(|error| explained(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
@@ -207,11 +238,17 @@ impl DecisionBudget {
 fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     let whole = |message: String| ExpressionError { line: 1, column: 1, message };
     if text.len() > TEXT_BYTES_MAX {
-        return Err(whole(format!("has {} bytes, more than the {TEXT_BYTES_MAX} allowed", text.len())));
+        return Err(whole(format!(
+            "has {} bytes, more than the {TEXT_BYTES_MAX} allowed",
+            text.len()
+        )));
     }
-    let marks = text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_').count();
+    let marks =
+        text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_').count();
     if marks > MARKS_MAX {
-        return Err(whole(format!("has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} allowed")));
+        return Err(whole(format!(
+            "has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} allowed"
+        )));
     }
     let depth = u16::try_from(DEPTH_MAX).unwrap_or(u16::MAX);
     let parser = || ENVIRONMENT.parser().max_recursion_depth(depth).parse_with_source_info(text);
@@ -233,34 +270,67 @@ impl Source<'_> {
     fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
         let before = self.text.get(..self.offset(part)).unwrap_or_default();
         let line = before.rsplit('\n').next().unwrap_or_default();
-        ExpressionError { line: before.matches('\n').count() + 1, column: line.chars().count() + 1, message: message.into() }
+        ExpressionError {
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+            message: message.into(),
+        }
     }
 
     /// Where a part begins, in bytes. Of an operator that is its sign.
     fn offset(&self, part: &IdedExpr) -> usize {
-        self.source.offset_for(part.id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or_default()
+        self.source
+            .offset_for(part.id)
+            .and_then(|(start, _)| usize::try_from(start).ok())
+            .unwrap_or_default()
     }
 }
 
 /// An error of the evaluation, as one sentence for users.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the crate's enum may grow; what is left has no better words than its own")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the crate's enum may grow; what is left has no better words than its own"
+)]
 fn explained(error: &ExecutionError) -> String {
     let message = match error {
         ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
         ExecutionError::NoSuchOverload(call) => {
-            format!("{} cannot be applied to {}", names::function_shown(call.function()), call.argument_types().join(" and "))
+            format!(
+                "{} cannot be applied to {}",
+                names::function_shown(call.function()),
+                call.argument_types().join(" and ")
+            )
         }
         ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
-            format!("{} cannot be applied to {} and {}", names::arithmetic_shown(operator), values::kind(left), values::kind(right))
+            format!(
+                "{} cannot be applied to {} and {}",
+                names::arithmetic_shown(operator),
+                values::kind(left),
+                values::kind(right)
+            )
         }
-        ExecutionError::ValuesNotComparable(left, right) => format!("{} and {} cannot be compared", values::kind(left), values::kind(right)),
-        ExecutionError::UnexpectedType { got, want } => format!("found {got} where {want} is expected"),
-        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be a key", values::shown(key)),
+        ExecutionError::ValuesNotComparable(left, right) => {
+            format!("{} and {} cannot be compared", values::kind(left), values::kind(right))
+        }
+        ExecutionError::UnexpectedType { got, want } => {
+            format!("found {got} where {want} is expected")
+        }
+        ExecutionError::UnsupportedKeyType(key) => {
+            format!("{} cannot be a key", values::shown(key))
+        }
         ExecutionError::FunctionError { function, message } => format!("{function}(): {message}"),
-        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
-        ExecutionError::Overflow(operator, ..) => format!("{} leaves the range of its numbers", names::arithmetic_shown(operator)),
-        ExecutionError::IndexOutOfBounds(index) => format!("the list has no element {}", values::shown(index)),
-        ExecutionError::DuplicateKey(key) => format!("the key {} is given twice", values::shown(key)),
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
+            "division by zero".to_owned()
+        }
+        ExecutionError::Overflow(operator, ..) => {
+            format!("{} leaves the range of its numbers", names::arithmetic_shown(operator))
+        }
+        ExecutionError::IndexOutOfBounds(index) => {
+            format!("the list has no element {}", values::shown(index))
+        }
+        ExecutionError::DuplicateKey(key) => {
+            format!("the key {} is given twice", values::shown(key))
+        }
         other => other.to_string(),
     };
     shortened(&message)

@@ -1,5 +1,6 @@
-//! A fan-out step under way: which items were started, what the ended ones left, and the gathering of their results
-//! (SPEC §3.3–§3.5). Work per child's end is O(keys of its result), whatever the number of its siblings.
+//! A fan-out step under way: which items were started, what the ended ones left, and the gathering
+//! of their results (SPEC §3.3–§3.5). Work per child's end is O(keys of its result), whatever the
+//! number of its siblings.
 
 use super::definition::FanOutKeys;
 use super::entry::Entry;
@@ -25,9 +26,11 @@ pub struct FanOut {
     own_ids: HashMap<u32, JobId>,
     /// How often each child job was retried; those that are not named: never.
     rounds: HashMap<u32, u32>,
-    /// Ids of child jobs are derived with salts from here on: a rerun of the step has child jobs of its own.
+    /// Ids of child jobs are derived with salts from here on: a rerun of the step has child jobs of
+    /// its own.
     first_salt: u32,
-    /// The ids among these: no two items of one list get the same, or a late reply to the one would settle the other.
+    /// The ids among these: no two items of one list get the same, or a late reply to the one would
+    /// settle the other.
     used: HashSet<JobId>,
     others: HashMap<Arc<str>, (Place, Json)>,
     list_place: Option<Place>,
@@ -45,7 +48,8 @@ enum Slot {
     Failed,
 }
 
-/// Where a key of the output comes from: the child's index, then the key's place in that child's result.
+/// Where a key of the output comes from: the child's index, then the key's place in that child's
+/// result.
 type Place = (u32, u16);
 
 /// What the input has under the list's key.
@@ -75,8 +79,12 @@ impl FanOut {
             List::Missing | List::Wrong(_) => None,
         };
         let count = elements.as_ref().map_or(0, Elements::len);
-        let shell = elements.as_ref().map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
-        let shell_bytes = shell.map_or(0, |shell| bytes(shell.encoded_len().saturating_sub(Json::null().text().len())));
+        let shell = elements
+            .as_ref()
+            .map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
+        let shell_bytes = shell.map_or(0, |shell| {
+            bytes(shell.encoded_len().saturating_sub(Json::null().text().len()))
+        });
         FanOut {
             keys,
             input,
@@ -130,7 +138,10 @@ impl FanOut {
 
     /// The id of the child job at `index`, as recorded when it was started.
     pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
-        self.own_ids.get(&index).copied().unwrap_or_else(|| job.derived(step, index, self.first_salt))
+        self.own_ids
+            .get(&index)
+            .copied()
+            .unwrap_or_else(|| job.derived(step, index, self.first_salt))
     }
 
     /// The message of the child job at `index` (SPEC §3.3).
@@ -173,19 +184,30 @@ impl FanOut {
 
     /// The child jobs that a restart goes on with: those started that have no result.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.next).filter(|index| matches!(self.slots.get(*index as usize), Some(Slot::UnderWay | Slot::Failed)))
+        (0..self.next).filter(|index| {
+            matches!(self.slots.get(*index as usize), Some(Slot::UnderWay | Slot::Failed))
+        })
     }
 
     pub(super) fn all_ended(&self) -> bool {
-        self.ended == self.items() || (faults::planted("fan-in one short") && self.ended + 1 == self.items())
+        self.ended == self.items()
+            || (faults::planted("fan-in one short") && self.ended + 1 == self.items())
     }
 
-    /// Decides which items to start now: as many as the window has room for, each under an id that no job under way has.
-    pub(super) fn start_next(&self, job: JobId, step: StepIndex, name: &str, ctx: &Context<'_>) -> Option<Entry> {
+    /// Decides which items to start now: as many as the window has room for, each under an id that
+    /// no job under way has.
+    pub(super) fn start_next(
+        &self,
+        job: JobId,
+        step: StepIndex,
+        name: &str,
+        ctx: &Context<'_>,
+    ) -> Option<Entry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let under_way = self.next - self.ended;
         let left = self.items() - self.next;
-        let count = self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
+        let count =
+            self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
         if faults::planted("window filled once") && self.next > 0 {
             return None;
         }
@@ -195,8 +217,13 @@ impl FanOut {
         }
         let mut own_ids = Vec::new();
         for index in self.next..self.next + count {
-            // Of a rerun all ids are new: what the child jobs before it tell late must not be taken for theirs.
-            let brought = self.elements.as_ref().filter(|_| self.first_salt == 0).and_then(|elements| uuid_of(&elements.get(index)));
+            // Of a rerun all ids are new: what the child jobs before it tell late must not be taken
+            // for theirs.
+            let brought = self
+                .elements
+                .as_ref()
+                .filter(|_| self.first_salt == 0)
+                .and_then(|elements| uuid_of(&elements.get(index)));
             let id = match brought {
                 Some(id) if !self.used.contains(&id) && ctx.claims.claim(id) => id,
                 Some(_) | None => self.claim_derived(job, name, index, ctx),
@@ -208,7 +235,8 @@ impl FanOut {
         Some(Entry::ChildrenStarted { step, from: self.next, count, own_ids })
     }
 
-    /// How many of the next `most` child jobs have room beside those under way; one in any case where there are none.
+    /// How many of the next `most` child jobs have room beside those under way; one in any case
+    /// where there are none.
     fn that_fit(&self, most: u32, bytes_max: u64) -> u32 {
         let mut sum = self.under_way_bytes;
         let fits = |index: &u32| {
@@ -222,10 +250,13 @@ impl FanOut {
 
     /// How large the message of the child job at `index` is.
     fn message_bytes(&self, index: u32) -> u64 {
-        self.shell_bytes.saturating_add(self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))))
+        self.shell_bytes.saturating_add(
+            self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))),
+        )
     }
 
-    /// Decides what a child's result adds: its item, and the other keys for which it comes before all that have ended.
+    /// Decides what a child's result adds: its item, and the other keys for which it comes before
+    /// all that have ended.
     pub(super) fn gather(&self, step: StepIndex, index: u32, result: &Message) -> Entry {
         let mut item = None;
         let mut others = Vec::new();
@@ -234,7 +265,9 @@ impl FanOut {
             if *key == self.keys.item_key {
                 item = Some((place, value.clone()));
             } else if *key != self.keys.list_key
-                && self.others.get(key).is_none_or(|((first, _), _)| index < *first || faults::planted("last child to end decides"))
+                && self.others.get(key).is_none_or(|((first, _), _)| {
+                    index < *first || faults::planted("last child to end decides")
+                })
             {
                 others.push((place, key.clone(), value.clone()));
             }
@@ -252,7 +285,12 @@ impl FanOut {
         self.used.extend(own_ids.iter().map(|(_, id)| *id));
     }
 
-    pub(super) fn on_completed(&mut self, index: u32, item: Option<&(u16, Json)>, others: &[(u16, Arc<str>, Json)]) {
+    pub(super) fn on_completed(
+        &mut self,
+        index: u32,
+        item: Option<&(u16, Json)>,
+        others: &[(u16, Arc<str>, Json)],
+    ) {
         if let Some((place, _)) = item {
             let place = (index, *place);
             self.list_place = Some(self.list_place.map_or(place, |earlier| earlier.min(place)));
@@ -299,8 +337,16 @@ impl FanOut {
             Slot::Completed(item) => item.as_ref(),
             Slot::NotStarted | Slot::UnderWay | Slot::Failed => None,
         });
-        let list = (self.list_place.unwrap_or((u32::MAX, 0)), self.keys.list_key.clone(), Json::array(items));
-        let mut keyed: Vec<(Place, Arc<str>, Json)> = self.others.iter().map(|(key, (place, value))| (*place, key.clone(), value.clone())).collect();
+        let list = (
+            self.list_place.unwrap_or((u32::MAX, 0)),
+            self.keys.list_key.clone(),
+            Json::array(items),
+        );
+        let mut keyed: Vec<(Place, Arc<str>, Json)> = self
+            .others
+            .iter()
+            .map(|(key, (place, value))| (*place, key.clone(), value.clone()))
+            .collect();
         keyed.push(list);
         keyed.sort_by_key(|(place, _, _)| *place);
         keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
@@ -308,7 +354,10 @@ impl FanOut {
 
     fn claim_derived(&self, job: JobId, step: &str, index: u32, ctx: &Context<'_>) -> JobId {
         let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
-        (0..SALTS_MAX).map(salted).find(|id| ctx.claims.claim(*id)).unwrap_or_else(|| salted(SALTS_MAX))
+        (0..SALTS_MAX)
+            .map(salted)
+            .find(|id| ctx.claims.claim(*id))
+            .unwrap_or_else(|| salted(SALTS_MAX))
     }
 
     /// Frees what only a running fan-out needs; the children's ids stay.
@@ -326,7 +375,8 @@ fn bytes(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// From so many under way on, child jobs are started in portions: one entry and one commit for many.
+/// From so many under way on, child jobs are started in portions: one entry and one commit for
+/// many.
 const PORTION_FROM_WINDOW: u32 = 1_000;
 
 /// How many must have room before child jobs are started again that fill a window of this size.

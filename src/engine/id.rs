@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// The identity of a job or child job: a UUID, chosen by the client, by the item, or by the manager.
+/// The identity of a job or child job: a UUID, chosen by the client, by the item, or by the
+/// manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub Uuid);
@@ -17,18 +18,23 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
 impl JobId {
-    /// The id of the job that a message on a workflow's queue asks for, where its `message_id` is no UUID: the same for the
-    /// same message, however often it comes.
+    /// The id of the job that a message on a workflow's queue asks for, where its `message_id` is
+    /// no UUID: the same for the same message, however often it comes.
     pub fn of_call(parts: &[&[u8]]) -> JobId {
-        let name: Vec<u8> = parts.iter().flat_map(|part| (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied())).collect();
+        let name: Vec<u8> = parts
+            .iter()
+            .flat_map(|part| {
+                (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied())
+            })
+            .collect();
         JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
     }
 
-    /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC §3.8).
-    /// `salt` is 0 unless that id is taken by a job that has not ended.
+    /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC
+    /// §3.8). `salt` is 0 unless that id is taken by a job that has not ended.
     ///
-    /// A UUID of version 8: a hash of (job, step, salt), then the index. So the ids of one fan-out are neighbours, and the
-    /// journal's index of ids grows at one place instead of everywhere.
+    /// A UUID of version 8: a hash of (job, step, salt), then the index. So the ids of one fan-out
+    /// are neighbours, and the journal's index of ids grows at one place instead of everywhere.
     pub fn derived(self, step: &str, index: u32, salt: u32) -> JobId {
         let mut name = Vec::with_capacity(16 + 4 + step.len());
         name.extend_from_slice(self.0.as_bytes());
@@ -40,12 +46,14 @@ impl JobId {
     }
 }
 
-/// The trace span of a dispatch: follows from ids, so that a message sent again carries the same. Never zero.
+/// The trace span of a dispatch: follows from ids, so that a message sent again carries the same.
+/// Never zero.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
     hashed(job, step, attempt).1
 }
 
-/// Where in 2^64 the pause after a failed attempt lies: as good as chance, and the same after any restart.
+/// Where in 2^64 the pause after a failed attempt lies: as good as chance, and the same after any
+/// restart.
 pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
     let (high, low) = hashed(job, step, attempt);
     // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
@@ -77,10 +85,13 @@ const URN_PREFIX: &str = "urn:uuid:";
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Reads every spelling of a UUID: hyphenated, of 32 digits, in braces, as a URN. It is shown hyphenated alone.
+    /// Reads every spelling of a UUID: hyphenated, of 32 digits, in braces, as a URN. It is shown
+    /// hyphenated alone.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bare = match text.split_at_checked(URN_PREFIX.len()) {
-            Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => Some(bare).filter(|bare| bare.len() == HYPHENATED_LENGTH),
+            Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
+                Some(bare).filter(|bare| bare.len() == HYPHENATED_LENGTH)
+            }
             Some(_) | None => Some(text),
         };
         let parsed = bare.and_then(|bare| Uuid::try_parse(bare).ok());
@@ -92,8 +103,8 @@ impl FromStr for JobId {
 const HYPHENATED_LENGTH: usize = 36;
 
 impl JobId {
-    /// Reads the hyphenated form alone, where what is read goes back as it came: other spellings of one UUID would be other correlation
-    /// ids of the same step.
+    /// Reads the hyphenated form alone, where what is read goes back as it came: other spellings of
+    /// one UUID would be other correlation ids of the same step.
     pub fn hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
@@ -140,14 +151,18 @@ impl FromStr for CorrelationId {
         if !is_name(step) {
             return Err(malformed());
         }
-        Ok(CorrelationId { job: JobId::hyphenated(job).ok_or_else(malformed)?, step: step.to_owned() })
+        Ok(CorrelationId {
+            job: JobId::hyphenated(job).ok_or_else(malformed)?,
+            step: step.to_owned(),
+        })
     }
 }
 
 /// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*` (SPEC §2).
 pub fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphabetic()) && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 /// How much of a stranger's text an error repeats, in characters.
@@ -176,7 +191,16 @@ mod tests {
 
     #[test]
     fn malformed_correlation_ids_are_refused() {
-        for text in ["", ":", ID, &format!("{ID}:"), &format!("{ID}:a b"), "x:step", &format!("{ID}:a:b"), &format!("{}:a", ID.replace('-', ""))] {
+        for text in [
+            "",
+            ":",
+            ID,
+            &format!("{ID}:"),
+            &format!("{ID}:a b"),
+            "x:step",
+            &format!("{ID}:a:b"),
+            &format!("{}:a", ID.replace('-', "")),
+        ] {
             assert!(text.parse::<CorrelationId>().is_err(), "{text:?} was taken");
         }
     }
@@ -185,12 +209,38 @@ mod tests {
     fn an_id_is_read_in_every_spelling_and_shown_in_one() {
         let digits = ID.replace('-', "");
         let upper = ID.to_uppercase();
-        for text in [ID, &upper, &digits, &format!("{{{ID}}}"), &format!("urn:uuid:{ID}"), &format!("URN:UUID:{upper}")] {
-            assert_eq!(text.parse::<JobId>().map(|id| id.to_string()).as_deref(), Ok(ID), "{text:?}");
-            assert!(text == ID || text == upper || format!("{text}:step").parse::<CorrelationId>().is_err(), "{text:?}");
+        for text in [
+            ID,
+            &upper,
+            &digits,
+            &format!("{{{ID}}}"),
+            &format!("urn:uuid:{ID}"),
+            &format!("URN:UUID:{upper}"),
+        ] {
+            assert_eq!(
+                text.parse::<JobId>().map(|id| id.to_string()).as_deref(),
+                Ok(ID),
+                "{text:?}"
+            );
+            assert!(
+                text == ID
+                    || text == upper
+                    || format!("{text}:step").parse::<CorrelationId>().is_err(),
+                "{text:?}"
+            );
         }
-        let wrong = ["", "urn:uuid:", "{}", "nonsense", &digits[1..], &format!("{ID} "), &format!("{{{digits}"), &format!("urn:uuid:{{{ID}}}")];
-        for text in wrong.into_iter().chain([format!("{ID}{ID}").as_str(), "ü".repeat(20).as_str()]) {
+        let wrong = [
+            "",
+            "urn:uuid:",
+            "{}",
+            "nonsense",
+            &digits[1..],
+            &format!("{ID} "),
+            &format!("{{{digits}"),
+            &format!("urn:uuid:{{{ID}}}"),
+        ];
+        for text in wrong.into_iter().chain([format!("{ID}{ID}").as_str(), "ü".repeat(20).as_str()])
+        {
             assert!(text.parse::<JobId>().is_err(), "{text:?} was taken");
         }
     }
@@ -199,7 +249,11 @@ mod tests {
     fn ids_of_calls_follow_from_every_part_and_its_bounds() {
         let first = JobId::of_call(&[b"w", b"ab", b"c"]);
         assert_eq!(first, JobId::of_call(&[b"w", b"ab", b"c"]));
-        for other in [JobId::of_call(&[b"w", b"a", b"bc"]), JobId::of_call(&[b"v", b"ab", b"c"]), JobId::of_call(&[b"w", b"ab"])] {
+        for other in [
+            JobId::of_call(&[b"w", b"a", b"bc"]),
+            JobId::of_call(&[b"v", b"ab", b"c"]),
+            JobId::of_call(&[b"w", b"ab"]),
+        ] {
             assert_ne!(first, other);
         }
     }
@@ -209,7 +263,9 @@ mod tests {
         let job: JobId = ID.parse().expect("a uuid");
         let first = job.derived("each", 0, 0);
         assert_eq!(first, job.derived("each", 0, 0));
-        for other in [job.derived("each", 1, 0), job.derived("other", 0, 0), job.derived("each", 0, 1)] {
+        for other in
+            [job.derived("each", 1, 0), job.derived("other", 0, 0), job.derived("each", 0, 1)]
+        {
             assert_ne!(first, other);
         }
     }

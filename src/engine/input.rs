@@ -20,7 +20,8 @@ pub struct Limits {
     pub depth_max: u16,
     /// Child jobs of one step under way at once, where its task says nothing.
     pub window: u32,
-    /// How large the messages of the child jobs of one step under way may be together, in bytes; one is always started.
+    /// How large the messages of the child jobs of one step under way may be together, in bytes;
+    /// one is always started.
     pub window_bytes: u64,
 }
 
@@ -95,14 +96,16 @@ pub enum Input {
     Timer {
         /// That time.
         due: Timestamp,
-        /// Attempts that began before this cannot have timed out now: their replies may not have been heard. None: all can.
+        /// Attempts that began before this cannot have timed out now: their replies may not have
+        /// been heard. None: all can.
         deaf_to: Option<Timestamp>,
     },
     /// The parent tells its child.
     Order(Order),
     /// A user, or a program in a user's place, asks for something.
     Operate(Operation),
-    /// A message on the workflow's queue asks for this very job, and its sender waits for the answer.
+    /// A message on the workflow's queue asks for this very job, and its sender waits for the
+    /// answer.
     Called(Caller),
     /// The broker took the answer to a caller.
     Answered {
@@ -122,7 +125,8 @@ pub enum Objection {
     UnknownStep(String),
     /// It makes no sense now.
     Conflict(String),
-    /// What is said of a step by hand is nothing that its worker could have said: whoever said it can correct it.
+    /// What is said of a step by hand is nothing that its worker could have said: whoever said it
+    /// can correct it.
     Invalid(String),
 }
 
@@ -130,12 +134,15 @@ impl Objection {
     /// In a sentence.
     pub fn text(&self) -> &str {
         match self {
-            Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => text,
+            Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => {
+                text
+            }
         }
     }
 }
 
-/// What a parent tells a child job. One that was kept up on its way and comes in a later round is no longer meant.
+/// What a parent tells a child job. One that was kept up on its way and comes in a later round is
+/// no longer meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// How often the parent has had the child retried by then.
@@ -198,7 +205,11 @@ impl Operation {
     /// The step that it is about, if it is about one alone.
     pub fn step(&self) -> Option<&str> {
         match self {
-            Operation::Cancel { .. } | Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } => None,
+            Operation::Cancel { .. }
+            | Operation::Pause
+            | Operation::Resume
+            | Operation::Retry
+            | Operation::Rerun { .. } => None,
             Operation::Redispatch { step } | Operation::Reply { step, .. } => Some(step),
         }
     }
@@ -293,7 +304,12 @@ impl Rejected {
     pub fn fault(self) -> Option<&'static str> {
         match self {
             Rejected::BadProgress(fault) => Some(fault),
-            Rejected::UnknownStep | Rejected::NotRunning | Rejected::Duplicate | Rejected::Late | Rejected::Ended | Rejected::Void => None,
+            Rejected::UnknownStep
+            | Rejected::NotRunning
+            | Rejected::Duplicate
+            | Rejected::Late
+            | Rejected::Ended
+            | Rejected::Void => None,
         }
     }
 }

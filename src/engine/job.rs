@@ -1,5 +1,6 @@
-//! One job: its steps, what it waits for, and the two functions that everything hangs on, [`Job::take`] and
-//! [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an entry does.
+//! One job: its steps, what it waits for, and the two functions that everything hangs on,
+//! [`Job::take`] and [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an
+//! entry does.
 
 use super::call::{Caller, Callers};
 use super::cause::Cause;
@@ -36,7 +37,8 @@ pub struct Job {
     /// Which of them, counted from 1, gave it its state.
     pub(super) turned: u64,
     pub(super) steps: Vec<StepRun>,
-    /// Steps whose dependencies are done and that have not started, in the order in which they became ready.
+    /// Steps whose dependencies are done and that have not started, in the order in which they
+    /// became ready.
     pub(super) ready: VecDeque<StepIndex>,
     /// Fan-out steps that run.
     pub(super) fanning_out: Vec<StepIndex>,
@@ -57,7 +59,12 @@ impl Job {
     }
 
     /// As [`Job::create`], for a caller that is to be told its end.
-    pub fn create_for(origin: Origin, message: Message, caller: Option<Caller>, ctx: &Context<'_>) -> (Job, Decision) {
+    pub fn create_for(
+        origin: Origin,
+        message: Message,
+        caller: Option<Caller>,
+        ctx: &Context<'_>,
+    ) -> (Job, Decision) {
         let kept = origin.parent.is_none().then(|| message.clone());
         let mut job = Job::before(origin, message);
         let mut decision = Decision::default();
@@ -72,7 +79,11 @@ impl Job {
     }
 
     /// A job rebuilt from its entries; `message` is a child job's, derived from its parent.
-    pub fn recover(origin: Origin, message: Option<Message>, entries: impl IntoIterator<Item = Entry>) -> Job {
+    pub fn recover(
+        origin: Origin,
+        message: Option<Message>,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Job {
         let mut job = Job::before(origin, message.unwrap_or_default());
         for entry in entries {
             job.evolve(&entry);
@@ -80,12 +91,14 @@ impl Job {
         job
     }
 
-    /// Decides what follows from `input` and applies it. The effects may leave only after the entries are committed.
+    /// Decides what follows from `input` and applies it. The effects may leave only after the
+    /// entries are committed.
     pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
         let before = self.state;
         let mut decision = Decision::default();
         if let Input::Timer { due, deaf_to } = input {
-            // Once for each step: the clock may have been set back, and what begins now would be due already by that time.
+            // Once for each step: the clock may have been set back, and what begins now would be
+            // due already by that time.
             for what in self.due(due, deaf_to) {
                 if let Some(consequence) = self.decide_due(what, ctx) {
                     self.apply(consequence, &mut decision);
@@ -102,22 +115,25 @@ impl Job {
         Ok(decision.settled(self, before))
     }
 
-    /// The effects that a stop of the process may have lost, of a recovered job: dispatches that were not confirmed,
-    /// child jobs under way (which whoever recovers compares with those it has found), the word to the parent, the answers
-    /// to callers.
+    /// The effects that a stop of the process may have lost, of a recovered job: dispatches that
+    /// were not confirmed, child jobs under way (which whoever recovers compares with those it has
+    /// found), the word to the parent, the answers to callers.
     pub fn open_effects(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         // Of a failed job too: its retry counts on the replies.
         if self.takes_replies() {
             for step in self.graph().indices() {
-                let is_open = !self.steps[step.at()].confirmed && !faults::planted("unconfirmed steps not dispatched after a restart");
+                let is_open = !self.steps[step.at()].confirmed
+                    && !faults::planted("unconfirmed steps not dispatched after a restart");
                 if is_open && self.is_awaited(step) {
                     effects.push(self.dispatch_again(step));
                 }
             }
         }
         if !faults::planted("children not started after a restart") {
-            effects.extend(self.open_children().flat_map(|(step, index)| self.start_child_again(step, index)));
+            effects.extend(
+                self.open_children().flat_map(|(step, index)| self.start_child_again(step, index)),
+            );
         }
         effects.extend(self.word_to_parent());
         effects.extend(self.open_answers());
@@ -126,21 +142,45 @@ impl Job {
 
     /// What a child job, found beside this one after a restart, may not have heard.
     pub fn words_to(&self, child: &Job) -> Vec<Order> {
-        let Some((run, place)) = child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place))) else { return Vec::new() };
+        let Some((run, place)) =
+            child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
+        else {
+            return Vec::new();
+        };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
         // A step that was begun anew does not know the rounds of its earlier child jobs.
-        let last_word = |what| if child.state.is_ended() { Vec::new() } else { vec![Order { round: round.max(child.round), what }] };
+        let last_word = |what| {
+            if child.state.is_ended() {
+                Vec::new()
+            } else {
+                vec![Order { round: round.max(child.round), what }]
+            }
+        };
         if self.child_id(place.step, place.index) != Some(child.id()) {
             return last_word(Instruction::Halt("its step was begun anew".into()));
         }
         match (self.state, run.state) {
             (JobState::Cancelled, _) => last_word(Instruction::Cancel(self.reason_text())),
-            (JobState::Failed, _) if self.expired => last_word(Instruction::Expire(self.reason_text())),
-            (JobState::Completed | JobState::Failed, _) => last_word(Instruction::Halt(self.reason_text())),
-            (JobState::Running | JobState::Paused, StepState::Cancelled) => last_word(Instruction::Cancel("its step was cancelled".into())),
-            (JobState::Running | JobState::Paused, _) if !run.is_under_way() => last_word(Instruction::Halt("its step failed".into())),
-            (JobState::Running | JobState::Paused, _) if faults::planted("orders to child jobs lost at a restart") => Vec::new(),
-            (JobState::Running | JobState::Paused, _) => self.words_to_child_under_way(child, round),
+            (JobState::Failed, _) if self.expired => {
+                last_word(Instruction::Expire(self.reason_text()))
+            }
+            (JobState::Completed | JobState::Failed, _) => {
+                last_word(Instruction::Halt(self.reason_text()))
+            }
+            (JobState::Running | JobState::Paused, StepState::Cancelled) => {
+                last_word(Instruction::Cancel("its step was cancelled".into()))
+            }
+            (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
+                last_word(Instruction::Halt("its step failed".into()))
+            }
+            (JobState::Running | JobState::Paused, _)
+                if faults::planted("orders to child jobs lost at a restart") =>
+            {
+                Vec::new()
+            }
+            (JobState::Running | JobState::Paused, _) => {
+                self.words_to_child_under_way(child, round)
+            }
         }
     }
 
@@ -150,8 +190,14 @@ impl Job {
         let is_running = is_retried || child.state == JobState::Running;
         let pace = match self.state {
             JobState::Paused if is_running => Some(Instruction::Pause),
-            JobState::Running if child.state == JobState::Paused && !is_retried => Some(Instruction::Resume),
-            JobState::Running | JobState::Paused | JobState::Completed | JobState::Failed | JobState::Cancelled => None,
+            JobState::Running if child.state == JobState::Paused && !is_retried => {
+                Some(Instruction::Resume)
+            }
+            JobState::Running
+            | JobState::Paused
+            | JobState::Completed
+            | JobState::Failed
+            | JobState::Cancelled => None,
         };
         retry.into_iter().chain(pace).map(|what| Order { round, what }).collect()
     }
@@ -244,14 +290,22 @@ impl Job {
     /// The earliest time at which something follows by itself: [`Input::Timer`] is due then.
     pub fn next_timer(&self) -> Option<Timestamp> {
         let takes_replies = self.takes_replies();
-        let timeouts = self.steps.iter().filter(|run| takes_replies && run.is_under_way()).filter_map(|run| run.deadline);
+        let timeouts = self
+            .steps
+            .iter()
+            .filter(|run| takes_replies && run.is_under_way())
+            .filter_map(|run| run.deadline);
         timeouts.chain(self.next_timer_but_timeouts()).min()
     }
 
     /// The same, of what does not hang on replies.
     pub fn next_timer_but_timeouts(&self) -> Option<Timestamp> {
         let retries_run = self.state == JobState::Running;
-        let retries = self.steps.iter().filter(|run| retries_run && run.state == StepState::Running).filter_map(|run| run.retry_at);
+        let retries = self
+            .steps
+            .iter()
+            .filter(|run| retries_run && run.state == StepState::Running)
+            .filter_map(|run| run.retry_at);
         retries.chain(self.deadline()).min()
     }
 
@@ -267,10 +321,16 @@ impl Job {
 
     /// The job's result (SPEC §3.6): of a job that is not completed, the merge of what there is.
     pub fn result(&self) -> Message {
-        Message::merge(self.graph().last_steps().iter().filter_map(|step| self.steps[step.at()].output.as_ref()))
+        Message::merge(
+            self.graph()
+                .last_steps()
+                .iter()
+                .filter_map(|step| self.steps[step.at()].output.as_ref()),
+        )
     }
 
-    /// Whether it takes no more input: it has ended, no reply that it would keep can come, and its callers are answered.
+    /// Whether it takes no more input: it has ended, no reply that it would keep can come, and its
+    /// callers are answered.
     pub fn is_closed(&self) -> bool {
         if self.owes_an_answer() {
             return false;
@@ -300,9 +360,12 @@ impl Job {
         }
     }
 
-    /// Whether somebody outside may still answer the step: a worker that has its message, or a person.
+    /// Whether somebody outside may still answer the step: a worker that has its message, or a
+    /// person.
     pub fn is_awaited_by_others(&self, step: StepIndex) -> bool {
-        self.takes_replies() && self.graph().step(step).task.is_none() && self.steps[step.at()].is_under_way()
+        self.takes_replies()
+            && self.graph().step(step).task.is_none()
+            && self.steps[step.at()].is_under_way()
     }
 
     /// Whether the step's message is with a worker, or on its way.
@@ -342,7 +405,8 @@ impl Job {
         self.steps.get(step.at())?.fan_out.as_ref().map(|fan_out| fan_out.child_message(index))
     }
 
-    /// The input of a step: the merge of its dependencies' outputs in the order of the array (SPEC §3.1).
+    /// The input of a step: the merge of its dependencies' outputs in the order of the array (SPEC
+    /// §3.1).
     pub fn input_of(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {
@@ -358,7 +422,8 @@ impl Job {
         Message::merge(parts)
     }
 
-    /// States the invariants; called after every `evolve` in debug builds, after recovery and in simulation always.
+    /// States the invariants; called after every `evolve` in debug builds, after recovery and in
+    /// simulation always.
     pub fn check(&self) {
         let left = self.graph().indices().filter(|step| !self.is_done(*step)).count();
         assert_eq!(left, self.steps_left as usize, "steps left");
@@ -367,12 +432,29 @@ impl Job {
         for step in self.graph().indices() {
             let run = &self.steps[step.at()];
             let name = &self.graph().step(step).name;
-            let waits = self.graph().step(step).depended_on().iter().filter(|on| !self.is_done(**on)).count();
+            let waits = self
+                .graph()
+                .step(step)
+                .depended_on()
+                .iter()
+                .filter(|on| !self.is_done(**on))
+                .count();
             assert_eq!(waits, usize::from(run.waits_for), "dependencies of {name}");
-            assert_eq!(run.output.is_some(), run.state == StepState::Completed, "an output belongs to a completed step");
-            assert!(run.failure.is_some() || run.state != StepState::Failed, "a failed step has its failure");
-            assert!(run.retry_at.is_none() || run.state == StepState::Running, "a step that waits for its next attempt runs");
-            let runs = matches!(run.state, StepState::Running | StepState::Completed | StepState::Skipped);
+            assert_eq!(
+                run.output.is_some(),
+                run.state == StepState::Completed,
+                "an output belongs to a completed step"
+            );
+            assert!(
+                run.failure.is_some() || run.state != StepState::Failed,
+                "a failed step has its failure"
+            );
+            assert!(
+                run.retry_at.is_none() || run.state == StepState::Running,
+                "a step that waits for its next attempt runs"
+            );
+            let runs =
+                matches!(run.state, StepState::Running | StepState::Completed | StepState::Skipped);
             assert!(!runs || waits == 0, "{name} runs after its dependencies");
             let is_ready = self.ready.contains(&step);
             assert_eq!(is_ready, waits == 0 && run.state == StepState::Waiting, "{name} is ready");
@@ -381,7 +463,10 @@ impl Job {
             assert_eq!(left, 0, "a completed job has no open step");
         }
         assert_eq!(self.ended.is_some(), self.state.is_ended(), "an ended job has its time");
-        assert!(!self.callers.are_told() || self.state.is_ended(), "callers are answered after the end");
+        assert!(
+            !self.callers.are_told() || self.state.is_ended(),
+            "callers are answered after the end"
+        );
     }
 
     fn before(origin: Origin, message: Message) -> Job {
@@ -411,7 +496,8 @@ impl Job {
         }
     }
 
-    /// When a job that begins, or goes on after its end, must be done. Child jobs end with their top-level job.
+    /// When a job that begins, or goes on after its end, must be done. Child jobs end with their
+    /// top-level job.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
         if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
     }
@@ -427,12 +513,16 @@ impl Job {
         self.evolve(&entry);
         // What a fan-out's child jobs are told needs the state after its entry.
         if let Entry::ChildrenStarted { step, from, count, .. } = &entry {
-            decision.effects.extend((*from..*from + *count).map(|index| self.start_child(*step, index)));
+            decision
+                .effects
+                .extend((*from..*from + *count).map(|index| self.start_child(*step, index)));
         }
         if let Entry::FanOutRestarted { step, .. } = &entry {
             decision.effects.extend(self.retry_children(*step));
         }
-        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } = &entry {
+        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } =
+            &entry
+        {
             decision.effects.extend(self.answers());
         }
         if let Entry::CallerJoined { caller } = &entry {
@@ -442,7 +532,11 @@ impl Job {
     }
 
     fn retry_children(&self, step: StepIndex) -> Vec<Effect> {
-        if faults::planted("child jobs not retried") { Vec::new() } else { self.tell_children_of(step, &Instruction::Retry) }
+        if faults::planted("child jobs not retried") {
+            Vec::new()
+        } else {
+            self.tell_children_of(step, &Instruction::Retry)
+        }
     }
 
     /// What follows from the state alone, entry by entry.
@@ -452,13 +546,19 @@ impl Job {
             self.note_changes(&decision.entries[seen..], &mut conditions);
             seen = decision.entries.len();
             let cancelled = self.next_cancelled(&mut conditions, ctx);
-            let Some(consequence) = cancelled.or_else(|| self.next_consequence(&mut conditions, ctx)) else { return };
+            let Some(consequence) =
+                cancelled.or_else(|| self.next_consequence(&mut conditions, ctx))
+            else {
+                return;
+            };
             self.apply(consequence, decision);
         }
     }
 
     pub(super) fn start_child(&self, step: StepIndex, index: u32) -> Effect {
-        let id = self.child_id(step, index).unwrap_or_else(|| self.origin.id.derived(&self.graph().step(step).name, index, 0));
+        let id = self
+            .child_id(step, index)
+            .unwrap_or_else(|| self.origin.id.derived(&self.graph().step(step).name, index, 0));
         let origin = Origin {
             id,
             definition: self.origin.definition.clone(),
@@ -468,15 +568,20 @@ impl Job {
             depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
         };
-        Effect::StartChild { origin: Box::new(origin), message: self.child_message(step, index).unwrap_or_default() }
+        Effect::StartChild {
+            origin: Box::new(origin),
+            message: self.child_message(step, index).unwrap_or_default(),
+        }
     }
 
     /// The same once more, with what it has been told since.
     pub(super) fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
-        let is_retried = self.steps[step.at()].fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
+        let is_retried =
+            self.steps[step.at()].fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
         let retry = is_retried.then_some(Instruction::Retry);
         let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
-        let orders = retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
+        let orders =
+            retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
@@ -492,15 +597,22 @@ impl Job {
             JobState::Running | JobState::Paused => return None,
             JobState::Completed => ChildOutcome::Completed(self.result()),
             JobState::Failed => ChildOutcome::Failed(self.cause()),
-            JobState::Cancelled => ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text()))),
+            JobState::Cancelled => {
+                ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text())))
+            }
         };
         Some(Effect::TellParent(parent, self.child_end(outcome)))
     }
 
     /// Why it failed, as its parent is told.
     fn cause(&self) -> Cause {
-        let failed = self.failed_by.and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
-        failed.map_or_else(|| Cause::of_job(&self.reason_text()), |(step, failure)| self.cause_of(step, failure))
+        let failed = self
+            .failed_by
+            .and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
+        failed.map_or_else(
+            || Cause::of_job(&self.reason_text()),
+            |(step, failure)| self.cause_of(step, failure),
+        )
     }
 
     /// Why it fails with the failure of `step`.
@@ -530,7 +642,8 @@ impl Decision {
                     Touched::Every => touched = job.graph().indices().collect(),
                 }
             }
-            self.statuses = touched.into_iter().map(|step| (step, job.status(step).into())).collect();
+            self.statuses =
+                touched.into_iter().map(|step| (step, job.status(step).into())).collect();
         }
         self
     }

@@ -1,5 +1,5 @@
-//! Lossless JSON (SPEC §3.7): a message is an ordered map from key to raw JSON text. Values are checked, never
-//! interpreted: every digit, every escape and the order of keys stay as they came.
+//! Lossless JSON (SPEC §3.7): a message is an ordered map from key to raw JSON text. Values are
+//! checked, never interpreted: every digit, every escape and the order of keys stay as they came.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -134,10 +134,12 @@ pub enum NotAMessage {
 pub struct Message(Arc<Vec<(Arc<str>, Json)>>);
 
 impl Message {
-    /// Parses a body (SPEC §3.2): nothing, or `null`, is the empty object; of equal keys the last counts, at the
-    /// place of the first.
+    /// Parses a body (SPEC §3.2): nothing, or `null`, is the empty object; of equal keys the last
+    /// counts, at the place of the first.
     pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
-        let text = std::str::from_utf8(body).map_err(|e| NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to())))?;
+        let text = std::str::from_utf8(body).map_err(|e| {
+            NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
+        })?;
         let trimmed = text.trim_matches([' ', '\t', '\n', '\r']);
         if trimmed.is_empty() || trimmed == "null" {
             return Ok(Message::default());
@@ -148,7 +150,9 @@ impl Message {
         match serde_json::from_str::<Message>(trimmed) {
             Ok(message) => Ok(message),
             Err(object_error) => match serde_json::from_str::<&RawValue>(trimmed) {
-                Ok(raw) if !trimmed.starts_with('{') => Err(NotAMessage::NotAnObject(Json::of(raw).kind())),
+                Ok(raw) if !trimmed.starts_with('{') => {
+                    Err(NotAMessage::NotAnObject(Json::of(raw).kind()))
+                }
                 _ => Err(NotAMessage::Syntax(object_error.to_string())),
             },
         }
@@ -192,11 +196,13 @@ impl Message {
 
     /// The length of [`Message::to_text`] in bytes.
     pub fn encoded_len(&self) -> usize {
-        let pairs: usize = self.0.iter().map(|(key, value)| quoted_len(key) + 1 + value.text().len()).sum();
+        let pairs: usize =
+            self.0.iter().map(|(key, value)| quoted_len(key) + 1 + value.text().len()).sum();
         pairs + self.0.len().saturating_sub(1) + 2
     }
 
-    /// The merge of `parts` (SPEC §3.1): a key that several have takes the value of the first that has it.
+    /// The merge of `parts` (SPEC §3.1): a key that several have takes the value of the first that
+    /// has it.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return Message::default() };
@@ -214,8 +220,8 @@ impl Message {
         merged
     }
 
-    /// The message with `key` replaced, in its place, by `value` under `new_key`; any other entry under `new_key`
-    /// goes (SPEC §3.3).
+    /// The message with `key` replaced, in its place, by `value` under `new_key`; any other entry
+    /// under `new_key` goes (SPEC §3.3).
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (k, v) in self.0.iter() {
@@ -277,7 +283,8 @@ impl<'de> Deserialize<'de> for Message {
 /// From how many keys on a builder looks keys up in a table instead of one by one.
 const TABLE_FROM_KEYS: usize = 16;
 
-/// Collects entries under distinct keys; with many keys by a table, so that a message of n keys costs O(n).
+/// Collects entries under distinct keys; with many keys by a table, so that a message of n keys
+/// costs O(n).
 #[derive(Default)]
 struct MessageBuilder {
     entries: Vec<(Arc<str>, Json)>,
@@ -314,7 +321,8 @@ impl MessageBuilder {
         }
         self.entries.push((key, value));
         if self.table.is_none() && self.entries.len() > TABLE_FROM_KEYS {
-            self.table = Some(self.entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
+            self.table =
+                Some(self.entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
         }
     }
 
@@ -326,12 +334,14 @@ impl MessageBuilder {
 impl From<Message> for MessageBuilder {
     fn from(message: Message) -> Self {
         let entries = Arc::unwrap_or_clone(message.0);
-        let table = (entries.len() > TABLE_FROM_KEYS).then(|| entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
+        let table = (entries.len() > TABLE_FROM_KEYS)
+            .then(|| entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
         MessageBuilder { entries, table }
     }
 }
 
-/// The elements of a JSON array, by their places in its text: an element costs eight bytes until it is asked for.
+/// The elements of a JSON array, by their places in its text: an element costs eight bytes until it
+/// is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
     list: Json,
@@ -388,7 +398,9 @@ pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
         id: std::borrow::Cow<'a, str>,
     }
     match item.kind() {
-        JsonKind::String => serde_json::from_str::<std::borrow::Cow<'_, str>>(item.text()).ok()?.parse().ok(),
+        JsonKind::String => {
+            serde_json::from_str::<std::borrow::Cow<'_, str>>(item.text()).ok()?.parse().ok()
+        }
         JsonKind::Object => serde_json::from_str::<WithId<'_>>(item.text()).ok()?.id.parse().ok(),
         JsonKind::Null | JsonKind::Boolean | JsonKind::Number | JsonKind::Array => None,
     }
@@ -403,8 +415,8 @@ fn quoted_len(key: &str) -> usize {
     if plain { key.len() + 2 } else { quoted(key).len() }
 }
 
-/// Whether brackets outside strings nest deeper than [`NESTING_MAX`]; on text that is no JSON the answer may be
-/// anything.
+/// Whether brackets outside strings nest deeper than [`NESTING_MAX`]; on text that is no JSON the
+/// answer may be anything.
 fn too_deep(text: &str) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in text.bytes() {
@@ -476,7 +488,9 @@ mod tests {
 
     #[test]
     fn nesting_is_bounded_exactly() {
-        let nested = |levels: usize| format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        let nested = |levels: usize| {
+            format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1))
+        };
         assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
         assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(NotAMessage::TooDeep));
         assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(NotAMessage::TooDeep));
@@ -495,21 +509,30 @@ mod tests {
 
     #[test]
     fn merging_takes_the_first_and_is_shallow() {
-        let merged = Message::merge([&message(r#"{"a":{"x":1}}"#), &message("{}"), &message(r#"{"a":{"y":1},"b":null}"#), &message(r#"{"b":5}"#)]);
+        let merged = Message::merge([
+            &message(r#"{"a":{"x":1}}"#),
+            &message("{}"),
+            &message(r#"{"a":{"y":1},"b":null}"#),
+            &message(r#"{"b":5}"#),
+        ]);
         assert_eq!(merged.to_text(), r#"{"a":{"x":1},"b":null}"#);
     }
 
     #[test]
     fn replacing_keeps_the_place_and_wins() {
         let input = message(r#"{"item":"old","t":1,"items":[7],"u":2}"#);
-        assert_eq!(input.with_replaced("items", "item", Json::string("x")).to_text(), r#"{"t":1,"item":"x","u":2}"#);
+        assert_eq!(
+            input.with_replaced("items", "item", Json::string("x")).to_text(),
+            r#"{"t":1,"item":"x","u":2}"#
+        );
     }
 
     #[test]
     fn elements_are_slices_of_the_text() {
         let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
         let elements = Elements::of(input.get("l").expect("there")).expect("an array");
-        let texts: Vec<String> = (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
+        let texts: Vec<String> =
+            (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
         assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
         assert_eq!(Elements::of(&Json::string("abc")), Err(JsonKind::String));
     }
@@ -518,7 +541,10 @@ mod tests {
     fn an_item_may_bring_its_uuid() {
         let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
         assert!(uuid_of(&Json::string(id)).is_some());
-        assert!(uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there")).is_some());
+        assert!(
+            uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there"))
+                .is_some()
+        );
         assert!(uuid_of(&Json::string("no")).is_none());
         assert!(uuid_of(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
     }

@@ -1,4 +1,5 @@
-//! The engine decides, everything else does. Plain data and functions: no clock, no chance, no I/O, no logs, no async.
+//! The engine decides, everything else does. Plain data and functions: no clock, no chance, no I/O,
+//! no logs, no async.
 //!
 //! ```text
 //! Job::create(origin, message, ctx)  -> (Job, Decision)     a new job and what follows at once
@@ -7,8 +8,9 @@
 //! job.open_effects()                 -> effects             what may have been lost with the process
 //! ```
 //!
-//! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the outcome of a decision, so
-//! replaying never decides again; a [`Decision`]'s effects may leave only after its entries are committed.
+//! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the
+//! outcome of a decision, so replaying never decides again; a [`Decision`]'s effects may leave only
+//! after its entries are committed.
 
 mod call;
 pub mod cause;
@@ -29,12 +31,18 @@ pub(crate) mod words;
 
 pub use call::Caller;
 pub use cause::Cause;
-pub use definition::{Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords, Step, Tolerate};
+pub use definition::{
+    Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords,
+    Step, Tolerate,
+};
 pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};
 pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
-pub use input::{ChildEnd, ChildOutcome, Claims, Context, Input, Instruction, Limits, Objection, Operation, Order, Rejected, Reply};
+pub use input::{
+    ChildEnd, ChildOutcome, Claims, Context, Input, Instruction, Limits, Objection, Operation,
+    Order, Rejected, Reply,
+};
 pub use job::Job;
 pub use json::{Json, Message};
 pub use step::{StepRun, StepState};

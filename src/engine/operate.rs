@@ -12,27 +12,44 @@ impl Job {
     pub fn objection(&self, operation: &Operation, limits: &Limits) -> Option<Objection> {
         let (id, state) = (self.origin.id, self.state.word());
         let conflict = |text: String| Some(Objection::Conflict(text));
-        if let Operation::Rerun { step } | Operation::Redispatch { step } | Operation::Reply { step, .. } = operation
+        if let Operation::Rerun { step }
+        | Operation::Redispatch { step }
+        | Operation::Reply { step, .. } = operation
             && self.graph().index_of(step).is_none()
         {
             let known: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
-            return Some(Objection::UnknownStep(format!("job {id} has no step \"{step}\"; its steps are {}", known.join(", "))));
+            return Some(Objection::UnknownStep(format!(
+                "job {id} has no step \"{step}\"; its steps are {}",
+                known.join(", ")
+            )));
         }
         let is_child = self.origin.parent.is_some();
         match operation {
-            Operation::Cancel { .. } if self.state.is_ended() => conflict(format!("job {id} is {state}: only a job under way can be cancelled")),
+            Operation::Cancel { .. } if self.state.is_ended() => {
+                conflict(format!("job {id} is {state}: only a job under way can be cancelled"))
+            }
             Operation::Reply { step, reply } => self.objection_to_reply(step, reply, limits),
             Operation::Cancel { .. } => None,
-            Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. } if is_child => {
+            Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. }
+                if is_child =>
+            {
                 let (word, root) = (operation.word(), self.origin.root);
-                conflict(format!("job {id} is a child job: {word} the job {root} that it belongs to, which reaches its child jobs"))
+                conflict(format!(
+                    "job {id} is a child job: {word} the job {root} that it belongs to, which reaches its child jobs"
+                ))
             }
-            Operation::Pause if self.state != JobState::Running => conflict(format!("job {id} is {state}: only a running job can be paused")),
-            Operation::Resume if self.state != JobState::Paused => conflict(format!("job {id} is {state}: only a paused job can be resumed")),
-            Operation::Retry if self.state != JobState::Failed => conflict(format!("job {id} is {state}: only a failed job can be retried")),
-            Operation::Rerun { .. } if !self.state.is_ended() => {
-                conflict(format!("job {id} is {state}: only an ended job can be rerun; cancel it first"))
+            Operation::Pause if self.state != JobState::Running => {
+                conflict(format!("job {id} is {state}: only a running job can be paused"))
             }
+            Operation::Resume if self.state != JobState::Paused => {
+                conflict(format!("job {id} is {state}: only a paused job can be resumed"))
+            }
+            Operation::Retry if self.state != JobState::Failed => {
+                conflict(format!("job {id} is {state}: only a failed job can be retried"))
+            }
+            Operation::Rerun { .. } if !self.state.is_ended() => conflict(format!(
+                "job {id} is {state}: only an ended job can be rerun; cancel it first"
+            )),
             Operation::Rerun { step } => self.objection_to_rerun(step),
             Operation::Redispatch { step } => self.objection_to_redispatch(step),
             Operation::Pause | Operation::Resume | Operation::Retry => None,
@@ -42,7 +59,10 @@ impl Job {
     fn objection_to_rerun(&self, step: &str) -> Option<Objection> {
         let index = self.graph().index_of(step)?;
         if self.steps[index.at()].state == StepState::Waiting {
-            let text = format!("step \"{step}\" of job {} has not started: nothing of it can be done again", self.origin.id);
+            let text = format!(
+                "step \"{step}\" of job {} has not started: nothing of it can be done again",
+                self.origin.id
+            );
             return Some(Objection::Conflict(text));
         }
         None
@@ -54,15 +74,26 @@ impl Job {
         let objection = if !self.takes_replies() {
             format!("job {id} is {}: its steps take no replies", self.state.word())
         } else if definition.task.is_some() {
-            format!("step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child job's id or by their queue")
+            format!(
+                "step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child job's id or by their queue"
+            )
         } else if definition.external {
-            format!("step \"{step}\" of job {id} is external: it has no message, a call completes it")
+            format!(
+                "step \"{step}\" of job {id} is external: it has no message, a call completes it"
+            )
         } else if run.state != StepState::Running {
-            format!("step \"{step}\" of job {id} is {}: only a running step's message can be sent again", run.state.word())
+            format!(
+                "step \"{step}\" of job {id} is {}: only a running step's message can be sent again",
+                run.state.word()
+            )
         } else if !run.is_under_way() {
-            format!("no attempt of step \"{step}\" of job {id} is under way: the next one follows by itself")
+            format!(
+                "no attempt of step \"{step}\" of job {id} is under way: the next one follows by itself"
+            )
         } else if !run.confirmed {
-            format!("the message of step \"{step}\" of job {id} is still with the manager, which sends it by itself: no broker has confirmed it")
+            format!(
+                "the message of step \"{step}\" of job {id} is still with the manager, which sends it by itself: no broker has confirmed it"
+            )
         } else {
             return None;
         };
@@ -78,17 +109,28 @@ impl Job {
         } else if self.graph().step(index).task.is_some() {
             format!("step \"{step}\" of job {id} runs child jobs: complete their steps")
         } else if run.state != StepState::Running {
-            format!("step \"{step}\" of job {id} is {}: only a running step can be completed", run.state.word())
+            format!(
+                "step \"{step}\" of job {id} is {}: only a running step can be completed",
+                run.state.word()
+            )
         } else if !run.is_under_way() && !matches!(reply, Reply::Result(_)) {
-            format!("no attempt of step \"{step}\" of job {id} is under way: it waits for its next one")
+            format!(
+                "no attempt of step \"{step}\" of job {id} is under way: it waits for its next one"
+            )
         } else {
             let fault = fault_by_hand(self.graph().step(index), reply, limits)?;
-            return Some(Objection::Invalid(format!("nothing was changed: {fault} (step \"{step}\" of job {id})")));
+            return Some(Objection::Invalid(format!(
+                "nothing was changed: {fault} (step \"{step}\" of job {id})"
+            )));
         };
         Some(Objection::Conflict(objection))
     }
 
-    pub(super) fn decide_operation(&self, operation: Operation, ctx: &Context<'_>) -> Result<Consequence, Rejected> {
+    pub(super) fn decide_operation(
+        &self,
+        operation: Operation,
+        ctx: &Context<'_>,
+    ) -> Result<Consequence, Rejected> {
         match self.objection(&operation, ctx.limits) {
             None => {}
             Some(Objection::UnknownStep(_)) => return Err(Rejected::UnknownStep),
@@ -101,10 +143,16 @@ impl Job {
             Operation::Retry => Ok(self.retry(self.round + 1, ctx)),
             Operation::Rerun { step } => {
                 let step = self.index(&step)?;
-                Ok(Consequence::of(Entry::JobRerun { at: ctx.now, step, deadline: self.new_deadline(ctx) }))
+                Ok(Consequence::of(Entry::JobRerun {
+                    at: ctx.now,
+                    step,
+                    deadline: self.new_deadline(ctx),
+                }))
             }
             Operation::Redispatch { step } => Ok(self.redispatch(self.index(&step)?, ctx)),
-            Operation::Reply { step, reply } => self.decide_answer(self.index(&step)?, None, &reply, ctx),
+            Operation::Reply { step, reply } => {
+                self.decide_answer(self.index(&step)?, None, &reply, ctx)
+            }
         }
     }
 

@@ -9,15 +9,17 @@ const SHOWN_CHARACTERS_MAX: usize = 80;
 /// The longest word that is guessed at, in bytes; comparing takes time with the square of it.
 const GUESSED_BYTES_MAX: usize = 40;
 
-/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or turn the order of what is read.
+/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or turn the
+/// order of what is read.
 fn is_unsafe(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
     character.is_control() || is_line_break || is_direction
 }
 
-/// A text from outside as it is printed where it is not JSON: in one line, with controls, line breaks and marks of direction as
-/// `\n` or `\u{1b}`. All that is printed for people goes through here.
+/// A text from outside as it is printed where it is not JSON: in one line, with controls, line
+/// breaks and marks of direction as `\n` or `\u{1b}`. All that is printed for people goes through
+/// here.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -40,7 +42,12 @@ impl<W: Write> Write for Escaping<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for part in text.split_inclusive(is_unsafe) {
             match part.chars().next_back().filter(|last| is_unsafe(*last)) {
-                Some(last) => write!(self.0, "{}{}", &part[..part.len() - last.len_utf8()], last.escape_default())?,
+                Some(last) => write!(
+                    self.0,
+                    "{}{}",
+                    &part[..part.len() - last.len_utf8()],
+                    last.escape_default()
+                )?,
                 None => self.0.write_str(part)?,
             }
         }
@@ -59,7 +66,10 @@ pub(crate) fn cut_of(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str>
         return Cow::Borrowed(text);
     }
     let mark = format!("… (cut, {bytes} bytes)");
-    let kept = (0..=bytes_max.saturating_sub(mark.len()).min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    let kept = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or_default();
     Cow::Owned(format!("{}{mark}", &text[..kept]))
 }
 
@@ -76,13 +86,20 @@ pub(crate) fn shortened(text: &str) -> String {
             shown.push('…');
             break;
         }
-        if is_unsafe(character) { shown.extend(character.escape_default()) } else { shown.push(character) }
+        if is_unsafe(character) {
+            shown.extend(character.escape_default())
+        } else {
+            shown.push(character)
+        }
     }
     shown
 }
 
 /// The candidate that `word` most likely meant, if any is near.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     if word.is_empty() || word.len() > GUESSED_BYTES_MAX {
         return None;
     }
@@ -93,7 +110,11 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         if candidate == word || candidate.len().abs_diff(word.len()) > allowed + 2 {
             continue;
         }
-        let distance = if without_style(candidate) == plain { 0 } else { strsim::osa_distance(word, candidate) };
+        let distance = if without_style(candidate) == plain {
+            0
+        } else {
+            strsim::osa_distance(word, candidate)
+        };
         if distance <= allowed && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));
         }
@@ -102,8 +123,12 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// `; did you mean "x"?`, or nothing.
-pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, candidates).map_or_else(String::new, |meant| format!("; did you mean {}?", quoted(meant)))
+pub(crate) fn did_you_mean<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> String {
+    nearest(word, candidates)
+        .map_or_else(String::new, |meant| format!("; did you mean {}?", quoted(meant)))
 }
 
 /// `"a", "b" and "c"`.
@@ -116,9 +141,13 @@ pub(crate) fn enumerated<'a>(words: impl IntoIterator<Item = &'a str>, last: &st
     }
 }
 
-/// `item_list_key`, `item-list-key` and `itemlistkey` are one word to whoever mistypes `itemListKey`.
+/// `item_list_key`, `item-list-key` and `itemlistkey` are one word to whoever mistypes
+/// `itemListKey`.
 fn without_style(word: &str) -> String {
-    word.chars().filter(|c| *c != '_' && *c != '-' && *c != ' ').map(|c| c.to_ascii_lowercase()).collect()
+    word.chars()
+        .filter(|c| *c != '_' && *c != '-' && *c != ' ')
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
 }
 
 #[cfg(test)]
@@ -142,9 +171,15 @@ mod tests {
     fn what_is_printed_stays_in_its_line() {
         assert!(matches!(escaped("Zoë, \\n, 日本 👩‍👧"), Cow::Borrowed("Zoë, \\n, 日本 👩‍👧")));
         assert_eq!(escaped("\u{1b}[2J\nforged\r\tline\u{7f}"), r"\u{1b}[2J\nforged\r\tline\u{7f}");
-        let marks = ['\u{0}', '\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}'];
+        let marks = [
+            '\u{0}', '\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{61c}', '\u{200e}', '\u{200f}',
+            '\u{202a}', '\u{202e}', '\u{2066}',
+        ];
         for mark in marks {
-            assert_eq!(escaped(&format!("a{mark}{mark}b")), format!("a{0}{0}b", mark.escape_default()));
+            assert_eq!(
+                escaped(&format!("a{mark}{mark}b")),
+                format!("a{0}{0}b", mark.escape_default())
+            );
         }
         assert_eq!(escaped_lines("one\n\u{1b}two\r\n"), "one\n\\u{1b}two\\r\n");
     }
@@ -153,7 +188,11 @@ mod tests {
     fn a_cut_text_is_no_longer_than_allowed_and_says_so() {
         assert_eq!(cut("short", 5), "short");
         let long = cut(&"é".repeat(3_000), 4_096).into_owned();
-        assert!(long.len() <= 4_096 && long.len() > 4_090 && long.ends_with("é… (cut, 6000 bytes)"), "{} {long}", long.len());
+        assert!(
+            long.len() <= 4_096 && long.len() > 4_090 && long.ends_with("é… (cut, 6000 bytes)"),
+            "{} {long}",
+            long.len()
+        );
         assert_eq!(cut(&"x".repeat(30), 22), "xxx… (cut, 30 bytes)");
     }
 

@@ -8,7 +8,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::sync::Arc;
 
-/// Child jobs that have no result are found by themselves, however many siblings have one. It costs nothing where none fails.
+/// Child jobs that have no result are found by themselves, however many siblings have one. It costs
+/// nothing where none fails.
 pub(super) const SCHEMA: &str = "
 CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
 ";
@@ -91,8 +92,15 @@ impl Reader {
         })
     }
 
-    /// The child jobs that meet the filter, behind a cursor, by step and item. Of an item whose step was rerun the newest.
-    pub fn children(&self, of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> Result<Vec<ChildRow>, JournalError> {
+    /// The child jobs that meet the filter, behind a cursor, by step and item. Of an item whose
+    /// step was rerun the newest.
+    pub fn children(
+        &self,
+        of: &Family,
+        filter: ChildFilter,
+        after: ChildCursor,
+        limit: u32,
+    ) -> Result<Vec<ChildRow>, JournalError> {
         self.with(|connection| {
             let (sql, values) = sql(of, filter, after, limit);
             let read = || -> rusqlite::Result<Vec<ChildRow>> {
@@ -100,7 +108,11 @@ impl Reader {
                 let rows = statement.query_map(params_from_iter(values), |row| {
                     let (number, step, item) = (row.get(0)?, row.get(2)?, row.get(3)?);
                     Ok(ChildRow {
-                        cursor: ChildCursor { step: i64::from(step), item: i64::from(item), number },
+                        cursor: ChildCursor {
+                            step: i64::from(step),
+                            item: i64::from(item),
+                            number,
+                        },
                         id: id_of(row.get(1)?),
                         step: StepIndex(step),
                         item,
@@ -123,14 +135,20 @@ impl Reader {
     }
 
     /// Why a job came to its end, from the last entry that gave it a state.
-    fn reason(&self, connection: &Connection, number: JobNumber) -> Result<Option<Arc<str>>, JournalError> {
+    fn reason(
+        &self,
+        connection: &Connection,
+        number: JobNumber,
+    ) -> Result<Option<Arc<str>>, JournalError> {
         let failed = |error| self.failed(error);
         let sql = "SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq DESC";
         let mut statement = connection.prepare_cached(sql).map_err(failed)?;
         let mut rows = statement.query([number]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, self.file())?).unwrap_or_default();
-            if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some()) {
+            let entries: Vec<Entry> =
+                serde_json::from_str(&checked_body(row, self.file())?).unwrap_or_default();
+            if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some())
+            {
                 return Ok(entry.into_reason());
             }
         }
@@ -139,7 +157,11 @@ impl Reader {
 
     /// Whether a page of failed child jobs is found by their index, for tests.
     #[doc(hidden)]
-    pub fn plan_of_children(&self, of: &Family, filter: ChildFilter) -> Result<String, JournalError> {
+    pub fn plan_of_children(
+        &self,
+        of: &Family,
+        filter: ChildFilter,
+    ) -> Result<String, JournalError> {
         self.with(|connection| {
             let (sql, values) = sql(of, filter, ChildCursor::START, 1);
             let read = || -> rusqlite::Result<Vec<String>> {
@@ -152,8 +174,15 @@ impl Reader {
 }
 
 fn sql(of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> (String, Vec<Value>) {
-    let mut conditions = vec!["c.root = ?", "c.parent = ?", "(c.step, c.item, c.number) > (?, ?, ?)"];
-    let mut values: Vec<Value> = vec![of.root.into(), of.number.into(), after.step.into(), after.item.into(), after.number.into()];
+    let mut conditions =
+        vec!["c.root = ?", "c.parent = ?", "(c.step, c.item, c.number) > (?, ?, ?)"];
+    let mut values: Vec<Value> = vec![
+        of.root.into(),
+        of.number.into(),
+        after.step.into(),
+        after.item.into(),
+        after.number.into(),
+    ];
     let mut index = "jobs_by_place";
     if let Some(step) = filter.step {
         conditions.push("c.step = ?");

@@ -1,9 +1,11 @@
-//! The journal: the durable, ordered record from which all state can be rebuilt, in one SQLite file (SPEC §5).
+//! The journal: the durable, ordered record from which all state can be rebuilt, in one SQLite file
+//! (SPEC §5).
 //!
-//! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a checksum. Table `jobs`
-//! holds what never changes about a job, and what lists and filters need. A job's *number* orders creation and ties rows
-//! together; its UUID may come back once the job that had it has ended. The tables `status_…` follow from the entries, for
-//! users to read (`status`, `status_query`).
+//! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a
+//! checksum. Table `jobs` holds what never changes about a job, and what lists and filters need. A
+//! job's *number* orders creation and ties rows together; its UUID may come back once the job that
+//! had it has ended. The tables `status_…` follow from the entries, for users to read (`status`,
+//! `status_query`).
 
 pub mod children;
 mod notices;
@@ -34,7 +36,8 @@ use status::{Changes, Failed, Relations};
 pub use watch::Loss;
 use watch::Watch;
 
-/// A job's number in this journal: rising in the order of creation, a parent's below its children's.
+/// A job's number in this journal: rising in the order of creation, a parent's below its
+/// children's.
 pub type JobNumber = i64;
 
 /// What goes into the journal together for one job.
@@ -71,7 +74,9 @@ pub struct Created {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process has the file.
-    #[error("the journal {file} is in use by another process (lock {lock}): stop that one, or give this one a journal of its own with --db")]
+    #[error(
+        "the journal {file} is in use by another process (lock {lock}): stop that one, or give this one a journal of its own with --db"
+    )]
     InUse {
         /// The journal's file.
         file: String,
@@ -87,7 +92,9 @@ pub enum JournalError {
         error: std::io::Error,
     },
     /// There is no such place, or it may not be used.
-    #[error("cannot open the journal {file}: {error}. Its directory must be there, and writable for this user")]
+    #[error(
+        "cannot open the journal {file}: {error}. Its directory must be there, and writable for this user"
+    )]
     Unreachable {
         /// The journal's file.
         file: String,
@@ -95,7 +102,9 @@ pub enum JournalError {
         error: std::io::Error,
     },
     /// A directory, a device, or another thing that holds no data.
-    #[error("cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet")]
+    #[error(
+        "cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet"
+    )]
     NoFile {
         /// The journal's file.
         file: String,
@@ -142,7 +151,9 @@ pub enum JournalError {
         what: String,
     },
     /// SQLite finds the file itself damaged.
-    #[error("the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty")]
+    #[error(
+        "the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+    )]
     Malformed {
         /// The journal's file.
         file: String,
@@ -150,7 +161,9 @@ pub enum JournalError {
         what: String,
     },
     /// Written by a later version.
-    #[error("the journal {file} has schema version {found}, this program knows {known}: it was written by a newer version, run that one")]
+    #[error(
+        "the journal {file} has schema version {found}, this program knows {known}: it was written by a newer version, run that one"
+    )]
     Newer {
         /// The journal's file.
         file: String,
@@ -160,7 +173,9 @@ pub enum JournalError {
         known: i64,
     },
     /// A SQLite database of something else.
-    #[error("{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own")]
+    #[error(
+        "{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own"
+    )]
     Foreign {
         /// The file.
         file: String,
@@ -182,8 +197,8 @@ pub enum JournalError {
 pub enum Remedy {
     /// No room: the transaction is rolled back; try again when there is room.
     WaitForRoom,
-    /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the process, recover at
-    /// the next start.
+    /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the
+    /// process, recover at the next start.
     Exit,
 }
 
@@ -262,8 +277,8 @@ impl Store {
         &self.path
     }
 
-    /// Whether the files are still those that were opened. Once they are not, what is committed is gone with the process, and
-    /// nothing is written to them any more when this is dropped.
+    /// Whether the files are still those that were opened. Once they are not, what is committed is
+    /// gone with the process, and nothing is written to them any more when this is dropped.
     pub fn look(&mut self) -> Result<(), Loss> {
         let held = |lock: &mut Lock| match lock.hold() {
             Err(NotTaken::InUse) => Err(Loss::Locked(lock.path().display().to_string())),
@@ -282,17 +297,26 @@ impl Store {
 
     /// The number after the highest in use.
     pub fn next_number(&self) -> Result<JobNumber, JournalError> {
-        self.connection.query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0)).map_err(|error| self.error(error))
+        self.connection
+            .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
+            .map_err(|error| self.error(error))
     }
 
-    /// Commits records, in order, in one transaction: all or nothing. Records of a job that was deleted are void: a child job
-    /// may still be about to start, or to hear that it is over, when its top-level job is deleted. Gives the numbers of such jobs.
-    pub fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>) -> Result<BTreeSet<JobNumber>, JournalError> {
+    /// Commits records, in order, in one transaction: all or nothing. Records of a job that was
+    /// deleted are void: a child job may still be about to start, or to hear that it is over, when
+    /// its top-level job is deleted. Gives the numbers of such jobs.
+    pub fn append<'a>(
+        &mut self,
+        records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>,
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
         let records = records.into_iter();
         self.mending(|store| store.append_in_transaction(records.clone()))
     }
 
-    fn append_in_transaction<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<BTreeSet<JobNumber>, Failed> {
+    fn append_in_transaction<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a Record>,
+    ) -> Result<BTreeSet<JobNumber>, Failed> {
         let transaction = self.connection.transaction()?;
         let mut changes = Changes::default();
         let mut gone = BTreeSet::new();
@@ -304,9 +328,13 @@ impl Store {
             )?;
             let mut insert_entry = transaction
                 .prepare_cached("INSERT INTO entries(job, body, checksum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)")?;
-            let mut update_job = transaction.prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?;
-            let mut set_open = transaction.prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?;
-            let mut find_job = transaction.prepare_cached("SELECT 1 FROM jobs WHERE number = ?1")?;
+            let mut update_job = transaction.prepare_cached(
+                "UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1",
+            )?;
+            let mut set_open =
+                transaction.prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?;
+            let mut find_job =
+                transaction.prepare_cached("SELECT 1 FROM jobs WHERE number = ?1")?;
             for record in records {
                 fail_point("journal::write")?;
                 let mut definition = None;
@@ -338,7 +366,8 @@ impl Store {
                     find_job.exists([record.job])?
                 } else {
                     let body = encode(&record.entries)?;
-                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])? > 0
+                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?
+                        > 0
                 };
                 if !is_there {
                     gone.insert(record.job);
@@ -349,8 +378,18 @@ impl Store {
                 }
                 if let Some((state, at)) = record.state {
                     let ended = state.is_ended().then_some(at.0);
-                    update_job.execute(params![record.job, state.word(), ended, i64::from(!record.closed)])?;
-                } else if record.closed || record.entries.iter().any(|entry| matches!(entry, Entry::CallerJoined { .. })) {
+                    update_job.execute(params![
+                        record.job,
+                        state.word(),
+                        ended,
+                        i64::from(!record.closed)
+                    ])?;
+                } else if record.closed
+                    || record
+                        .entries
+                        .iter()
+                        .any(|entry| matches!(entry, Entry::CallerJoined { .. }))
+                {
                     // An ended job is open again for a caller that is to be answered.
                     set_open.execute(params![record.job, i64::from(!record.closed)])?;
                 }
@@ -427,7 +466,8 @@ fn checksum(job: JobNumber, body: &str) -> u32 {
 }
 
 fn encode(entries: &[Entry]) -> rusqlite::Result<String> {
-    serde_json::to_string(entries).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    serde_json::to_string(entries)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// The content hash that names a definition.
@@ -435,17 +475,27 @@ fn content_hash(body: &str) -> [u8; 32] {
     Sha256::digest(body.as_bytes()).into()
 }
 
-fn definition_number(connection: &Connection, known: &mut HashMap<[u8; 32], i64>, definition: &Definition) -> rusqlite::Result<i64> {
-    let body = serde_json::to_string(definition).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+fn definition_number(
+    connection: &Connection,
+    known: &mut HashMap<[u8; 32], i64>,
+    definition: &Definition,
+) -> rusqlite::Result<i64> {
+    let body = serde_json::to_string(definition)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let hash = content_hash(&body);
     if let Some(number) = known.get(&hash) {
         return Ok(*number);
     }
-    let found = connection.query_row("SELECT number FROM definitions WHERE hash = ?1", [&hash[..]], |row| row.get(0)).optional()?;
+    let found = connection
+        .query_row("SELECT number FROM definitions WHERE hash = ?1", [&hash[..]], |row| row.get(0))
+        .optional()?;
     let number = match found {
         Some(number) => number,
         None => {
-            connection.execute("INSERT INTO definitions(hash, body) VALUES (?1, ?2)", params![&hash[..], body])?;
+            connection.execute(
+                "INSERT INTO definitions(hash, body) VALUES (?1, ?2)",
+                params![&hash[..], body],
+            )?;
             connection.last_insert_rowid()
         }
     };
@@ -456,7 +506,9 @@ fn definition_number(connection: &Connection, known: &mut HashMap<[u8; 32], i64>
 fn lock(path: &Path, file: &str) -> Result<Lock, JournalError> {
     let lock = place::beside(path, ".lock");
     Lock::take(&lock).map_err(|not_taken| match not_taken {
-        NotTaken::InUse => JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() },
+        NotTaken::InUse => {
+            JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() }
+        }
         NotTaken::Failed(error) => JournalError::Lock { lock: lock.display().to_string(), error },
     })
 }
@@ -487,7 +539,8 @@ impl Drop for Store {
     }
 }
 
-/// Lets tests make a write or commit fail: `full` as with a full disk, anything else as with a broken one.
+/// Lets tests make a write or commit fail: `full` as with a full disk, anything else as with a
+/// broken one.
 fn fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),

@@ -1,5 +1,6 @@
-//! Notices: the ends of top-level jobs that the webhook is to be told. A row is written with the end itself and goes when it
-//! was told, so that none is lost and however many wait, they wait on the disk.
+//! Notices: the ends of top-level jobs that the webhook is to be told. A row is written with the
+//! end itself and goes when it was told, so that none is lost and however many wait, they wait on
+//! the disk.
 
 use super::schema::damaged_or_failed;
 use super::{JournalError, Reader, Store, checksum};
@@ -32,15 +33,24 @@ CREATE TABLE notices(
 pub(super) const ROWS: &str = "SELECT number, at, body, checksum FROM notices";
 
 pub(super) fn insert(connection: &Connection, notice: &Notice) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached("INSERT INTO notices(at, body, checksum) VALUES (?1, ?2, ?3)")?;
-    statement.execute(params![notice.at.0, notice.body, checksum(notice.at.0, &notice.body)]).map(|_| ())
+    let mut statement =
+        connection.prepare_cached("INSERT INTO notices(at, body, checksum) VALUES (?1, ?2, ?3)")?;
+    statement
+        .execute(params![notice.at.0, notice.body, checksum(notice.at.0, &notice.body)])
+        .map(|_| ())
 }
 
 /// Reads a row of [`ROWS`] and compares its checksum.
 pub(super) fn notice(row: &Row<'_>, file: &str) -> Result<(NoticeNumber, Notice), JournalError> {
     let number = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "notices", row: number, what };
-    let read = || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "notices",
+        row: number,
+        what,
+    };
+    let read =
+        || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
     let (at, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
     if checksum(at, &body) != stored {
         return Err(damaged("the checksum does not match".to_owned()));
@@ -54,7 +64,9 @@ impl Store {
         let mut delete = || {
             let transaction = self.connection.transaction()?;
             for number in notices {
-                transaction.prepare_cached("DELETE FROM notices WHERE number = ?1")?.execute([number])?;
+                transaction
+                    .prepare_cached("DELETE FROM notices WHERE number = ?1")?
+                    .execute([number])?;
             }
             transaction.commit()
         };
@@ -64,8 +76,15 @@ impl Store {
 
 impl Reader {
     /// Notices in the order in which they were written, beyond `after`.
-    pub fn notices(&self, after: NoticeNumber, limit: u32) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        self.notice_rows(&format!("{ROWS} WHERE number > ?1 ORDER BY number LIMIT ?2"), params![after, limit])
+    pub fn notices(
+        &self,
+        after: NoticeNumber,
+        limit: u32,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
+        self.notice_rows(
+            &format!("{ROWS} WHERE number > ?1 ORDER BY number LIMIT ?2"),
+            params![after, limit],
+        )
     }
 
     /// One notice, unless it is deleted.
@@ -82,7 +101,11 @@ impl Reader {
         })
     }
 
-    fn notice_rows(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
+    fn notice_rows(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
         let failed = |error| damaged_or_failed(self.file(), error);
         self.with(|connection| {
             let mut statement = connection.prepare_cached(sql).map_err(failed)?;

@@ -1,8 +1,9 @@
-//! Where a journal lies: the real file behind the name that was given, the lock that keeps a second process out, and who else
-//! may read it.
+//! Where a journal lies: the real file behind the name that was given, the lock that keeps a second
+//! process out, and who else may read it.
 //!
-//! SQLite keeps what belongs to a file beside its real name, and so does the lock: through whatever symbolic link the file is
-//! named, it is the same lock. Two hard links are two real names of one file, so a file with more than one is refused.
+//! SQLite keeps what belongs to a file beside its real name, and so does the lock: through whatever
+//! symbolic link the file is named, it is the same lock. Two hard links are two real names of one
+//! file, so a file with more than one is refused.
 
 use super::JournalError;
 use std::ffi::OsString;
@@ -11,7 +12,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The access that new files get: their owner's alone. SQLite gives what it makes beside the main file the same.
+/// The access that new files get: their owner's alone. SQLite gives what it makes beside the main
+/// file the same.
 const MODE: u32 = 0o600;
 
 /// The access of everybody.
@@ -44,7 +46,8 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             found => return found,
         }
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::read_link(&path) {
             // A link to a file that is not there: SQLite would make that one.
             Ok(target) => path = directory.join(target),
@@ -121,7 +124,9 @@ impl Lock {
     pub(super) fn take(path: &Path) -> Result<Lock, NotTaken> {
         for _ in 0..LOCK_TRIES_MAX {
             let (file, is_new) = match new_file().create_new(true).open(path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (new_file().create(true).open(path), false),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    (new_file().create(true).open(path), false)
+                }
                 made => (made, true),
             };
             let file = file.map_err(NotTaken::Failed)?;

@@ -1,4 +1,5 @@
-//! Read-only queries: what the API shows. Readers see what is committed and never hold up the writer (WAL).
+//! Read-only queries: what the API shows. Readers see what is committed and never hold up the
+//! writer (WAL).
 
 use super::recover::Rebuild;
 use super::schema::{checked_body, damaged_or_failed, prepare_once};
@@ -32,7 +33,8 @@ const DEFINITIONS_KEPT_MAX: usize = 1_000;
 /// Connections kept open while nobody reads.
 const IDLE_MAX: usize = 8;
 
-/// How often reads under way are interrupted while they are waited for: a read is of several statements.
+/// How often reads under way are interrupted while they are waited for: a read is of several
+/// statements.
 const INTERRUPTED_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
@@ -117,11 +119,19 @@ impl Reader {
     pub fn job(&self, id: JobId) -> Result<Option<Found>, JournalError> {
         self.with(|connection| {
             let row = connection
-                .prepare_cached("SELECT number, root FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
-                .and_then(|mut statement| statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+                .prepare_cached(
+                    "SELECT number, root FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1",
+                )
+                .and_then(|mut statement| {
+                    statement
+                        .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+                        .optional()
+                })
                 .map_err(|error| self.failed(error))?;
             let Some((number, root)) = row else { return Ok(None) };
-            self.with_definitions(connection, |rebuild| Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job })))
+            self.with_definitions(connection, |rebuild| {
+                Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job }))
+            })
         })
     }
 
@@ -136,25 +146,32 @@ impl Reader {
         let known = rebuild.definitions.len();
         let found = read(&mut rebuild)?;
         if rebuild.definitions.len() > known {
-            *self.definitions() = if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
+            *self.definitions() =
+                if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
         }
         Ok(found)
     }
 
-    /// The bytes of the entries from which the newest job with this id is rebuilt, those of its parents included.
+    /// The bytes of the entries from which the newest job with this id is rebuilt, those of its
+    /// parents included.
     pub fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
         let sql = "WITH RECURSIVE line(number, parent) AS (
                        SELECT number, parent FROM (SELECT number, parent FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1)
                        UNION SELECT jobs.number, jobs.parent FROM jobs JOIN line ON jobs.number = line.parent)
                    SELECT (SELECT count(*) FROM line), sum(octet_length(e.body)) FROM line JOIN entries e ON e.job = line.number";
         self.with(|connection| {
-            let read = || connection.prepare_cached(sql)?.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)));
+            let read = || {
+                connection
+                    .prepare_cached(sql)?
+                    .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+            };
             let (jobs, bytes): (i64, Option<i64>) = read().map_err(|error| self.failed(error))?;
             Ok((jobs > 0).then(|| usize::try_from(bytes.unwrap_or_default()).unwrap_or(usize::MAX)))
         })
     }
 
-    /// How the newest job with this id was created: its number, workflow and message; no message for a child job.
+    /// How the newest job with this id was created: its number, workflow and message; no message
+    /// for a child job.
     pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
         let sql = "SELECT e.job, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job
                    WHERE j.id = ?1 ORDER BY j.number DESC, e.seq LIMIT 1";
@@ -163,10 +180,16 @@ impl Reader {
             let mut statement = connection.prepare_cached(sql).map_err(failed)?;
             let mut rows = statement.query([id.0.as_bytes()]).map_err(failed)?;
             let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
-            let entries: Vec<Entry> = serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
-            let message = entries.into_iter().find_map(|entry| if let Entry::JobCreated { message, .. } = entry { message } else { None });
-            let (number, workflow, parent): (_, _, Option<JobNumber>) =
-                (row.get(0).map_err(failed)?, row.get(4).map_err(failed)?, row.get(5).map_err(failed)?);
+            let entries: Vec<Entry> =
+                serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
+            let message = entries.into_iter().find_map(|entry| {
+                if let Entry::JobCreated { message, .. } = entry { message } else { None }
+            });
+            let (number, workflow, parent): (_, _, Option<JobNumber>) = (
+                row.get(0).map_err(failed)?,
+                row.get(4).map_err(failed)?,
+                row.get(5).map_err(failed)?,
+            );
             Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
         })
     }
@@ -179,13 +202,19 @@ impl Reader {
     }
 
     /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.
-    pub fn running(&self, workflow: &str, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
-        let sql =
-            "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
+    pub fn running(
+        &self,
+        workflow: &str,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
+        let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
-                let rows = statement.query_map(params![workflow, after, limit], |row| Ok((row.get(0)?, id_of(row.get(1)?), row.get(2)?)))?;
+                let rows = statement.query_map(params![workflow, after, limit], |row| {
+                    Ok((row.get(0)?, id_of(row.get(1)?), row.get(2)?))
+                })?;
                 rows.collect()
             };
             read().map_err(|error| self.failed(error))
@@ -193,11 +222,16 @@ impl Reader {
     }
 
     /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
-    pub fn all_running(&self, after: JobNumber, limit: u32) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+    pub fn all_running(
+        &self,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
         self.ids("SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
     }
 
-    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the cursor, with their states.
+    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
+    /// cursor, with their states.
     pub fn ended(
         &self,
         workflow: &str,
@@ -210,9 +244,16 @@ impl Reader {
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
-                let rows = statement.query_map(params![workflow, since.0, beyond.ended.0, beyond.number, limit], |row| {
-                    Ok((EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? }, id_of(row.get(2)?), row.get(3)?))
-                })?;
+                let rows = statement.query_map(
+                    params![workflow, since.0, beyond.ended.0, beyond.number, limit],
+                    |row| {
+                        Ok((
+                            EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? },
+                            id_of(row.get(2)?),
+                            row.get(3)?,
+                        ))
+                    },
+                )?;
                 rows.collect()
             };
             read().map_err(|error| self.failed(error))
@@ -232,18 +273,26 @@ impl Reader {
         })
     }
 
-    fn ids(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+    fn ids(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId)>> {
                 let mut statement = connection.prepare_cached(sql)?;
-                let rows = statement.query_map(values, |row| Ok((row.get(0)?, id_of(row.get(1)?))))?;
+                let rows =
+                    statement.query_map(values, |row| Ok((row.get(0)?, id_of(row.get(1)?))))?;
                 rows.collect()
             };
             read().map_err(|error| self.failed(error))
         })
     }
 
-    pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T, JournalError>) -> Result<T, JournalError> {
+    pub(super) fn with<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
         let pooled = self.shared.pool().idle.pop();
         let connection = match pooled {
             Some(connection) => connection,
@@ -251,7 +300,10 @@ impl Reader {
         };
         let _reading = self.begin(&connection)?;
         // One snapshot for all that the closure reads.
-        let result = connection.execute_batch("BEGIN").map_err(|error| self.failed(error)).and_then(|()| read(&connection));
+        let result = connection
+            .execute_batch("BEGIN")
+            .map_err(|error| self.failed(error))
+            .and_then(|()| read(&connection));
         if connection.execute_batch("ROLLBACK").is_ok() {
             let mut pool = self.shared.pool();
             if pool.closed.is_none() && pool.idle.len() < IDLE_MAX {
@@ -271,11 +323,13 @@ impl Reader {
     }
 
     fn unless_closed(&self, pool: &Pool) -> Result<(), JournalError> {
-        pool.closed.clone().map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
+        pool.closed
+            .clone()
+            .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
     }
 
-    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to `patience`; those that come are
-    /// refused. Whether none is left.
+    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
+    /// `patience`; those that come are refused. Whether none is left.
     pub fn close(&self, why: &str, patience: Duration) -> bool {
         let mut pool = self.shared.pool();
         pool.closed.get_or_insert_with(|| why.into());
@@ -291,7 +345,10 @@ impl Reader {
             }
             let pause = left.min(INTERRUPTED_EVERY);
             left -= pause;
-            let waited = self.shared.returned.wait_timeout_while(pool, pause, |pool| !pool.reading.is_empty());
+            let waited = self
+                .shared
+                .returned
+                .wait_timeout_while(pool, pause, |pool| !pool.reading.is_empty());
             pool = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -308,7 +365,10 @@ impl Reader {
         // Once it is closed the name may lead to another file.
         self.unless_closed(&self.shared.pool())?;
         let connect = || {
-            let connection = Connection::open_with_flags(&self.shared.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+            let connection = Connection::open_with_flags(
+                &self.shared.path,
+                OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            )?;
             connection.busy_timeout(Duration::from_secs(5))?;
             prepare_once(&connection)?;
             Ok(connection)
@@ -334,7 +394,9 @@ mod tests {
     fn closing_interrupts_what_is_read_and_refuses_what_comes() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("j.db");
-        Connection::open(&file).and_then(|connection| connection.execute_batch("CREATE TABLE t(a)")).expect("made");
+        Connection::open(&file)
+            .and_then(|connection| connection.execute_batch("CREATE TABLE t(a)"))
+            .expect("made");
         let reader = Reader::new(&file);
         let (begun, has_begun) = mpsc::channel();
         let endless = std::thread::spawn({
@@ -351,7 +413,11 @@ mod tests {
         assert!(reader.close("enough", Duration::from_secs(60)), "no read is left");
         assert!(endless.join().expect("no panic").is_err(), "interrupted");
         let refused = reader.with(|_| Ok(())).expect_err("closed");
-        assert!(matches!(refused, JournalError::Closed { .. }) && refused.to_string().contains("enough"), "{refused}");
+        assert!(
+            matches!(refused, JournalError::Closed { .. })
+                && refused.to_string().contains("enough"),
+            "{refused}"
+        );
         assert!(reader.close("again", Duration::ZERO), "nothing is left to wait for");
     }
 }

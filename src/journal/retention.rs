@@ -1,4 +1,5 @@
-//! How long ended jobs are kept: as long as their definition says (key `retention`), else as long as the setting.
+//! How long ended jobs are kept: as long as their definition says (key `retention`), else as long
+//! as the setting.
 
 use super::status::Failed;
 use super::{JobNumber, JournalError, Store};
@@ -12,7 +13,8 @@ pub struct Deleted {
     pub roots: usize,
     /// How many were left because they run.
     pub left: usize,
-    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may have them.
+    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may
+    /// have them.
     pub open: Vec<Open>,
 }
 
@@ -26,9 +28,15 @@ pub struct Open {
 }
 
 impl Store {
-    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer than the definition which they
-    /// started with keeps them, or, where that says nothing, for longer than `kept`.
-    pub fn delete_ended(&mut self, now: Timestamp, kept: Millis, limit: u32) -> Result<Deleted, JournalError> {
+    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer
+    /// than the definition which they started with keeps them, or, where that says nothing, for
+    /// longer than `kept`.
+    pub fn delete_ended(
+        &mut self,
+        now: Timestamp,
+        kept: Millis,
+        limit: u32,
+    ) -> Result<Deleted, JournalError> {
         let roots = self.past_retention(now, kept, limit).map_err(|error| self.error(error))?;
         self.delete(&roots)
     }
@@ -41,7 +49,12 @@ impl Store {
         self.mending(|store| store.delete_in_transaction(roots))
     }
 
-    fn past_retention(&mut self, now: Timestamp, kept: Millis, limit: u32) -> rusqlite::Result<Vec<JobNumber>> {
+    fn past_retention(
+        &mut self,
+        now: Timestamp,
+        kept: Millis,
+        limit: u32,
+    ) -> rusqlite::Result<Vec<JobNumber>> {
         self.learn_retentions()?;
         let sql = "SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -49,7 +62,10 @@ impl Store {
         for (definition, own) in &self.retentions {
             let left = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(roots.len());
             let before = now.before(own.unwrap_or(kept));
-            for root in statement.query_map(params![definition, before.0, i64::try_from(left).unwrap_or(i64::MAX)], |row| row.get(0))? {
+            for root in statement.query_map(
+                params![definition, before.0, i64::try_from(left).unwrap_or(i64::MAX)],
+                |row| row.get(0),
+            )? {
                 roots.push(root?);
             }
         }
@@ -61,9 +77,12 @@ impl Store {
         let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
         let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, '$.retention') END FROM definitions WHERE number > ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
-        for row in statement.query_map([known], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))? {
+        for row in
+            statement.query_map([known], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))?
+        {
             let (number, millis) = row?;
-            self.retentions.insert(number, millis.and_then(|millis| u64::try_from(millis).ok()).map(Millis));
+            self.retentions
+                .insert(number, millis.and_then(|millis| u64::try_from(millis).ok()).map(Millis));
         }
         Ok(())
     }
@@ -73,7 +92,9 @@ impl Store {
         let mut deleted = Deleted::default();
         for root in roots {
             let found: Option<(String, bool)> = transaction
-                .prepare_cached("SELECT workflow, ended IS NULL FROM jobs WHERE number = ?1 AND parent IS NULL")?
+                .prepare_cached(
+                    "SELECT workflow, ended IS NULL FROM jobs WHERE number = ?1 AND parent IS NULL",
+                )?
                 .query_row([root], |row| Ok((row.get(0)?, row.get(1)?)))
                 .optional()?;
             match found {
@@ -87,10 +108,18 @@ impl Store {
                     deleted.roots += 1;
                 }
             }
-            let mut open = transaction.prepare_cached("SELECT id, number FROM jobs WHERE root = ?1 AND (open = 1 OR number = ?1)")?;
-            let open = open.query_map([root], |row| Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? }))?;
+            let mut open = transaction.prepare_cached(
+                "SELECT id, number FROM jobs WHERE root = ?1 AND (open = 1 OR number = ?1)",
+            )?;
+            let open = open.query_map([root], |row| {
+                Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? })
+            })?;
             deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
-            transaction.prepare_cached("DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)")?.execute([root])?;
+            transaction
+                .prepare_cached(
+                    "DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)",
+                )?
+                .execute([root])?;
             transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
         }
         transaction.commit()?;

@@ -1,6 +1,9 @@
-//! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is written.
+//! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is
+//! written.
 
-use super::{JobRow, JournalError, Options, checksum, children, content_hash, notices, place, status};
+use super::{
+    JobRow, JournalError, Options, checksum, children, content_hash, notices, place, status,
+};
 use crate::engine::{JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
@@ -64,10 +67,12 @@ CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND e
     children::SCHEMA,
 ];
 
-/// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block in WAL.
+/// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
+/// in WAL.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// Prepared statements kept: the relations of statuses have one for each set of columns that change together.
+/// Prepared statements kept: the relations of statuses have one for each set of columns that change
+/// together.
 const STATEMENTS_KEPT: usize = 256;
 
 /// Findings that SQLite is asked for: more than there are pages of a relation that was taken out.
@@ -79,14 +84,16 @@ const INDEXED_TABLES: [&str; 3] = ["definitions", "jobs", "entries"];
 /// Findings that are told.
 const FINDINGS_SHOWN_MAX: usize = 3;
 
-/// How long a checkpoint waits for readers of other programs when the journal is closed, in milliseconds.
+/// How long a checkpoint waits for readers of other programs when the journal is closed, in
+/// milliseconds.
 const CHECKPOINT_WAIT_MS: u64 = 1_000;
 
 /// Opens the file, verifies it and brings it to the newest schema.
 pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connection, JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    place::make(path).map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
+    place::make(path)
+        .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let connection = Connection::open(path).map_err(failed)?;
     // A journal that is refused keeps its bytes: closing must not write the WAL back into the file.
     leave_wal(&connection, true).map_err(failed)?;
@@ -109,7 +116,8 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     configure(&connection, options).map_err(failed)?;
     migrate(&connection, version).map_err(failed)?;
     leave_wal(&connection, false).map_err(failed)?;
-    // After a crash. A new journal has all in its -wal: so a copy without that has no tables, and is told at its start.
+    // After a crash. A new journal has all in its -wal: so a copy without that has no tables, and
+    // is told at its start.
     if version > 0
         && let Err(error) = checkpoint(&connection, Checkpoint::Passive)
     {
@@ -140,7 +148,9 @@ pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite:
             "TRUNCATE"
         }
     };
-    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok(row.get::<_, i64>(0)? == 0))
+    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+        Ok(row.get::<_, i64>(0)? == 0)
+    })
 }
 
 fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
@@ -157,13 +167,18 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
 }
 
 fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
-    let pragma =
-        |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map_err(|error| damaged_or_failed(file, error));
+    let pragma = |name: &str| {
+        connection
+            .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
+            .map_err(|error| damaged_or_failed(file, error))
+    };
     let (found, application) = (pragma("user_version")?, pragma("application_id")?);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    // A file without tables is nobody's: new, or of a process that ended between its first page and the first migration.
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|error| damaged_or_failed(file, error))?;
+    // A file without tables is nobody's: new, or of a process that ended between its first page and
+    // the first migration.
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(|error| damaged_or_failed(file, error))?;
     if application != APPLICATION_ID && (application != 0 || tables > 0) {
         return Err(JournalError::Foreign { file: file.to_owned(), found: application });
     }
@@ -174,7 +189,9 @@ fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
 }
 
 fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
-    for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or_default()) {
+    for (at, script) in
+        MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or_default())
+    {
         connection.execute_batch(&format!(
             "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
             at + 1
@@ -183,31 +200,52 @@ fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Checks the file's structure and every row's checksum, for files up to the size in the settings; larger ones are
-/// checked where they are read.
-fn verify(connection: &Connection, options: &Options, bytes: u64, file: &str) -> Result<(), JournalError> {
+/// Checks the file's structure and every row's checksum, for files up to the size in the settings;
+/// larger ones are checked where they are read.
+fn verify(
+    connection: &Connection,
+    options: &Options,
+    bytes: u64,
+    file: &str,
+) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     if bytes > options.verify_bytes_max {
         return Ok(());
     }
     // Rows first: their errors name the place.
-    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| checked_definition(row, file).map(|_| ()))?;
+    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| {
+        checked_definition(row, file).map(|_| ())
+    })?;
     each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
-    each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| checked_body(row, file).map(|_| ()))?;
+    each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| {
+        checked_body(row, file).map(|_| ())
+    })?;
     // A file of an earlier version has no such table yet.
-    let has_notices: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'notices'", [], |row| row.get(0)).map_err(failed)?;
+    let has_notices: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'notices'", [], |row| {
+            row.get(0)
+        })
+        .map_err(failed)?;
     if has_notices > 0 {
         each_row(connection, notices::ROWS, file, |row| notices::notice(row, file).map(|_| ()))?;
     }
     each_row(connection, CONTRADICTIONS, file, |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
-        Err(JournalError::Damaged { file: file.to_owned(), table: "jobs", row: row.get(0).unwrap_or_default(), what })
+        Err(JournalError::Damaged {
+            file: file.to_owned(),
+            table: "jobs",
+            row: row.get(0).unwrap_or_default(),
+            what,
+        })
     })?;
-    verify_structure(connection).map_err(failed)?.map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
+    verify_structure(connection)
+        .map_err(failed)?
+        .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
 }
 
-/// What is wrong with the structure of the file, if anything is. A relation of statuses that is damaged by itself is taken out
-/// of the schema, which leaves its pages in the file, used by nobody.
+/// What is wrong with the structure of the file, if anything is. A relation of statuses that is
+/// damaged by itself is taken out of the schema, which leaves its pages in the file, used by
+/// nobody.
 fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let Some(findings) = findings(connection)? else { return Ok(None) };
     let damaged = status::damaged(connection)?;
@@ -225,8 +263,9 @@ fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>>
     Ok(Some(findings))
 }
 
-/// SQLite's first findings, but for pages that nobody uses. The quick check does not compare indexes with their tables; those of
-/// the journal's own tables are, or a damaged one could hide an entry.
+/// SQLite's first findings, but for pages that nobody uses. The quick check does not compare
+/// indexes with their tables; those of the journal's own tables are, or a damaged one could hide an
+/// entry.
 fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let lines = |pragma: &str| -> rusqlite::Result<Vec<String>> {
         connection.prepare(&format!("PRAGMA {pragma}"))?.query_map([], |row| row.get(0))?.collect()
@@ -239,15 +278,29 @@ fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
         Ok(found)
     };
     let found = match check() {
-        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => return Ok(Some(error.to_string())),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
+            return Ok(Some(error.to_string()));
+        }
         checked => checked?,
     };
-    let harmless = |line: &&str| *line == "ok" || line.ends_with("never used") || line.starts_with("*** in database");
-    let lines: Vec<&str> = found.iter().flat_map(|found| found.lines()).filter(|line| !harmless(line)).take(FINDINGS_SHOWN_MAX).collect();
+    let harmless = |line: &&str| {
+        *line == "ok" || line.ends_with("never used") || line.starts_with("*** in database")
+    };
+    let lines: Vec<&str> = found
+        .iter()
+        .flat_map(|found| found.lines())
+        .filter(|line| !harmless(line))
+        .take(FINDINGS_SHOWN_MAX)
+        .collect();
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
-fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMut(&Row<'_>) -> Result<(), JournalError>) -> Result<(), JournalError> {
+fn each_row(
+    connection: &Connection,
+    sql: &str,
+    file: &str,
+    mut check: impl FnMut(&Row<'_>) -> Result<(), JournalError>,
+) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     let mut statement = connection.prepare(sql).map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
@@ -257,8 +310,8 @@ fn each_row(connection: &Connection, sql: &str, file: &str, mut check: impl FnMu
     Ok(())
 }
 
-/// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of open jobs is compared with
-/// the entries when these are rebuilt.
+/// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of
+/// open jobs is compared with the entries when these are rebuilt.
 const CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
@@ -269,7 +322,12 @@ pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, p
 /// Reads a row of [`JOB_ROWS`] and compares its checksum.
 pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "jobs", row: number, what };
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "jobs",
+        row: number,
+        what,
+    };
     let read = || -> rusqlite::Result<(JobRow, u32)> {
         let id: [u8; 16] = row.get(1)?;
         let job = JobRow {
@@ -287,39 +345,67 @@ pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError>
         Ok((job, row.get(10)?))
     };
     let (job, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if job.checksum() == stored { Ok(job) } else { Err(damaged("the checksum does not match".to_owned())) }
+    if job.checksum() == stored {
+        Ok(job)
+    } else {
+        Err(damaged("the checksum does not match".to_owned()))
+    }
 }
 
 /// Reads `job, body, checksum, seq` of `entries` and compares the checksum.
 pub(super) fn checked_body(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let seq: i64 = row.get(3).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "entries", row: seq, what };
-    let read = || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "entries",
+        row: seq,
+        what,
+    };
+    let read =
+        || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
     let (job, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if checksum(job, &body) == stored { Ok(body) } else { Err(damaged("the checksum does not match".to_owned())) }
+    if checksum(job, &body) == stored {
+        Ok(body)
+    } else {
+        Err(damaged("the checksum does not match".to_owned()))
+    }
 }
 
 /// Reads `number, hash, body` of `definitions` and compares the hash.
 pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged { file: file.to_owned(), table: "definitions", row: number, what };
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "definitions",
+        row: number,
+        what,
+    };
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
     let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
-    if content_hash(&body) == hash { Ok(body) } else { Err(damaged("the content does not match its hash".to_owned())) }
+    if content_hash(&body) == hash {
+        Ok(body)
+    } else {
+        Err(damaged("the content does not match its hash".to_owned()))
+    }
 }
 
 /// Tells damage of the file from other errors of SQLite.
 pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalError {
     let file = file.to_owned();
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseCorrupt) => JournalError::Malformed { file, what: error.to_string() },
-        Some(rusqlite::ErrorCode::NotADatabase) => JournalError::Malformed { file, what: "it is no SQLite database".to_owned() },
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
+            JournalError::Malformed { file, what: error.to_string() }
+        }
+        Some(rusqlite::ErrorCode::NotADatabase) => {
+            JournalError::Malformed { file, what: "it is no SQLite database".to_owned() }
+        }
         _ => JournalError::Sqlite { file, error },
     }
 }
 
-/// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each use, that have a `LIMIT ?` or could
-/// use a partial index, as most on jobs could: their plan might depend on the values.
+/// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
+/// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might
+/// depend on the values.
 pub(super) fn prepare_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

@@ -26,7 +26,11 @@ impl Filter {
     /// Whether it lets every job through.
     pub fn is_empty(&self) -> bool {
         let Filter { workflow, state, statuses, created_from, created_before } = self;
-        workflow.is_none() && state.is_none() && statuses.is_empty() && created_from.is_none() && created_before.is_none()
+        workflow.is_none()
+            && state.is_none()
+            && statuses.is_empty()
+            && created_from.is_none()
+            && created_before.is_none()
     }
 
     fn relation(&self) -> Relation {
@@ -41,16 +45,27 @@ impl Filter {
             values.push(value);
         };
         self.workflow.iter().for_each(|name| add("workflow = ?".to_owned(), name.clone().into()));
-        self.state.iter().for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
+        self.state
+            .iter()
+            .for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
         self.created_from.iter().for_each(|time| add("created >= ?".to_owned(), time.0.into()));
         self.created_before.iter().for_each(|time| add("created < ?".to_owned(), time.0.into()));
         let relation = self.relation().quoted();
         for (step, word) in &self.statuses {
-            add(format!("number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)", quoted(step)), word.clone().into());
+            add(
+                format!("number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)", quoted(step)),
+                word.clone().into(),
+            );
         }
         values.push(limit.into());
         let order = "ORDER BY number DESC LIMIT ?";
-        (format!("SELECT number, id, workflow, state, created, ended FROM jobs WHERE {} {order}", conditions.join(" AND ")), values)
+        (
+            format!(
+                "SELECT number, id, workflow, state, created, ended FROM jobs WHERE {} {order}",
+                conditions.join(" AND ")
+            ),
+            values,
+        )
     }
 }
 
@@ -73,7 +88,12 @@ pub struct Hit {
 
 impl Reader {
     /// Top-level jobs that meet the filter, newest first, below a number.
-    pub fn search(&self, filter: &Filter, below: JobNumber, limit: u32) -> Result<Vec<Hit>, JournalError> {
+    pub fn search(
+        &self,
+        filter: &Filter,
+        below: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<Hit>, JournalError> {
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<Hit>> {
                 if !filter.statuses.is_empty() && filter.relation().columns(connection)?.is_none() {

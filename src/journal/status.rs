@@ -1,8 +1,10 @@
-//! The relations of statuses (SPEC §7): for each workflow a table `status_<full name>` with a row for each of its top-level
-//! jobs and a column for each step of its own graph, for any SQLite client to read.
+//! The relations of statuses (SPEC §7): for each workflow a table `status_<full name>` with a row
+//! for each of its top-level jobs and a column for each step of its own graph, for any SQLite
+//! client to read.
 //!
-//! They are derived: a row follows from its job's entries, and is written in the transaction that writes these. Nothing is
-//! ever rebuilt from them. One that is missing, was altered or is damaged is made anew; one that cannot be made is done without.
+//! They are derived: a row follows from its job's entries, and is written in the transaction that
+//! writes these. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
+//! is made anew; one that cannot be made is done without.
 
 use super::recover::{Past, Rebuild};
 use super::schema::damaged_or_failed;
@@ -15,11 +17,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// The first so many step columns of a relation have an index; a filter on a later one reads every row.
+/// The first so many step columns of a relation have an index; a filter on a later one reads every
+/// row.
 pub const INDEXED_COLUMNS_MAX: usize = 64;
 
-/// The most step columns of a relation, those that only earlier definitions had counted. SQLite has no more than 2,000
-/// columns in a table; a step beyond has none.
+/// The most step columns of a relation, those that only earlier definitions had counted. SQLite has
+/// no more than 2,000 columns in a table; a step beyond has none.
 const STEP_COLUMNS_MAX: usize = 1_900;
 
 /// The columns before those of the steps.
@@ -29,21 +32,29 @@ const OWN_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 const PREFIX: &str = "status_";
 
 impl Store {
-    /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the rows of the jobs that there
-    /// are. Called with the loaded definitions before their first jobs.
+    /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
+    /// rows of the jobs that there are. Called with the loaded definitions before their first jobs.
     ///
     /// # Errors
     ///
     /// What SQLite says; a job that a row follows from is damaged.
-    pub fn relate<'a>(&mut self, definitions: impl IntoIterator<Item = &'a Definition>) -> Result<(), JournalError> {
-        let tallies = tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
+    pub fn relate<'a>(
+        &mut self,
+        definitions: impl IntoIterator<Item = &'a Definition>,
+    ) -> Result<(), JournalError> {
+        let tallies =
+            tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
         for definition in definitions {
             self.mending(|store| store.relate_one(definition, &tallies))?;
         }
         Ok(())
     }
 
-    fn relate_one(&mut self, definition: &Definition, tallies: &HashMap<String, Tally>) -> Result<(), Failed> {
+    fn relate_one(
+        &mut self,
+        definition: &Definition,
+        tallies: &HashMap<String, Tally>,
+    ) -> Result<(), Failed> {
         let relation = Relation::of(definition);
         if self.relations.given_up.contains(&relation.key()) {
             return Ok(());
@@ -52,7 +63,10 @@ impl Store {
         let is_new = relation.make(&transaction, &self.file, definition)?;
         let tally = tallies.get(&relation.key()).copied().unwrap_or_default();
         if !is_new && relation.tally(&transaction)? != tally {
-            tracing::warn!(workflow = relation.workflow, "the table of statuses does not have the rows of its jobs: it is made anew");
+            tracing::warn!(
+                workflow = relation.workflow,
+                "the table of statuses does not have the rows of its jobs: it is made anew"
+            );
             relation.discard(&transaction, false).map_err(|error| relation.failed(error))?;
             relation.make(&transaction, &self.file, definition)?;
         }
@@ -61,9 +75,12 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// Does `write`. A relation that stands in its way is taken down and `write` done again, which makes it anew; one that does
-    /// so again is done without until the next start.
-    pub(super) fn mending<T>(&mut self, mut write: impl FnMut(&mut Store) -> Result<T, Failed>) -> Result<T, JournalError> {
+    /// Does `write`. A relation that stands in its way is taken down and `write` done again, which
+    /// makes it anew; one that does so again is done without until the next start.
+    pub(super) fn mending<T>(
+        &mut self,
+        mut write: impl FnMut(&mut Store) -> Result<T, Failed>,
+    ) -> Result<T, JournalError> {
         let mut mended = HashSet::new();
         loop {
             let failed = match write(self) {
@@ -127,9 +144,16 @@ impl From<JournalError> for Failed {
     }
 }
 
-/// Whether an error that came up in a relation is that relation's own, and not the disk's or the whole file's.
+/// Whether an error that came up in a relation is that relation's own, and not the disk's or the
+/// whole file's.
 fn is_of_relation(error: &rusqlite::Error) -> bool {
-    let own = [ErrorCode::Unknown, ErrorCode::DatabaseCorrupt, ErrorCode::ConstraintViolation, ErrorCode::SchemaChanged, ErrorCode::TypeMismatch];
+    let own = [
+        ErrorCode::Unknown,
+        ErrorCode::DatabaseCorrupt,
+        ErrorCode::ConstraintViolation,
+        ErrorCode::SchemaChanged,
+        ErrorCode::TypeMismatch,
+    ];
     error.sqlite_error_code().is_none_or(|code| own.contains(&code))
 }
 
@@ -159,24 +183,41 @@ struct Change<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// Adds what a record changes; `definition` is the number of the definition of a job that is new.
+    /// Adds what a record changes; `definition` is the number of the definition of a job that is
+    /// new.
     pub(super) fn add(&mut self, record: &'a Record, definition: Option<i64>) {
         let created = record.created.as_ref();
         let is_child = created.is_some_and(|created| created.parent.is_some());
         if is_child || (created.is_none() && record.state.is_none() && record.statuses.is_empty()) {
             return;
         }
-        let created = created.zip(definition).map(|(created, definition)| (created.origin.id, created.origin.created, definition));
+        let created = created
+            .zip(definition)
+            .map(|(created, definition)| (created.origin.id, created.origin.created, definition));
         let place = *self.places.entry(record.job).or_insert_with(|| {
             let updated = created.map_or(Timestamp::default(), |(_, at, _)| at);
-            self.changes.push(Change { job: record.job, created, state: None, updated, statuses: Vec::new() });
+            self.changes.push(Change {
+                job: record.job,
+                created,
+                state: None,
+                updated,
+                statuses: Vec::new(),
+            });
             self.changes.len() - 1
         });
         let change = &mut self.changes[place];
         change.created = change.created.or(created);
         change.state = record.state.map(|(state, _)| state).or(change.state);
-        change.updated = record.entries.iter().rev().find_map(engine::Entry::changed_at).or(record.state.map(|(_, at)| at)).unwrap_or(change.updated);
-        if faults::planted("only the first statuses of a group written") && !change.statuses.is_empty() {
+        change.updated = record
+            .entries
+            .iter()
+            .rev()
+            .find_map(engine::Entry::changed_at)
+            .or(record.state.map(|(_, at)| at))
+            .unwrap_or(change.updated);
+        if faults::planted("only the first statuses of a group written")
+            && !change.statuses.is_empty()
+        {
             return;
         }
         for (step, status) in &record.statuses {
@@ -190,13 +231,20 @@ impl<'a> Changes<'a> {
 
 impl Relations {
     /// Writes what a transaction changes, behind its entries.
-    pub(super) fn write(&mut self, connection: &Connection, file: &str, changes: &Changes<'_>) -> Result<(), Failed> {
+    pub(super) fn write(
+        &mut self,
+        connection: &Connection,
+        file: &str,
+        changes: &Changes<'_>,
+    ) -> Result<(), Failed> {
         for change in &changes.changes {
             let definition = match change.created {
                 Some((_, _, definition)) => Some(definition),
                 // None of a child job, and of a job that was deleted.
                 None => connection
-                    .prepare_cached("SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL")?
+                    .prepare_cached(
+                        "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
+                    )?
                     .query_row([change.job], |row| row.get(0))
                     .optional()?,
             };
@@ -209,12 +257,21 @@ impl Relations {
     }
 
     /// Deletes the row of a top-level job.
-    pub(super) fn delete(&self, connection: &Connection, workflow: &str, job: JobNumber) -> Result<(), Failed> {
+    pub(super) fn delete(
+        &self,
+        connection: &Connection,
+        workflow: &str,
+        job: JobNumber,
+    ) -> Result<(), Failed> {
         let relation = Relation::named(workflow);
         if relation.kind(connection)?.is_none() {
             return Ok(());
         }
-        let delete = || connection.prepare_cached(&format!("DELETE FROM {} WHERE _rowid_ = ?1", relation.quoted()))?.execute([job]);
+        let delete = || {
+            connection
+                .prepare_cached(&format!("DELETE FROM {} WHERE _rowid_ = ?1", relation.quoted()))?
+                .execute([job])
+        };
         if !self.given_up.contains(&relation.key()) {
             delete().map_err(|error| relation.failed(error))?;
         }
@@ -222,7 +279,12 @@ impl Relations {
     }
 
     /// The layout for the jobs of a definition; makes their relation as far as it is missing.
-    fn layout(&mut self, connection: &Connection, file: &str, number: i64) -> Result<Option<Arc<Layout>>, Failed> {
+    fn layout(
+        &mut self,
+        connection: &Connection,
+        file: &str,
+        number: i64,
+    ) -> Result<Option<Arc<Layout>>, Failed> {
         if let Some(known) = self.layouts.get(&number) {
             return Ok(known.clone());
         }
@@ -267,12 +329,22 @@ struct Layout {
 impl Layout {
     fn write(&self, connection: &Connection, change: &Change<'_>) -> rusqlite::Result<()> {
         let column = |step: StepIndex| self.columns.get(step.at()).and_then(Option::as_deref);
-        let columns = change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, *status)));
-        let (mut sql, mut values) = (String::with_capacity(256), Vec::with_capacity(4 + change.statuses.len()));
+        let columns =
+            change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, *status)));
+        let (mut sql, mut values) =
+            (String::with_capacity(256), Vec::with_capacity(4 + change.statuses.len()));
         let updated = rfc3339(change.updated);
         if let Some((id, created, _)) = change.created {
-            sql.push_str(&format!("INSERT OR REPLACE INTO {}(job, created, state, updated", self.relation.quoted()));
-            values.extend([id.to_string(), rfc3339(created), change.state.unwrap_or(JobState::Running).word().to_owned(), updated]);
+            sql.push_str(&format!(
+                "INSERT OR REPLACE INTO {}(job, created, state, updated",
+                self.relation.quoted()
+            ));
+            values.extend([
+                id.to_string(),
+                rfc3339(created),
+                change.state.unwrap_or(JobState::Running).word().to_owned(),
+                updated,
+            ]);
             for (column, status) in columns {
                 sql.push_str(", ");
                 sql.push_str(column);
@@ -305,7 +377,8 @@ impl Layout {
     }
 }
 
-/// How many rows there are, and their first and last number. SQLite's VACUUM may number rows anew, from 1; that shows here too.
+/// How many rows there are, and their first and last number. SQLite's VACUUM may number rows anew,
+/// from 1; that shows here too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     rows: i64,
@@ -360,11 +433,20 @@ impl Relation {
     }
 
     fn failed(&self, error: rusqlite::Error) -> Failed {
-        if is_of_relation(&error) { Failed::Relation(self.clone(), error) } else { Failed::Sqlite(error) }
+        if is_of_relation(&error) {
+            Failed::Relation(self.clone(), error)
+        } else {
+            Failed::Sqlite(error)
+        }
     }
 
     /// Makes what is missing for `definition`; tells whether the table itself was.
-    fn make(&self, connection: &Connection, file: &str, definition: &Definition) -> Result<bool, Failed> {
+    fn make(
+        &self,
+        connection: &Connection,
+        file: &str,
+        definition: &Definition,
+    ) -> Result<bool, Failed> {
         let failed = |error| self.failed(error);
         let columns = self.columns(connection).map_err(failed)?;
         let is_there = match &columns {
@@ -378,7 +460,13 @@ impl Relation {
             let mut steps = Steps::default();
             steps.add(definition);
             // Those that only earlier definitions have, the newest one's first.
-            for earlier in jobs.iter().map(|(_, definition)| *definition).collect::<BTreeSet<i64>>().into_iter().rev() {
+            for earlier in jobs
+                .iter()
+                .map(|(_, definition)| *definition)
+                .collect::<BTreeSet<i64>>()
+                .into_iter()
+                .rev()
+            {
                 steps.add(&*rebuild.definition(earlier)?);
             }
             self.create(connection, &steps.names).map_err(failed)?;
@@ -390,26 +478,46 @@ impl Relation {
 
     fn create(&self, connection: &Connection, steps: &[String]) -> rusqlite::Result<()> {
         let own = OWN_COLUMNS.iter().map(|column| format!("{column} TEXT NOT NULL"));
-        let steps = steps.iter().take(STEP_COLUMNS_MAX).map(|step| format!("{} TEXT NOT NULL DEFAULT ''", quoted(step)));
+        let steps = steps
+            .iter()
+            .take(STEP_COLUMNS_MAX)
+            .map(|step| format!("{} TEXT NOT NULL DEFAULT ''", quoted(step)));
         let columns: Vec<String> = own.chain(steps).collect();
-        connection.execute_batch(&format!("CREATE TABLE {}({}) STRICT", self.quoted(), columns.join(", ")))
+        connection.execute_batch(&format!(
+            "CREATE TABLE {}({}) STRICT",
+            self.quoted(),
+            columns.join(", ")
+        ))
     }
 
     /// Adds the columns of steps that are new; false if the table has to be made anew for them.
-    fn add_columns(&self, connection: &Connection, columns: &[String], definition: &Definition) -> rusqlite::Result<bool> {
+    fn add_columns(
+        &self,
+        connection: &Connection,
+        columns: &[String],
+        definition: &Definition,
+    ) -> rusqlite::Result<bool> {
         let mut steps = Steps::default();
         columns.iter().for_each(|column| steps.add_one(column));
         steps.add(definition);
         for (at, step) in steps.names.iter().enumerate().skip(columns.len()) {
             if at >= STEP_COLUMNS_MAX {
-                tracing::warn!(workflow = self.workflow, step, "the table of statuses has {STEP_COLUMNS_MAX} steps: this one gets no column");
+                tracing::warn!(
+                    workflow = self.workflow,
+                    step,
+                    "the table of statuses has {STEP_COLUMNS_MAX} steps: this one gets no column"
+                );
                 break;
             }
             if ["rowid", "oid"].iter().any(|alias| alias.eq_ignore_ascii_case(step)) {
                 // SQLite has such a column from the beginning, or not at all.
                 return Ok(false);
             }
-            connection.execute_batch(&format!("ALTER TABLE {} ADD COLUMN {} TEXT NOT NULL DEFAULT ''", self.quoted(), quoted(step)))?;
+            connection.execute_batch(&format!(
+                "ALTER TABLE {} ADD COLUMN {} TEXT NOT NULL DEFAULT ''",
+                self.quoted(),
+                quoted(step)
+            ))?;
         }
         Ok(true)
     }
@@ -421,10 +529,14 @@ impl Relation {
         }
         let sql = "SELECT name, type = 'TEXT' AND \"notnull\" AND pk = 0 AND hidden = 0, dflt_value FROM pragma_table_xinfo(?1) ORDER BY cid";
         let mut statement = connection.prepare_cached(sql)?;
-        let rows = statement.query_map([self.name()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let rows = statement
+            .query_map([self.name()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let columns: Vec<(String, bool, Option<String>)> = rows.collect::<rusqlite::Result<_>>()?;
         let as_made = |(at, (name, is_text, default)): (usize, &(String, bool, Option<String>))| {
-            *is_text && OWN_COLUMNS.get(at).map_or(default.as_deref() == Some("''"), |own| own == name && default.is_none())
+            *is_text
+                && OWN_COLUMNS.get(at).map_or(default.as_deref() == Some("''"), |own| {
+                    own == name && default.is_none()
+                })
         };
         if columns.len() < OWN_COLUMNS.len() || !columns.iter().enumerate().all(as_made) {
             return Ok(None);
@@ -440,34 +552,60 @@ impl Relation {
 
     fn index(&self, connection: &Connection) -> rusqlite::Result<()> {
         let steps = self.columns(connection)?.unwrap_or_default();
-        let columns = ["job", "state"].into_iter().chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
+        let columns = ["job", "state"]
+            .into_iter()
+            .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
         for column in columns {
             let unique = if column == "job" { "UNIQUE " } else { "" };
             // No name of a step has a space, and no name of a relation begins so.
             let name = quoted(&format!("index {column} of {}", self.workflow));
-            connection.execute_batch(&format!("CREATE {unique}INDEX IF NOT EXISTS {name} ON {}({})", self.quoted(), quoted(column)))?;
+            connection.execute_batch(&format!(
+                "CREATE {unique}INDEX IF NOT EXISTS {name} ON {}({})",
+                self.quoted(),
+                quoted(column)
+            ))?;
         }
         Ok(())
     }
 
     fn layout(&self, connection: &Connection, definition: &Definition) -> Result<Layout, Failed> {
-        let known = self.columns(connection).map_err(|error| self.failed(error))?.unwrap_or_default();
-        let known: HashMap<String, String> = known.iter().map(|name| (name.to_ascii_lowercase(), quoted(name))).collect();
-        let columns = definition.graph().steps.iter().map(|step| known.get(&step.name.to_ascii_lowercase()).cloned()).collect();
+        let known =
+            self.columns(connection).map_err(|error| self.failed(error))?.unwrap_or_default();
+        let known: HashMap<String, String> =
+            known.iter().map(|name| (name.to_ascii_lowercase(), quoted(name))).collect();
+        let columns = definition
+            .graph()
+            .steps
+            .iter()
+            .map(|step| known.get(&step.name.to_ascii_lowercase()).cloned())
+            .collect();
         Ok(Layout { relation: self.clone(), columns })
     }
 
-    /// The top-level jobs that there are, in the order of their creation, each with its definition's number.
+    /// The top-level jobs that there are, in the order of their creation, each with its
+    /// definition's number.
     fn jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
         let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL AND workflow = ?1 COLLATE NOCASE UNION ALL
                    SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND workflow = ?1 COLLATE NOCASE ORDER BY 1";
-        connection.prepare_cached(sql)?.query_map([&self.workflow], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        connection
+            .prepare_cached(sql)?
+            .query_map([&self.workflow], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect()
     }
 
     /// Writes the rows of jobs, each as its entries have left it.
-    fn fill(&self, connection: &Connection, rebuild: &mut Rebuild<'_>, jobs: &[(JobNumber, i64)]) -> Result<(), Failed> {
+    fn fill(
+        &self,
+        connection: &Connection,
+        rebuild: &mut Rebuild<'_>,
+        jobs: &[(JobNumber, i64)],
+    ) -> Result<(), Failed> {
         if !jobs.is_empty() {
-            tracing::info!(workflow = self.workflow, jobs = jobs.len(), "the table of statuses is filled from the journal");
+            tracing::info!(
+                workflow = self.workflow,
+                jobs = jobs.len(),
+                "the table of statuses is filled from the journal"
+            );
         }
         let mut layouts: HashMap<i64, Layout> = HashMap::new();
         for (number, definition) in jobs.iter().copied() {
@@ -478,19 +616,33 @@ impl Relation {
             };
             let statuses = job.graph().indices().map(|step| (step, job.status(step))).collect();
             let created = Some((job.id(), job.origin().created, definition));
-            let change = Change { job: number, created, state: Some(job.state()), updated: changed, statuses };
+            let change = Change {
+                job: number,
+                created,
+                state: Some(job.state()),
+                updated: changed,
+                statuses,
+            };
             layout.write(connection, &change).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
 
     fn tally(&self, connection: &Connection) -> Result<Tally, Failed> {
-        let sql = format!("SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), (SELECT max(_rowid_) FROM {0})", self.quoted());
-        let read = || connection.query_row(&sql, [], |row| Ok(Tally { rows: row.get(0)?, first: row.get(1)?, last: row.get(2)? }));
+        let sql = format!(
+            "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), (SELECT max(_rowid_) FROM {0})",
+            self.quoted()
+        );
+        let read = || {
+            connection.query_row(&sql, [], |row| {
+                Ok(Tally { rows: row.get(0)?, first: row.get(1)?, last: row.get(2)? })
+            })
+        };
         read().map_err(|error| self.failed(error))
     }
 
-    /// Takes down what has its name. The pages of a damaged table may be in use elsewhere too, so none of them is freed.
+    /// Takes down what has its name. The pages of a damaged table may be in use elsewhere too, so
+    /// none of them is freed.
     fn discard(&self, connection: &Connection, is_damaged: bool) -> rusqlite::Result<()> {
         match self.kind(connection)? {
             None => Ok(()),
@@ -503,9 +655,14 @@ impl Relation {
 /// The tables of the relations that are damaged by themselves.
 pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 COLLATE NOCASE";
-    let mut names: Vec<String> = connection.prepare(sql)?.query_map([PREFIX], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut names: Vec<String> = connection
+        .prepare(sql)?
+        .query_map([PREFIX], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
     names.retain(|name| {
-        let finding: rusqlite::Result<String> = connection.query_row(&format!("PRAGMA quick_check({})", quoted(name)), [], |row| row.get(0));
+        let finding: rusqlite::Result<String> =
+            connection
+                .query_row(&format!("PRAGMA quick_check({})", quoted(name)), [], |row| row.get(0));
         !finding.is_ok_and(|finding| finding == "ok")
     });
     Ok(names)
@@ -514,7 +671,8 @@ pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> 
 /// Takes a table and its indexes out of the schema, without touching a page of theirs.
 pub(super) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()> {
     connection.execute_batch("PRAGMA writable_schema = ON")?;
-    let deleted = connection.execute("DELETE FROM sqlite_schema WHERE tbl_name = ?1 COLLATE NOCASE", [name]);
+    let deleted =
+        connection.execute("DELETE FROM sqlite_schema WHERE tbl_name = ?1 COLLATE NOCASE", [name]);
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
     deleted.map(|_| ())
 }

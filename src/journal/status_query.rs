@@ -1,4 +1,5 @@
-//! Reading the relations of statuses: pages of rows, newest first, filtered by job, state and status.
+//! Reading the relations of statuses: pages of rows, newest first, filtered by job, state and
+//! status.
 
 use super::read::Reader;
 use super::status::{INDEXED_COLUMNS_MAX, Relation, quoted};
@@ -38,17 +39,20 @@ pub struct StatusRow {
 /// Where the first page begins.
 pub const NEWEST: JobNumber = JobNumber::MAX;
 
-/// Of several conditions the rarest leads the search; those that more rows than this meet are taken to be equally common.
+/// Of several conditions the rarest leads the search; those that more rows than this meet are taken
+/// to be equally common.
 const COUNTED_MAX: usize = 10_000;
 
 impl Reader {
     /// The step columns of a workflow's relation, in their order; none if it is not there.
     pub fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
-        self.with(|connection| Relation::named(workflow).columns(connection).map_err(|error| self.failed(error)))
+        self.with(|connection| {
+            Relation::named(workflow).columns(connection).map_err(|error| self.failed(error))
+        })
     }
 
-    /// Up to `limit` rows of a workflow's relation below the number `before`, newest first, with the statuses of `columns`, which
-    /// [`Reader::status_columns`] gave.
+    /// Up to `limit` rows of a workflow's relation below the number `before`, newest first, with
+    /// the statuses of `columns`, which [`Reader::status_columns`] gave.
     pub fn statuses(
         &self,
         workflow: &str,
@@ -58,7 +62,8 @@ impl Reader {
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError> {
         let table = Relation::named(workflow).quoted();
-        let statuses: String = columns.iter().map(|column| format!(", s.{}", quoted(column))).collect();
+        let statuses: String =
+            columns.iter().map(|column| format!(", s.{}", quoted(column))).collect();
         self.with(|connection| {
             let read = || -> rusqlite::Result<Vec<StatusRow>> {
                 let conditions = conditions(connection, &table, columns, filter, before)?;
@@ -93,17 +98,27 @@ fn conditions(
 ) -> rusqlite::Result<Vec<(String, String)>> {
     let job = filter.job.map(|job| ("job".to_owned(), job.to_string()));
     let state = filter.state.map(|state| ("state".to_owned(), state.word().to_owned()));
-    let mut conditions: Vec<(String, String)> = job.into_iter().chain(state).chain(filter.steps.iter().cloned()).collect();
+    let mut conditions: Vec<(String, String)> =
+        job.into_iter().chain(state).chain(filter.steps.iter().cloned()).collect();
     if filter.job.is_some() || conditions.len() < 2 {
         return Ok(conditions);
     }
     let mut rarest = (i64::MAX, 0);
     for (at, (column, value)) in conditions.iter().enumerate() {
-        if columns.iter().position(|known| known == column).is_some_and(|at| at >= INDEXED_COLUMNS_MAX) {
+        if columns
+            .iter()
+            .position(|known| known == column)
+            .is_some_and(|at| at >= INDEXED_COLUMNS_MAX)
+        {
             continue;
         }
-        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 LIMIT {COUNTED_MAX})", quoted(column));
-        let count: i64 = connection.prepare_cached(&sql)?.query_row(rusqlite::params![value, before], |row| row.get(0))?;
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 LIMIT {COUNTED_MAX})",
+            quoted(column)
+        );
+        let count: i64 = connection
+            .prepare_cached(&sql)?
+            .query_row(rusqlite::params![value, before], |row| row.get(0))?;
         rarest = rarest.min((count, at));
     }
     conditions.swap(0, rarest.1);

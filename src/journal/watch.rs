@@ -1,9 +1,10 @@
-//! Watches the files of an open journal: SQLite goes on writing into a file that was removed, replaced or truncated under it,
-//! and what it commits there is gone with the process.
+//! Watches the files of an open journal: SQLite goes on writing into a file that was removed,
+//! replaced or truncated under it, and what it commits there is gone with the process.
 //!
-//! The names must lead to the files that were opened. The `-wal` must have the frames that SQLite's index of it counts. And
-//! since in WAL mode the main file is written by checkpoints alone, which the index tells too, it must not change without one.
-//! The layout of the index is described at sqlite.org/walformat.html; an index of another version is not read.
+//! The names must lead to the files that were opened. The `-wal` must have the frames that SQLite's
+//! index of it counts. And since in WAL mode the main file is written by checkpoints alone, which
+//! the index tells too, it must not change without one. The layout of the index is described at
+//! sqlite.org/walformat.html; an index of another version is not read.
 
 use super::place::{Identity, beside};
 use std::fs::{self, File, Metadata};
@@ -98,7 +99,12 @@ impl Watch {
         let (wal, shm) = (beside(path, "-wal"), beside(path, "-shm"));
         // Kept open for as long as the journal: closing it would drop SQLite's own locks on it.
         let index = File::open(&shm).ok();
-        Ok(Watch { main: Seen::at(path)?, wal: Seen::at(&wal).ok(), shm: Seen::at(&shm).ok().zip(index), steady: None })
+        Ok(Watch {
+            main: Seen::at(path)?,
+            wal: Seen::at(&wal).ok(),
+            shm: Seen::at(&shm).ok().zip(index),
+            steady: None,
+        })
     }
 
     /// Looks at the files once.
@@ -117,7 +123,11 @@ impl Watch {
         if self.index().as_ref() != Some(&index) {
             return Ok(());
         }
-        let expected = if index.frames == 0 { 0 } else { WAL_HEADER_BYTES + index.frames * (FRAME_HEADER_BYTES + index.page_bytes) };
+        let expected = if index.frames == 0 {
+            0
+        } else {
+            WAL_HEADER_BYTES + index.frames * (FRAME_HEADER_BYTES + index.page_bytes)
+        };
         if let Some(seen) = self.wal.as_ref().filter(|_| wal.len() < expected) {
             return Err(seen.truncated(wal.len(), expected));
         }
@@ -129,7 +139,11 @@ impl Watch {
         match self.steady.replace((content, index.checkpoints)) {
             Some((known, at)) if at == index.checkpoints && known != content => {
                 self.steady = Some((known, at));
-                Err(if content.bytes < known.bytes { self.main.truncated(content.bytes, known.bytes) } else { Loss::Overwritten(self.main.name()) })
+                Err(if content.bytes < known.bytes {
+                    self.main.truncated(content.bytes, known.bytes)
+                } else {
+                    Loss::Overwritten(self.main.name())
+                })
             }
             Some(_) | None => Ok(()),
         }
@@ -155,7 +169,10 @@ impl Index {
             // A size that does not fit is written 1.
             page_bytes: if page_bytes == 1 { 1 << 16 } else { page_bytes.into() },
             frames: number(16)?.into(),
-            checkpoints: Checkpoints { salt: bytes[32..].first_chunk().copied()?, done: number(96)? },
+            checkpoints: Checkpoints {
+                salt: bytes[32..].first_chunk().copied()?,
+                done: number(96)?,
+            },
             attempted: number(128)?,
         })
     }
@@ -171,7 +188,14 @@ impl Seen {
         match fs::metadata(&self.path) {
             Ok(metadata) if Identity::from(&metadata) == self.identity => Ok(Some(metadata)),
             Ok(_) => Err(Loss::Replaced(self.name())),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(Loss::Removed(self.name())),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Err(Loss::Removed(self.name()))
+            }
             // SQLite's own calls will tell.
             Err(_) => Ok(None),
         }

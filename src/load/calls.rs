@@ -1,5 +1,5 @@
-//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>` (SPEC §4). Which workflow calls which, and whether
-//! that ever ends.
+//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>` (SPEC §4). Which
+//! workflow calls which, and whether that ever ends.
 
 use super::cycles::cycles;
 use super::read::{StepDraft, WorkflowDraft};
@@ -32,7 +32,10 @@ fn queue(step: &StepDraft) -> Option<&Word> {
 }
 
 fn steps(draft: &WorkflowDraft) -> impl Iterator<Item = (Option<&Word>, &StepDraft)> {
-    let tasks = draft.tasks.iter().flat_map(|task| task.steps.iter().map(|step| (task.name.as_ref(), step)));
+    let tasks = draft
+        .tasks
+        .iter()
+        .flat_map(|task| task.steps.iter().map(|step| (task.name.as_ref(), step)));
     draft.graph.steps.iter().map(|step| (None, step)).chain(tasks)
 }
 
@@ -56,11 +59,14 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
     calls.collect()
 }
 
-/// Refuses steps whose messages would lie among the manager's replies, or among messages that cannot be read, and workflows
-/// that would take those for calls.
+/// Refuses steps whose messages would lie among the manager's replies, or among messages that
+/// cannot be read, and workflows that would take those for calls.
 pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &mut Report) {
     let unreadable = unreadable_queue(reply_queue);
-    let kept = [(reply_queue, "replies wait"), (unreadable.as_str(), "messages that cannot be read are kept")];
+    let kept = [
+        (reply_queue, "replies wait"),
+        (unreadable.as_str(), "messages that cannot be read are kept"),
+    ];
     let taken = |name: &str| {
         let (name, what) = kept.into_iter().find(|(kept, _)| *kept == name)?;
         Some(format!("{what} in the queue {} (setting amqp.reply_queue)", quoted(name)))
@@ -68,13 +74,19 @@ pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &m
     if let Some(name) = &draft.name
         && let Some(taken) = taken(&Definition::call_queue(&name.text))
     {
-        report.error(name.at, format!("{taken}: the workflow cannot take its calls there, choose another name"));
+        report.error(
+            name.at,
+            format!("{taken}: the workflow cannot take its calls there, choose another name"),
+        );
     }
     for (task, step) in steps(draft) {
-        if let Some((queue, taken)) = queue(step).and_then(|queue| Some((queue, taken(&queue.text)?))) {
+        if let Some((queue, taken)) =
+            queue(step).and_then(|queue| Some((queue, taken(&queue.text)?)))
+        {
             report.task = task.map(|task| task.text.clone());
             report.step = step.name.as_ref().map(|name| name.text.clone());
-            report.error(queue.at, format!("{taken}: step messages cannot go there, choose another"));
+            report
+                .error(queue.at, format!("{taken}: step messages cannot go there, choose another"));
         }
     }
     (report.task, report.step) = (None, None);
@@ -94,7 +106,8 @@ pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
         let (vhost, name) = name.rsplit_once('/').unwrap_or(("", name));
         format!("{vhost}/{}", Definition::call_queue(name))
     };
-    let by_queue: HashMap<String, usize> = names.iter().enumerate().map(|(at, name)| (queue_of(name), at)).collect();
+    let by_queue: HashMap<String, usize> =
+        names.iter().enumerate().map(|(at, name)| (queue_of(name), at)).collect();
     let mut next = vec![Vec::new(); names.len()];
     for call in calls {
         if let (Some(from), Some(to)) = (number.get(&*call.from), by_queue.get(&call.queue))
@@ -105,14 +118,22 @@ pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
     }
     for circle in cycles(&next, CIRCLES_MAX) {
         let second = circle.get(1).unwrap_or(&circle[0]);
-        let leads_on = |call: &&Call| call.from == names[circle[0]] && by_queue.get(&call.queue) == Some(second);
+        let leads_on = |call: &&Call| {
+            call.from == names[circle[0]] && by_queue.get(&call.queue) == Some(second)
+        };
         let Some(call) = calls.iter().find(leads_on) else { continue };
-        let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else { continue };
+        let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else {
+            continue;
+        };
         let text = match circle.as_slice() {
             [_] => "the workflow calls itself: each of its jobs asks for another one".to_owned(),
             several => {
-                let round: Vec<String> = several.iter().chain(&circle[..1]).map(|at| quoted(names[*at])).collect();
-                format!("workflows call each other in a circle, {}: each job asks for another one", round.join(" → "))
+                let round: Vec<String> =
+                    several.iter().chain(&circle[..1]).map(|at| quoted(names[*at])).collect();
+                format!(
+                    "workflows call each other in a circle, {}: each job asks for another one",
+                    round.join(" → ")
+                )
             }
         };
         report.workflow = Some(call.from.rsplit('/').next().unwrap_or_default().to_owned());

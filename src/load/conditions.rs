@@ -1,5 +1,5 @@
-//! The conditions of steps: compiled, with errors at their places in the file, and what they look at compared with the
-//! graph.
+//! The conditions of steps: compiled, with errors at their places in the file, and what they look
+//! at compared with the graph.
 
 use super::read::GraphDraft;
 use super::report::Report;
@@ -9,8 +9,8 @@ use crate::engine::words::quoted;
 use crate::engine::{Expression, Graph, StepIndex};
 use std::collections::HashMap;
 
-/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling takes a thousand times
-/// as long as reading.
+/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling
+/// takes a thousand times as long as reading.
 pub const CONDITION_BYTES_MAX: usize = 128 * 1024;
 
 /// A condition as it stands in the file.
@@ -30,7 +30,11 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Compiles a condition; `None` when that was reported.
-    pub(super) fn compile(&mut self, draft: &ConditionDraft, report: &mut Report) -> Option<Expression> {
+    pub(super) fn compile(
+        &mut self,
+        draft: &ConditionDraft,
+        report: &mut Report,
+    ) -> Option<Expression> {
         if !self.compiled.contains_key(&draft.text) {
             let before = self.bytes;
             self.bytes = self.bytes.saturating_add(draft.text.len());
@@ -47,7 +51,10 @@ impl Conditions {
             Ok(expression) => Some(expression.clone()),
             Err(error) => {
                 let (at, place) = draft.place(error);
-                report.error(at, format!("the condition {}{place}: {}", quoted(&draft.text), error.message));
+                report.error(
+                    at,
+                    format!("the condition {}{place}: {}", quoted(&draft.text), error.message),
+                );
                 None
             }
         }
@@ -73,28 +80,50 @@ impl ConditionDraft {
     /// Where a character of the condition stands in the file, if that can be told.
     fn position(&self, line: usize, column: usize) -> Option<Position> {
         match self.layout {
-            Layout::Line(inset) => Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 }),
-            Layout::Block => Some(Position { line: self.at.line + line - 1, column: self.at.column + column - 1 }),
+            Layout::Line(inset) => {
+                Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 })
+            }
+            Layout::Block => Some(Position {
+                line: self.at.line + line - 1,
+                column: self.at.column + column - 1,
+            }),
             Layout::Other => None,
         }
     }
 }
 
-/// Reports the steps that the conditions of a step look at and that are not there, or can tell nothing.
-pub(super) fn check_steps(draft: &GraphDraft, own: usize, when: Option<&Expression>, cancel_when: Option<&Expression>, report: &mut Report) {
+/// Reports the steps that the conditions of a step look at and that are not there, or can tell
+/// nothing.
+pub(super) fn check_steps(
+    draft: &GraphDraft,
+    own: usize,
+    when: Option<&Expression>,
+    cancel_when: Option<&Expression>,
+    report: &mut Report,
+) {
     let step = &draft.steps[own];
-    for (key, condition, expression) in [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)] {
+    for (key, condition, expression) in
+        [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)]
+    {
         let (Some(condition), Some(expression)) = (condition, expression) else { continue };
         for mistake in expression.mistakes() {
             let (at, place) = condition.place(mistake);
             report.error(at, format!("{}{place}: {}", quoted(key), mistake.message));
         }
         for name in expression.steps() {
-            let names = || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
+            let names =
+                || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
             let at = condition.place_of(name);
             if !names().any(|known| known == name) {
                 let guess = report.guess(name, names());
-                report.error(at, format!("{} looks at the step {}, which is not a step here{guess}", quoted(key), quoted(name)));
+                report.error(
+                    at,
+                    format!(
+                        "{} looks at the step {}, which is not a step here{guess}",
+                        quoted(key),
+                        quoted(name)
+                    ),
+                );
             } else if key == "when" && step.name.as_ref().is_some_and(|own| own.text == *name) {
                 report.error(at, "\"when\" looks at its own step, which has neither status nor output before it runs");
             }
@@ -104,12 +133,15 @@ pub(super) fn check_steps(draft: &GraphDraft, own: usize, when: Option<&Expressi
 
 /// Warns of each `when` that looks at a step for which its own step does not wait.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
-    if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty())) {
+    if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
+    {
         return;
     }
     let awaited = awaited(graph);
     for (at, step) in graph.indices().zip(&graph.steps) {
-        let (Some(when), Some(condition)) = (&step.when, &draft.steps[at.at()].options.when) else { continue };
+        let (Some(when), Some(condition)) = (&step.when, &draft.steps[at.at()].options.when) else {
+            continue;
+        };
         report.step = Some(step.name.to_string());
         for name in when.steps() {
             if graph.index_of(name).is_some_and(|other| !awaited[at.at()].has(other)) {

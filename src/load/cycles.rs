@@ -1,11 +1,12 @@
 //! The cycles of a graph that should have none.
 
-/// How many edges are followed in looking for more than one cycle in one tangle; the number of cycles can be exponential.
+/// How many edges are followed in looking for more than one cycle in one tangle; the number of
+/// cycles can be exponential.
 const EDGES_FOLLOWED_MAX: usize = 100_000;
 
-/// The distinct cycles of a graph, at most `limit`: each once, from its first node on, in order. `next[n]` are the nodes
-/// that `n` leads to. Where there are cycles, at least one of each tangle (strongly connected component) is found as
-/// long as `limit` allows.
+/// The distinct cycles of a graph, at most `limit`: each once, from its first node on, in order.
+/// `next[n]` are the nodes that `n` leads to. Where there are cycles, at least one of each tangle
+/// (strongly connected component) is found as long as `limit` allows.
 pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
     let component = components(next);
     let mut found: Vec<Vec<usize>> = Vec::new();
@@ -17,7 +18,8 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
         if !next[start].iter().any(|node| inside(*node)) {
             continue;
         }
-        // The first node of a tangle lies on a cycle for sure; the shortest one is found in linear time.
+        // The first node of a tangle lies on a cycle for sure; the shortest one is found in linear
+        // time.
         if !std::mem::replace(&mut begun[tangle], true) {
             found.extend(shortest(next, start, &inside));
         }
@@ -32,13 +34,18 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
 }
 
 /// The shortest cycle through `start` by nodes that are `inside`.
-fn shortest(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool) -> Option<Vec<usize>> {
+fn shortest(
+    next: &[Vec<usize>],
+    start: usize,
+    inside: &dyn Fn(usize) -> bool,
+) -> Option<Vec<usize>> {
     let mut came_from: Vec<Option<usize>> = vec![None; next.len()];
     let mut queue = std::collections::VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {
         for to in next[node].iter().copied().filter(|to| inside(*to)) {
             if to == start {
-                let mut cycle: Vec<usize> = std::iter::successors(Some(node), |at| came_from[*at]).collect();
+                let mut cycle: Vec<usize> =
+                    std::iter::successors(Some(node), |at| came_from[*at]).collect();
                 cycle.reverse();
                 return Some(cycle);
             }
@@ -52,7 +59,14 @@ fn shortest(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool) -
 }
 
 /// All cycles whose first node is `start`, depth first, as long as `budget` lasts.
-fn enumerate(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool, limit: usize, budget: &mut usize, found: &mut Vec<Vec<usize>>) {
+fn enumerate(
+    next: &[Vec<usize>],
+    start: usize,
+    inside: &dyn Fn(usize) -> bool,
+    limit: usize,
+    budget: &mut usize,
+    found: &mut Vec<Vec<usize>>,
+) {
     let mut path = vec![start];
     let mut edges = vec![0];
     let mut on_path = vec![false; next.len()];
@@ -80,7 +94,8 @@ fn enumerate(next: &[Vec<usize>], start: usize, inside: &dyn Fn(usize) -> bool, 
     }
 }
 
-/// The strongly connected component of each node, called by one of its nodes (Tarjan's algorithm, without recursion).
+/// The strongly connected component of each node, called by one of its nodes (Tarjan's algorithm,
+/// without recursion).
 fn components(next: &[Vec<usize>]) -> Vec<usize> {
     const NEW: usize = usize::MAX;
     let mut number = vec![NEW; next.len()];
@@ -151,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_tangle_with_countless_cycles_is_bounded() {
-        let complete: Vec<Vec<usize>> = (0..300).map(|own| (0..300).filter(|to| *to != own).collect()).collect();
+        let complete: Vec<Vec<usize>> =
+            (0..300).map(|own| (0..300).filter(|to| *to != own).collect()).collect();
         assert_eq!(cycles(&complete, 10).len(), 10);
     }
 

@@ -13,7 +13,8 @@ pub(super) fn parse(text: &str) -> Option<Millis> {
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, behind) = rest.split_at(digits);
-        let letters = behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+        let letters =
+            behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
         let (unit, behind) = behind.split_at(letters);
         let (_, millis) = units.find(|(name, _)| *name == unit)?;
         sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(*millis)?)?;
@@ -40,7 +41,10 @@ mod tests {
             assert_eq!(parse(written), Some(Millis(millis)), "{written}");
             assert_eq!(Millis(millis).to_string(), written);
         }
-        assert_eq!((parse("0s"), parse("00ms"), Millis(0).to_string().as_str()), (Some(Millis(0)), Some(Millis(0)), "0s"));
+        assert_eq!(
+            (parse("0s"), parse("00ms"), Millis(0).to_string().as_str()),
+            (Some(Millis(0)), Some(Millis(0)), "0s")
+        );
         assert_eq!(Millis(90_000).to_string(), "1m30s");
         for wrong in [
             "",

@@ -21,7 +21,9 @@ impl<'n> Fields<'n> {
             Value::Map(entries) => {
                 let mut meant = Vec::new();
                 for entry in entries {
-                    if let Some(objection) = schema::objection(place, &entry.key.text, report.may_guess()) {
+                    if let Some(objection) =
+                        schema::objection(place, &entry.key.text, report.may_guess())
+                    {
                         report.guessed();
                         report.error(entry.key.at, objection.message);
                         meant.extend(objection.meant);
@@ -31,7 +33,15 @@ impl<'n> Fields<'n> {
             }
             Value::Broken => None,
             Value::List(_) | Value::Scalar(..) => {
-                report.error(node.at, format!("expected {}, such as `{}`, found {}", place.of(), place.example(), found(node)));
+                report.error(
+                    node.at,
+                    format!(
+                        "expected {}, such as `{}`, found {}",
+                        place.of(),
+                        place.example(),
+                        found(node)
+                    ),
+                );
                 None
             }
         }
@@ -61,7 +71,9 @@ impl<'n> Fields<'n> {
         }
         // A bad name is kept all the same: what refers to it is not to be reported as well.
         match &entry.value.value {
-            Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => Some(Word { at, text: text.clone() }),
+            Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
+                Some(Word { at, text: text.clone() })
+            }
             Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) | Value::Broken => None,
         }
     }
@@ -72,20 +84,36 @@ impl<'n> Fields<'n> {
         match &entry.value.value {
             Value::List(items) => {
                 if let Some(extra) = items.get(limit) {
-                    report.error(extra.at, format!("{} has {} {key}, more than the {limit} allowed", self.place.of(), items.len()));
+                    report.error(
+                        extra.at,
+                        format!(
+                            "{} has {} {key}, more than the {limit} allowed",
+                            self.place.of(),
+                            items.len()
+                        ),
+                    );
                 }
                 items.iter().take(limit).map(|item| &**item).collect()
             }
             Value::Scalar(Scalar::Null, _) | Value::Broken => Vec::new(),
             Value::Scalar(_, text) => {
-                let message = format!("{} takes a list, found {}; write [ {} ]", quoted(key), found(&entry.value), shortened(text));
+                let message = format!(
+                    "{} takes a list, found {}; write [ {} ]",
+                    quoted(key),
+                    found(&entry.value),
+                    shortened(text)
+                );
                 report.error(entry.value.at, message);
                 Vec::new()
             }
             Value::Map(_) => {
                 report.error(
                     entry.value.at,
-                    format!("{} takes a list, found a mapping; is a `-` missing before {}?", quoted(key), quoted(first_key(&entry.value))),
+                    format!(
+                        "{} takes a list, found a mapping; is a `-` missing before {}?",
+                        quoted(key),
+                        quoted(first_key(&entry.value))
+                    ),
                 );
                 Vec::new()
             }
@@ -93,16 +121,32 @@ impl<'n> Fields<'n> {
     }
 
     /// The items under `key`, at least one; `None` when that was reported.
-    pub(super) fn required_list(&self, key: &str, limit: usize, report: &mut Report) -> Option<Vec<&'n Node>> {
+    pub(super) fn required_list(
+        &self,
+        key: &str,
+        limit: usize,
+        report: &mut Report,
+    ) -> Option<Vec<&'n Node>> {
         let Some(entry) = self.get(key) else {
-            self.missing(key, &format!("{} has at least one {}", self.place.of(), key.trim_end_matches('s')), report);
+            self.missing(
+                key,
+                &format!("{} has at least one {}", self.place.of(), key.trim_end_matches('s')),
+                report,
+            );
             return None;
         };
         let items = self.list(key, limit, report);
-        if items.is_empty() && matches!(&entry.value.value, Value::List(_) | Value::Scalar(Scalar::Null, _)) {
+        if items.is_empty()
+            && matches!(&entry.value.value, Value::List(_) | Value::Scalar(Scalar::Null, _))
+        {
             report.error(
                 entry.place(),
-                format!("the list {} is empty; {} has at least one {}", quoted(key), self.place.of(), key.trim_end_matches('s')),
+                format!(
+                    "the list {} is empty; {} has at least one {}",
+                    quoted(key),
+                    self.place.of(),
+                    key.trim_end_matches('s')
+                ),
             );
         }
         if items.is_empty() { None } else { Some(items) }
@@ -124,7 +168,9 @@ pub(super) fn label(node: &Node) -> Option<String> {
     let Value::Map(entries) = &node.value else { return None };
     let name = entries.iter().find(|entry| entry.key.text == "name")?;
     match &name.value.value {
-        Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => Some(shortened(text)),
+        Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
+            Some(shortened(text))
+        }
         Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) | Value::Broken => None,
     }
 }

@@ -1,4 +1,5 @@
-//! From the drafts of one workflow to its graphs: names become positions, and what they mean to each other is checked.
+//! From the drafts of one workflow to its graphs: names become positions, and what they mean to
+//! each other is checked.
 
 use super::conditions::{Conditions, check_steps, warn_of_races};
 use super::cycles::cycles;
@@ -34,12 +35,19 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
 }
 
 /// The graphs of a workflow, its own first. Of use only when nothing was reported.
-pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, conditions: &mut Conditions, report: &mut Report) -> Vec<Graph> {
+pub(super) fn graphs(
+    workflow: &WorkflowDraft,
+    owners: &TaskOwners,
+    conditions: &mut Conditions,
+    report: &mut Report,
+) -> Vec<Graph> {
     report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
     let tasks = Tasks::of(workflow, owners, report);
     check_columns(&workflow.graph, report);
     let mut graphs = Vec::with_capacity(1 + workflow.tasks.len());
-    for (draft, is_task) in std::iter::once((&workflow.graph, false)).chain(workflow.tasks.iter().map(|task| (task, true))) {
+    for (draft, is_task) in std::iter::once((&workflow.graph, false))
+        .chain(workflow.tasks.iter().map(|task| (task, true)))
+    {
         report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
         graphs.push(graph(draft, &tasks, conditions, report));
         report.task = None;
@@ -49,7 +57,12 @@ pub(super) fn graphs(workflow: &WorkflowDraft, owners: &TaskOwners, conditions: 
     graphs
 }
 
-fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, conditions: &mut Conditions, report: &mut Report) -> Graph {
+fn graph(
+    draft: &GraphDraft,
+    tasks: &Tasks<'_>,
+    conditions: &mut Conditions,
+    report: &mut Report,
+) -> Graph {
     let names = step_names(draft, report);
     let mut steps = Vec::with_capacity(draft.steps.len());
     for (at, step) in draft.steps.iter().enumerate() {
@@ -58,12 +71,18 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, conditions: &mut Conditions, rep
         let depends = dependencies(draft, at, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
         check_keys(step, name, report);
-        let mut compiled = |condition: &Option<_>| condition.as_ref().and_then(|condition| conditions.compile(condition, report));
-        let (when, cancel_when) = (compiled(&step.options.when), compiled(&step.options.cancel_when));
+        let mut compiled = |condition: &Option<_>| {
+            condition.as_ref().and_then(|condition| conditions.compile(condition, report))
+        };
+        let (when, cancel_when) =
+            (compiled(&step.options.when), compiled(&step.options.cancel_when));
         check_steps(draft, at, when.as_ref(), cancel_when.as_ref(), report);
         let name: Arc<str> = name.text.as_str().into();
         steps.push(Step {
-            queue: step.queue.as_ref().map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
+            queue: step
+                .queue
+                .as_ref()
+                .map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
             depends,
             task,
             priority: step.priority.map(|(priority, _)| priority),
@@ -83,7 +102,11 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, conditions: &mut Conditions, rep
         // Positions do not hold: something was reported, and the graph will not be used.
         steps.clear();
     }
-    let graph = Graph::new(draft.name.as_ref().map_or_else(String::new, |name| name.text.clone()), draft.fan_out.clone(), steps);
+    let graph = Graph::new(
+        draft.name.as_ref().map_or_else(String::new, |name| name.text.clone()),
+        draft.fan_out.clone(),
+        steps,
+    );
     if !graph.steps.is_empty() {
         warn_of_races(draft, &graph, report);
         advise_timeouts(draft, &graph, report);
@@ -94,7 +117,9 @@ fn graph(draft: &GraphDraft, tasks: &Tasks<'_>, conditions: &mut Conditions, rep
 /// The position of each step.
 fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str, usize> {
     let mut names: HashMap<&str, (usize, Position)> = HashMap::with_capacity(draft.steps.len());
-    for (at, name) in draft.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.name.as_ref()?))) {
+    for (at, name) in
+        draft.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.name.as_ref()?)))
+    {
         match names.get(name.text.as_str()) {
             Some((_, first)) => {
                 report.step = Some(name.text.clone());
@@ -113,25 +138,52 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
 }
 
 /// A step's `depends` in its order; `__start__` alone is the same as none.
-fn dependencies(draft: &GraphDraft, own: usize, names: &HashMap<&str, usize>, report: &mut Report) -> Vec<Dependency> {
+fn dependencies(
+    draft: &GraphDraft,
+    own: usize,
+    names: &HashMap<&str, usize>,
+    report: &mut Report,
+) -> Vec<Dependency> {
     let step = &draft.steps[own];
     let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
     let mut seen: HashMap<&str, Position> = HashMap::with_capacity(step.depends.len());
     for word in &step.depends {
         if let Some(first) = seen.get(word.text.as_str()) {
-            report.warn(word.at, format!("{} is listed twice, the first time at {first}; the first one counts", quoted(&word.text)));
+            report.warn(
+                word.at,
+                format!(
+                    "{} is listed twice, the first time at {first}; the first one counts",
+                    quoted(&word.text)
+                ),
+            );
             continue;
         }
         seen.insert(&word.text, word.at);
         match word.text.as_str() {
             "__start__" => found.push(Dependency::Start),
-            "__end__" => report.error(word.at, "depends on \"__end__\", but the end comes after every step"),
+            "__end__" => {
+                report.error(word.at, "depends on \"__end__\", but the end comes after every step")
+            }
             name => match names.get(name) {
-                Some(at) if *at == own => report.error(word.at, "depends on itself, the shortest cycle; remove it from its `depends`"),
-                Some(at) => found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at)))),
+                Some(at) if *at == own => report.error(
+                    word.at,
+                    "depends on itself, the shortest cycle; remove it from its `depends`",
+                ),
+                Some(at) => {
+                    found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at))))
+                }
                 None => {
-                    let guess = report.guess(name, draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str())));
-                    report.error(word.at, format!("depends on {}, which is not a step here{guess}", quoted(name)));
+                    let guess = report.guess(
+                        name,
+                        draft
+                            .steps
+                            .iter()
+                            .filter_map(|step| Some(step.name.as_ref()?.text.as_str())),
+                    );
+                    report.error(
+                        word.at,
+                        format!("depends on {}, which is not a step here{guess}", quoted(name)),
+                    );
                 }
             },
         }
@@ -144,12 +196,21 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         .steps
         .iter()
         .enumerate()
-        .map(|(own, step)| step.depends.iter().filter_map(|word| names.get(word.text.as_str()).copied()).filter(|at| *at != own).collect())
+        .map(|(own, step)| {
+            step.depends
+                .iter()
+                .filter_map(|word| names.get(word.text.as_str()).copied())
+                .filter(|at| *at != own)
+                .collect()
+        })
         .collect();
     let name = |at: usize| draft.steps[at].name.as_ref().map_or("", |name| name.text.as_str());
     for cycle in cycles(&on, CYCLES_SHOWN_MAX) {
         let (first, second) = (cycle[0], cycle[1]);
-        let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second)) else { continue };
+        let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second))
+        else {
+            continue;
+        };
         let shown: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
         report.step = Some(name(first).to_owned());
         report.error(
@@ -199,7 +260,9 @@ impl<'d> Tasks<'d> {
         let mut names = BTreeMap::new();
         let mut places: HashMap<&str, Position> = HashMap::with_capacity(workflow.tasks.len());
         for (at, task) in workflow.tasks.iter().enumerate() {
-            let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else { continue };
+            let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else {
+                continue;
+            };
             if let Some(first) = places.get(name.text.as_str()) {
                 report.error(
                     name.at,
@@ -219,11 +282,20 @@ impl<'d> Tasks<'d> {
         }
         let guess = report.guess(&task.text, self.names.keys().copied());
         let hint = match self.owners.get(&task.text) {
-            Some(owner) => format!("; the workflow {} has one, but a task belongs to its workflow: declare it here too", quoted(owner)),
+            Some(owner) => format!(
+                "; the workflow {} has one, but a task belongs to its workflow: declare it here too",
+                quoted(owner)
+            ),
             None if self.names.is_empty() => "; it has no `tasks`".to_owned(),
             None => guess,
         };
-        report.error(task.at, format!("names the task {}, which this workflow does not have{hint}", quoted(&task.text)));
+        report.error(
+            task.at,
+            format!(
+                "names the task {}, which this workflow does not have{hint}",
+                quoted(&task.text)
+            ),
+        );
         None
     }
 }
@@ -243,7 +315,10 @@ fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
     for (task, used) in tasks.iter().zip(&used[1..]) {
         if !used {
             report.task = task.name.as_ref().map(|name| name.text.clone());
-            report.warn(task.name.as_ref().map_or(task.at, |name| name.at), "no step of the workflow leads to this task; it never runs");
+            report.warn(
+                task.name.as_ref().map_or(task.at, |name| name.at),
+                "no step of the workflow leads to this task; it never runs",
+            );
             report.task = None;
         }
     }

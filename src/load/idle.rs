@@ -13,7 +13,13 @@ const NAMED_MAX: usize = 10;
 pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
     let external = step.options.external.filter(|(external, _)| *external);
     if let (Some((_, at)), Some(task)) = (external, &step.task) {
-        report.error(at, format!("a step is either external or starts a task, and this one names the task {}", quoted(&task.text)));
+        report.error(
+            at,
+            format!(
+                "a step is either external or starts a task, and this one names the task {}",
+                quoted(&task.text)
+            ),
+        );
     }
     let reason = if step.task.is_some() {
         Some("a step with a task sends no message of its own")
@@ -23,7 +29,10 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
         None
     };
     if let Some(reason) = reason {
-        let places = [("queue", step.queue.as_ref().map(|queue| queue.at)), ("priority", step.priority.map(|(_, at)| at))];
+        let places = [
+            ("queue", step.queue.as_ref().map(|queue| queue.at)),
+            ("priority", step.priority.map(|(_, at)| at)),
+        ];
         for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
             report.warn(at, format!("{} has no effect: {reason}", quoted(key)));
         }
@@ -44,7 +53,12 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
 
 /// Advises timeouts for the steps of a graph that wait for a worker without one (SPEC §4).
 pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
-    let names: Vec<&str> = graph.steps.iter().filter(|step| step.has_queue() && step.timeout.is_none()).map(|step| &*step.name).collect();
+    let names: Vec<&str> = graph
+        .steps
+        .iter()
+        .filter(|step| step.has_queue() && step.timeout.is_none())
+        .map(|step| &*step.name)
+        .collect();
     if names.is_empty() {
         return;
     }

@@ -1,5 +1,5 @@
-//! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the values mean to each other
-//! (dependencies, tasks, conditions) no schema can say.
+//! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the
+//! values mean to each other (dependencies, tasks, conditions) no schema can say.
 
 use super::schema::{EXTENSION_PREFIX, KEYS, Key, Kind, Place};
 use super::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
@@ -17,7 +17,10 @@ pub fn json_schema() -> Value {
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
     schema.insert("title".to_owned(), json!("Workflow file"));
     let prefix = format!("^{EXTENSION_PREFIX}");
-    schema.insert("patternProperties".to_owned(), json!({ prefix: { "description": "Left to you: anchors, other programs." } }));
+    schema.insert(
+        "patternProperties".to_owned(),
+        json!({ prefix: { "description": "Left to you: anchors, other programs." } }),
+    );
     let definitions = json!({
         "workflow": mapping(Place::Workflow, "A graph of steps. A job is one run of it."),
         "task": mapping(Place::Task, "A child workflow, started once for each item of a list."),
@@ -30,7 +33,8 @@ pub fn json_schema() -> Value {
 
 fn mapping(place: Place, about: &str) -> Map<String, Value> {
     let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != Kind::Later);
-    let properties: Map<String, Value> = keys().map(|key| (key.name.to_owned(), property(key))).collect();
+    let properties: Map<String, Value> =
+        keys().map(|key| (key.name.to_owned(), property(key))).collect();
     let required: Vec<&str> = keys().filter(|key| key.required).map(|key| key.name).collect();
     let schema = json!({
         "type": "object",
@@ -54,20 +58,34 @@ fn property(key: &Key) -> Value {
 
 fn value(kind: Kind) -> Value {
     match kind {
-        Kind::Name => json!({ "type": "string", "pattern": whole(NAME), "maxLength": NAME_BYTES_MAX }),
+        Kind::Name => {
+            json!({ "type": "string", "pattern": whole(NAME), "maxLength": NAME_BYTES_MAX })
+        }
         Kind::Dependencies => json!({
             "type": ["array", "null"],
             "items": { "type": "string", "pattern": whole(&format!("({NAME}|__start__)")), "maxLength": NAME_BYTES_MAX },
         }),
-        Kind::Text => json!({ "type": "string", "pattern": whole(TEXT), "minLength": 1, "maxLength": TEXT_BYTES_MAX }),
-        Kind::TextOrNothing => json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX }),
+        Kind::Text => {
+            json!({ "type": "string", "pattern": whole(TEXT), "minLength": 1, "maxLength": TEXT_BYTES_MAX })
+        }
+        Kind::TextOrNothing => {
+            json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX })
+        }
         Kind::Queue => both(value(Kind::Text), json!({ "not": { "pattern": "^amq\\." } })),
-        Kind::Texts(most) => json!({ "type": ["array", "null"], "items": value(Kind::Text), "uniqueItems": true, "maxItems": most }),
-        Kind::Words(most) => json!({ "type": "array", "items": value(Kind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most }),
+        Kind::Texts(most) => {
+            json!({ "type": ["array", "null"], "items": value(Kind::Text), "uniqueItems": true, "maxItems": most })
+        }
+        Kind::Words(most) => {
+            json!({ "type": "array", "items": value(Kind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most })
+        }
         Kind::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         Kind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
-        Kind::Span => json!({ "type": "string", "pattern": whole(SPAN), "minLength": 2, "examples": ["500ms", "30s", "1h30m", "3d"] }),
-        Kind::SpanAboveNothing => both(value(Kind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } })),
+        Kind::Span => {
+            json!({ "type": "string", "pattern": whole(SPAN), "minLength": 2, "examples": ["500ms", "30s", "1h30m", "3d"] })
+        }
+        Kind::SpanAboveNothing => {
+            both(value(Kind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } }))
+        }
         Kind::Tolerance => json!({
             "anyOf": [{ "type": "integer", "minimum": 0, "maximum": u32::MAX }, { "type": "string", "pattern": whole(SHARE) }],
             "examples": [5, "10%"],
@@ -78,9 +96,15 @@ fn value(kind: Kind) -> Value {
         Kind::Boolean => json!({ "type": "boolean" }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
         Kind::Mapping(place) => reference(place),
-        Kind::Mappings(place, 0, most) => json!({ "type": ["array", "null"], "items": reference(place), "maxItems": most }),
-        Kind::Mappings(place, least, most) if most == usize::MAX => json!({ "type": "array", "items": reference(place), "minItems": least }),
-        Kind::Mappings(place, least, most) => json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most }),
+        Kind::Mappings(place, 0, most) => {
+            json!({ "type": ["array", "null"], "items": reference(place), "maxItems": most })
+        }
+        Kind::Mappings(place, least, most) if most == usize::MAX => {
+            json!({ "type": "array", "items": reference(place), "minItems": least })
+        }
+        Kind::Mappings(place, least, most) => {
+            json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most })
+        }
         Kind::Later => json!(false),
     }
 }

@@ -3,12 +3,19 @@
 use crate::engine::words::{did_you_mean, enumerated, quoted, shortened};
 use serde_yaml::{DefaultMessageFormatter, Error, MessageFormatter};
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "the parser's other errors have words of their own")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the parser's other errors have words of their own"
+)]
 pub(super) fn explained(error: &Error) -> String {
     match error.without_snippet() {
         Error::SerdeUnknownField { field, expected, .. } => {
             let hint = did_you_mean(field, expected.iter().copied());
-            format!("unknown key {}{hint}; known are {}", quoted(field), enumerated(expected.iter().copied(), "and"))
+            format!(
+                "unknown key {}{hint}; known are {}",
+                quoted(field),
+                enumerated(expected.iter().copied(), "and")
+            )
         }
         Error::SerdeMissingField { field, .. } => format!("the key {} is missing", quoted(field)),
         other => shortened_lines(&DefaultMessageFormatter.format_message(other)),
@@ -17,5 +24,8 @@ pub(super) fn explained(error: &Error) -> String {
 
 /// A sentence in one line.
 fn shortened_lines(text: &str) -> String {
-    text.lines().map(|line| if line.len() > 400 { shortened(line) } else { line.to_owned() }).collect::<Vec<_>>().join(" ")
+    text.lines()
+        .map(|line| if line.len() > 400 { shortened(line) } else { line.to_owned() })
+        .collect::<Vec<_>>()
+        .join(" ")
 }

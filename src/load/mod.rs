@@ -1,4 +1,5 @@
-//! Workflow files: YAML to validated definitions, with all problems at once (SPEC §2). The only user of the YAML crate.
+//! Workflow files: YAML to validated definitions, with all problems at once (SPEC §2). The only
+//! user of the YAML crate.
 //!
 //! ```text
 //! yaml      text → a tree in which each key and value knows its place (`syntax`: the parser's errors in words)
@@ -10,10 +11,11 @@
 //! here      files → definitions, one for each virtual host; what concerns several workflows or files
 //! ```
 //!
-//! `misfit` says what is wrong with files of other shapes. `json_schema` says to editors what `schema` and `values` say here.
+//! `misfit` says what is wrong with files of other shapes. `json_schema` says to editors what
+//! `schema` and `values` say here.
 //!
-//! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are limited, so that any file is
-//! loaded or refused in bounded time and memory.
+//! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are
+//! limited, so that any file is loaded or refused in bounded time and memory.
 
 mod calls;
 mod conditions;
@@ -58,11 +60,12 @@ use yaml::{Mistake, Position};
 /// The largest workflow file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1024 * 1024;
 
-/// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's properties, and `message_id`
-/// is `<UUID>:<step>:<attempt>`.
+/// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's
+/// properties, and `message_id` is `<UUID>:<step>:<attempt>`.
 pub const NAME_BYTES_MAX: usize = 200;
 
-/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit is AMQP's.
+/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit
+/// is AMQP's.
 pub const TEXT_BYTES_MAX: usize = 255;
 
 /// The most steps of a workflow or task.
@@ -86,7 +89,8 @@ pub const FACTOR_MAX: u32 = 100;
 /// The highest priority of an AMQP message that brokers commonly honour.
 pub const PRIORITY_MAX: u64 = 9;
 
-/// The most steps of all definitions together: those of the tasks counted, and each once for each virtual host.
+/// The most steps of all definitions together: those of the tasks counted, and each once for each
+/// virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
 /// What valid files hold.
@@ -96,7 +100,8 @@ pub struct Loaded {
     pub definitions: Vec<Arc<Definition>>,
     /// What is allowed but most likely not meant.
     pub warnings: Vec<Problem>,
-    /// What would make the workflows safer: of use to whoever writes them, not each time they are loaded.
+    /// What would make the workflows safer: of use to whoever writes them, not each time they are
+    /// loaded.
     pub advice: Vec<Problem>,
 }
 
@@ -140,7 +145,11 @@ pub fn load_files_or_input(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
 fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
     for path in paths {
         let is_input = loading.takes_input && path.as_os_str() == STANDARD_INPUT;
-        let mut report = if is_input { Report::new("standard input") } else { Report::new(&path.display().to_string()) };
+        let mut report = if is_input {
+            Report::new("standard input")
+        } else {
+            Report::new(&path.display().to_string())
+        };
         match if is_input { read_text(io::stdin().lock()) } else { read_file(path) } {
             Ok(text) => loading.add(&text, report),
             Err(refusal) => {
@@ -152,7 +161,8 @@ fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
     loading.finish()
 }
 
-/// As [`load_files`], for a manager whose replies wait in `reply_queue`: no step can send its messages there.
+/// As [`load_files`], for a manager whose replies wait in `reply_queue`: no step can send its
+/// messages there.
 ///
 /// # Errors
 ///
@@ -242,7 +252,10 @@ impl Loading {
     fn declare(&mut self, draft: &WorkflowDraft, graphs: Vec<Graph>, report: &mut Report) {
         let Some(name) = &draft.name else { return };
         report.workflow = Some(name.text.clone());
-        let spelling = self.spellings.entry(name.text.to_ascii_lowercase()).or_insert_with(|| name.text.clone());
+        let spelling = self
+            .spellings
+            .entry(name.text.to_ascii_lowercase())
+            .or_insert_with(|| name.text.clone());
         if *spelling != name.text {
             report.error(
                 name.at,
@@ -255,8 +268,18 @@ impl Loading {
         if let Some(reply_queue) = &self.reply_queue {
             calls::refuse_queues(draft, reply_queue, report);
         }
-        let vhosts = if draft.vhosts.is_empty() { vec![String::new()] } else { draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect() };
-        self.steps = self.steps.saturating_add(graphs.iter().map(|graph| graph.steps.len()).sum::<usize>().saturating_mul(vhosts.len()));
+        let vhosts = if draft.vhosts.is_empty() {
+            vec![String::new()]
+        } else {
+            draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect()
+        };
+        self.steps = self.steps.saturating_add(
+            graphs
+                .iter()
+                .map(|graph| graph.steps.len())
+                .sum::<usize>()
+                .saturating_mul(vhosts.len()),
+        );
         if self.steps > STEPS_IN_ALL_MAX {
             report.error(
                 draft.at,
@@ -264,13 +287,24 @@ impl Loading {
             );
         }
         for vhost in vhosts {
-            let definition = Definition { vhost, deadline: draft.deadline, retention: draft.retention, ..Definition::new(&name.text, Vec::new()) };
+            let definition = Definition {
+                vhost,
+                deadline: draft.deadline,
+                retention: draft.retention,
+                ..Definition::new(&name.text, Vec::new())
+            };
             if let Some((file, first)) = self.declared.get(&definition.full_name()) {
-                let message = format!("a workflow {} is declared already, at {file}:{first}", quoted(&definition.full_name()));
+                let message = format!(
+                    "a workflow {} is declared already, at {file}:{first}",
+                    quoted(&definition.full_name())
+                );
                 report.error(name.at, message);
                 continue;
             }
-            let spelling = self.spellings.entry(definition.full_name().to_ascii_lowercase()).or_insert_with(|| definition.full_name());
+            let spelling = self
+                .spellings
+                .entry(definition.full_name().to_ascii_lowercase())
+                .or_insert_with(|| definition.full_name());
             if *spelling != definition.full_name() && !definition.vhost.is_empty() {
                 let message = format!(
                     "in the virtual host {}: differs from {} in upper and lower case alone; their tables of statuses could not be told apart",
@@ -282,7 +316,8 @@ impl Loading {
             self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
             self.calls.extend(calls::of(draft, &definition, &report.file));
             if report.errors.is_empty() {
-                self.definitions.push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
+                self.definitions
+                    .push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
             }
         }
         report.leave();
@@ -296,7 +331,11 @@ impl Loading {
             warnings.extend(report.warnings);
             advice.extend(report.advice);
         }
-        if errors.is_empty() { Ok(Loaded { definitions: self.definitions, warnings, advice }) } else { Err(LoadErrors(errors)) }
+        if errors.is_empty() {
+            Ok(Loaded { definitions: self.definitions, warnings, advice })
+        } else {
+            Err(LoadErrors(errors))
+        }
     }
 }
 
@@ -304,7 +343,10 @@ impl Loading {
 fn read_file(path: &Path) -> Result<String, Mistake> {
     let file = File::open(path).map_err(cannot_read)?;
     if file.metadata().map_err(cannot_read)?.is_dir() {
-        return Err(Mistake::new(Position::NOWHERE, "this is a directory; name the workflow files in it"));
+        return Err(Mistake::new(
+            Position::NOWHERE,
+            "this is a directory; name the workflow files in it",
+        ));
     }
     // The size that it claims to have is no limit: it may be a pipe, or grow.
     read_text(file)
@@ -320,7 +362,8 @@ fn read_text(file: impl Read) -> Result<String, Mistake> {
     String::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
         let line = before.rsplit('\n').next().unwrap_or_default();
-        let at = Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 };
+        let at =
+            Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 };
         Mistake::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
     })
 }
@@ -331,5 +374,10 @@ fn cannot_read(error: io::Error) -> Mistake {
 
 fn too_large() -> Mistake {
     let kib = FILE_BYTES_MAX / 1024;
-    Mistake::new(Position::NOWHERE, format!("the file is larger than {kib} KiB; a workflow file of that size is a mistake, or wants to be split"))
+    Mistake::new(
+        Position::NOWHERE,
+        format!(
+            "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or wants to be split"
+        ),
+    )
 }

@@ -1,10 +1,13 @@
-//! What a step may say besides its place in the graph: when it runs, how long, how often, and the words for its status.
+//! What a step may say besides its place in the graph: when it runs, how long, how often, and the
+//! words for its status.
 
 use super::conditions::ConditionDraft;
 use super::fields::Fields;
 use super::report::Report;
 use super::schema::Place;
-use super::values::{Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number};
+use super::values::{
+    Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number,
+};
 use super::yaml::{Entry, Position, Scalar, Value};
 use super::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX};
 use crate::engine::words::quoted;
@@ -33,11 +36,24 @@ pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOpti
         cancel_when: fields.get("cancelWhen").and_then(|entry| condition(entry, report)),
         on_failure: fields
             .get("onFailure")
-            .and_then(|entry| choice(entry, &[("fail", OnFailure::Fail), ("continue", OnFailure::Continue)], report))
+            .and_then(|entry| {
+                choice(
+                    entry,
+                    &[("fail", OnFailure::Fail), ("continue", OnFailure::Continue)],
+                    report,
+                )
+            })
             .unwrap_or_default(),
-        external: fields.get("external").and_then(|entry| Some((boolean(entry, report)?, entry.value.at))),
+        external: fields
+            .get("external")
+            .and_then(|entry| Some((boolean(entry, report)?, entry.value.at))),
         status: StatusWords {
-            key: fields.get("statusKey").and_then(|entry| bounded_text(&entry.value, entry.place(), "the key of a status", report)).map(word),
+            key: fields
+                .get("statusKey")
+                .and_then(|entry| {
+                    bounded_text(&entry.value, entry.place(), "the key of a status", report)
+                })
+                .map(word),
             words: statuses(fields, report),
             skipped: status(fields, "skippedStatus", report),
             cancelled: status(fields, "cancelledStatus", report),
@@ -51,15 +67,21 @@ fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
     let fields = Fields::of(&entry.value, Place::Retry, report)?;
     let default = Retry::default();
     let attempts = match fields.get("attempts") {
-        Some(entry) => whole_number(entry, 1, ATTEMPTS_MAX, report).and_then(|number| u32::try_from(number).ok()),
+        Some(entry) => whole_number(entry, 1, ATTEMPTS_MAX, report)
+            .and_then(|number| u32::try_from(number).ok()),
         None => {
             fields.missing("attempts", "it says how often the step is tried in all", report);
             None
         }
     };
-    let backoff = fields.get("backoff").map_or(Some(default.backoff), |entry| span(entry, Millis(0), report));
-    let factor_milli = fields.get("factor").map_or(Some(default.factor_milli), |entry| factor(entry, FACTOR_MAX, report));
-    let max_backoff = fields.get("maxBackoff").map_or(Some(default.max_backoff), |entry| span(entry, Millis(0), report));
+    let backoff =
+        fields.get("backoff").map_or(Some(default.backoff), |entry| span(entry, Millis(0), report));
+    let factor_milli = fields
+        .get("factor")
+        .map_or(Some(default.factor_milli), |entry| factor(entry, FACTOR_MAX, report));
+    let max_backoff = fields
+        .get("maxBackoff")
+        .map_or(Some(default.max_backoff), |entry| span(entry, Millis(0), report));
     if let (Some(backoff), Some(max)) = (backoff, max_backoff)
         && backoff > max
     {
@@ -67,10 +89,16 @@ fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
             Some(entry) => (entry.place(), ""),
             None => (fields.get("backoff").unwrap_or(entry).place(), ", its default"),
         };
-        let message = format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
+        let message =
+            format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
         report.error(at, message);
     }
-    Some(Retry { attempts: attempts?, backoff: backoff?, factor_milli: factor_milli?, max_backoff: max_backoff? })
+    Some(Retry {
+        attempts: attempts?,
+        backoff: backoff?,
+        factor_milli: factor_milli?,
+        max_backoff: max_backoff?,
+    })
 }
 
 fn condition(entry: &Entry, report: &mut Report) -> Option<ConditionDraft> {
@@ -83,14 +111,25 @@ fn statuses(fields: &Fields<'_>, report: &mut Report) -> Vec<Arc<str>> {
     for node in fields.list("statuses", STATUSES_MAX, report) {
         let Some(status) = bounded_text(node, node.at, "a status", report) else { continue };
         match words.iter().find(|other| other.text == status.text) {
-            Some(first) => report.error(status.at, format!("the status {} is listed twice; the first is at {}", quoted(&status.text), first.at)),
+            Some(first) => report.error(
+                status.at,
+                format!(
+                    "the status {} is listed twice; the first is at {}",
+                    quoted(&status.text),
+                    first.at
+                ),
+            ),
             None => words.push(status),
         }
     }
     if let Some(entry) = fields.get("statuses")
-        && (matches!(&entry.value.value, Value::List(items) if items.is_empty()) || matches!(entry.value.value, Value::Scalar(Scalar::Null, _)))
+        && (matches!(&entry.value.value, Value::List(items) if items.is_empty())
+            || matches!(entry.value.value, Value::Scalar(Scalar::Null, _)))
     {
-        report.error(entry.place(), "the list \"statuses\" is empty; its first word is the status while the step runs");
+        report.error(
+            entry.place(),
+            "the list \"statuses\" is empty; its first word is the status while the step runs",
+        );
     }
     words.into_iter().map(word).collect()
 }

@@ -1,5 +1,5 @@
-//! From the tree of a file to drafts of its workflows: every key and value on its own is right. What they mean to each
-//! other (dependencies, tasks, cycles) is for `graph`.
+//! From the tree of a file to drafts of its workflows: every key and value on its own is right.
+//! What they mean to each other (dependencies, tasks, cycles) is for `graph`.
 
 use super::fields::{Fields, label};
 use super::options::{StepOptions, step_options};
@@ -44,7 +44,9 @@ pub(super) struct StepDraft {
 /// All workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {
     let Some(fields) = Fields::of(root, Place::File, report) else { return Vec::new() };
-    let Some(list) = fields.required_list("workflows", usize::MAX, report) else { return Vec::new() };
+    let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
+        return Vec::new();
+    };
     let mut drafts = Vec::with_capacity(list.len());
     for node in list {
         report.workflow = label(node);
@@ -78,7 +80,14 @@ fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
     for node in fields.list("vhosts", VHOSTS_MAX, report) {
         let Some(vhost) = bounded_text(node, node.at, "a virtual host", report) else { continue };
         match vhosts.iter().find(|other| other.text == vhost.text) {
-            Some(first) => report.error(vhost.at, format!("the virtual host {} is listed twice; the first is at {}", quoted(&vhost.text), first.at)),
+            Some(first) => report.error(
+                vhost.at,
+                format!(
+                    "the virtual host {} is listed twice; the first is at {}",
+                    quoted(&vhost.text),
+                    first.at
+                ),
+            ),
             None => vhosts.push(vhost),
         }
     }
@@ -96,13 +105,22 @@ fn task(node: &Node, report: &mut Report) -> Option<GraphDraft> {
     let list_key = match fields.get("itemListKey") {
         Some(entry) => bounded_text(&entry.value, entry.place(), "the key of a list", report),
         None => {
-            fields.missing("itemListKey", "a task runs once for each item of the list under this key", report);
+            fields.missing(
+                "itemListKey",
+                "a task runs once for each item of the list under this key",
+                report,
+            );
             None
         }
     };
-    let item_key = fields.get("itemKey").and_then(|entry| bounded_text(&entry.value, entry.place(), "the key of one item", report));
-    let max_concurrency = fields.get("maxConcurrency").and_then(|entry| whole_number(entry, 1, u64::from(u32::MAX), report));
-    let tolerate = fields.get("tolerate").and_then(|entry| tolerance(entry, report)).unwrap_or_default();
+    let item_key = fields
+        .get("itemKey")
+        .and_then(|entry| bounded_text(&entry.value, entry.place(), "the key of one item", report));
+    let max_concurrency = fields
+        .get("maxConcurrency")
+        .and_then(|entry| whole_number(entry, 1, u64::from(u32::MAX), report));
+    let tolerate =
+        fields.get("tolerate").and_then(|entry| tolerance(entry, report)).unwrap_or_default();
     let steps = steps(&fields, report);
     let fan_out = list_key.map(|list_key| FanOutKeys {
         item_key: item_key.map_or_else(|| singular(&list_key.text), |key| key.text).into(),
@@ -129,7 +147,9 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
     let fields = Fields::of(node, Place::Step, report)?;
     let name = fields.name(report);
     let queue = fields.get("queue").and_then(|entry| queue(entry, report));
-    let task = fields.get("task").and_then(|entry| reference(&entry.value, entry.place(), "the name of a task", report));
+    let task = fields
+        .get("task")
+        .and_then(|entry| reference(&entry.value, entry.place(), "the name of a task", report));
     let mut depends = Vec::new();
     for node in fields.list("depends", usize::MAX, report) {
         depends.extend(reference(node, node.at, "the name of a step", report));
@@ -144,7 +164,13 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
 fn queue(entry: &Entry, report: &mut Report) -> Option<Word> {
     let queue = bounded_text(&entry.value, entry.place(), "the name of a queue", report)?;
     if queue.text.starts_with("amq.") {
-        report.error(queue.at, format!("queue names that start with \"amq.\" belong to the broker, found {}", quoted(&queue.text)));
+        report.error(
+            queue.at,
+            format!(
+                "queue names that start with \"amq.\" belong to the broker, found {}",
+                quoted(&queue.text)
+            ),
+        );
         return None;
     }
     Some(queue)

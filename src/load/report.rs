@@ -35,7 +35,9 @@ impl fmt::Display for Problem {
             write!(f, ":{}:{}", self.line, self.column)?;
         }
         let mut separator = ": ";
-        for (noun, name) in [("workflow", &self.workflow), ("task", &self.task), ("step", &self.step)] {
+        for (noun, name) in
+            [("workflow", &self.workflow), ("task", &self.task), ("step", &self.step)]
+        {
             if let Some(name) = name {
                 write!(f, "{separator}{noun} {}", quoted(name))?;
                 separator = ", ";
@@ -45,7 +47,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How many misspelt words of one file are guessed at: guessing compares with every candidate, and time is bounded.
+/// How many misspelt words of one file are guessed at: guessing compares with every candidate, and
+/// time is bounded.
 const GUESSES_MAX: usize = 50;
 
 /// The problems of one file, and where the reading of it stands.
@@ -102,7 +105,13 @@ impl Report {
 
     /// Notes that the workflow, task and step just entered reach from `at` to `end`.
     pub(super) fn entered(&mut self, at: Position, end: Position) {
-        self.scopes.push(Scope { at, end, workflow: self.workflow.clone(), task: self.task.clone(), step: self.step.clone() });
+        self.scopes.push(Scope {
+            at,
+            end,
+            workflow: self.workflow.clone(),
+            task: self.task.clone(),
+            step: self.step.clone(),
+        });
     }
 
     /// Adds what was found before it was known what is where in the file.
@@ -111,8 +120,11 @@ impl Report {
         self.scopes.sort_by_key(|scope| scope.at);
         for mistake in mistakes {
             let begun = self.scopes.partition_point(|scope| scope.at <= mistake.at);
-            if let Some(scope) = self.scopes[..begun].iter().rev().find(|scope| mistake.at < scope.end) {
-                (self.workflow, self.task, self.step) = (scope.workflow.clone(), scope.task.clone(), scope.step.clone());
+            if let Some(scope) =
+                self.scopes[..begun].iter().rev().find(|scope| mistake.at < scope.end)
+            {
+                (self.workflow, self.task, self.step) =
+                    (scope.workflow.clone(), scope.task.clone(), scope.step.clone());
             }
             self.error(mistake.at, mistake.message);
             self.leave();
@@ -120,7 +132,11 @@ impl Report {
     }
 
     /// `; did you mean "x"?`, or nothing.
-    pub(super) fn guess<'a>(&mut self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    pub(super) fn guess<'a>(
+        &mut self,
+        word: &str,
+        candidates: impl IntoIterator<Item = &'a str>,
+    ) -> String {
         let guess = if self.may_guess() { did_you_mean(word, candidates) } else { String::new() };
         self.guessed();
         guess

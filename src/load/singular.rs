@@ -1,8 +1,10 @@
-//! The singular of a list's key: under it a child job finds its item, and its reply is looked for (SPEC §3.3).
+//! The singular of a list's key: under it a child job finds its item, and its reply is looked for
+//! (SPEC §3.3).
 //!
-//! The singular is a contract with workers, so the rules are our own: they depend on no version of another crate, and the
-//! table in the tests pins them. Only the last word of a key changes (`bookSections`, `book_sections`); what has no plural
-//! ending, or is no plural, stays. Where a rule is wrong for a word, the task's `itemKey` says better.
+//! The singular is a contract with workers, so the rules are our own: they depend on no version of
+//! another crate, and the table in the tests pins them. Only the last word of a key changes
+//! (`bookSections`, `book_sections`); what has no plural ending, or is no plural, stays. Where a
+//! rule is wrong for a word, the task's `itemKey` says better.
 
 /// The singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data` stays.
 pub fn singular(key: &str) -> String {
@@ -19,7 +21,8 @@ pub fn singular(key: &str) -> String {
     format!("{before}{stem}{ending}")
 }
 
-/// Where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital (`bookSections`, `HTTPHeaders`).
+/// Where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
+/// (`bookSections`, `HTTPHeaders`).
 fn last_word(key: &str) -> usize {
     let bytes = key.as_bytes();
     for at in (0..bytes.len()).rev() {
@@ -30,9 +33,12 @@ fn last_word(key: &str) -> usize {
             continue;
         }
         let before = bytes[at - 1];
-        // In `HTTPHeaders` the word begins at the last capital; in `URLs` that capital belongs to the abbreviation.
+        // In `HTTPHeaders` the word begins at the last capital; in `URLs` that capital belongs to
+        // the abbreviation.
         let ends_abbreviation = &bytes[at + 1..] == b"s";
-        let starts_word = before.is_ascii_uppercase() && !ends_abbreviation && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase);
+        let starts_word = before.is_ascii_uppercase()
+            && !ends_abbreviation
+            && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase);
         if before.is_ascii_lowercase() || before.is_ascii_digit() || starts_word {
             return at;
         }
@@ -56,10 +62,13 @@ fn singular_of_word(word: &str) -> (usize, &'static str) {
     if listed(UNCHANGED, &lower) {
         return unchanged;
     }
-    if let Some((_, dropped, ending)) = IRREGULAR.iter().find(|(plurals, ..)| listed(plurals, &lower)) {
+    if let Some((_, dropped, ending)) =
+        IRREGULAR.iter().find(|(plurals, ..)| listed(plurals, &lower))
+    {
         return (word.len() - dropped, ending);
     }
-    if let Some((_, dropped, ending)) = ENDINGS.iter().find(|(plural, ..)| lower.ends_with(plural)) {
+    if let Some((_, dropped, ending)) = ENDINGS.iter().find(|(plural, ..)| lower.ends_with(plural))
+    {
         return (word.len() - dropped, ending);
     }
     unchanged
@@ -106,7 +115,11 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
         "",
     ),
     // -oe
-    ("aloes canoes does floes foes hoes horseshoes oboes roes shoes snowshoes tiptoes toes woes", 1, ""),
+    (
+        "aloes canoes does floes foes hoes horseshoes oboes roes shoes snowshoes tiptoes toes woes",
+        1,
+        "",
+    ),
     // -f and -fe
     (
         "bookshelves calves dwarves elves halves hooves leaves loaves scarves selves sheaves shelves thieves wharves \
@@ -116,7 +129,11 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ),
     ("housewives knives lives midwives wives", 3, "fe"),
     // -che
-    ("aches avalanches backaches caches headaches moustaches mustaches niches psyches toothaches", 1, ""),
+    (
+        "aches avalanches backaches caches headaches moustaches mustaches niches psyches toothaches",
+        1,
+        "",
+    ),
     // -sis
     (
         "antitheses axes catharses crises diagnoses emphases geneses hypotheses metamorphoses nemeses neuroses oases \
@@ -125,14 +142,26 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
         "is",
     ),
     // -as, -is, -ns, -z and the like, with -es
-    ("atlases biases blitzes canvases gases irises lenses mantises metropolises topazes waltzes yeses", 2, ""),
+    (
+        "atlases biases blitzes canvases gases irises lenses mantises metropolises topazes waltzes yeses",
+        2,
+        "",
+    ),
     ("quizzes whizzes", 3, ""),
     // -xe, -sse
     ("crevasses finesses impasses mousses pickaxes", 1, ""),
     // -use: the other words in -uses are of -us
-    ("abuses disuses excuses fuses hypotenuses misuses muses recluses refuses reuses ruses uses", 1, ""),
+    (
+        "abuses disuses excuses fuses hypotenuses misuses muses recluses refuses reuses ruses uses",
+        1,
+        "",
+    ),
     // -u: the other words in -us are no plurals
-    ("bayous bureaus cpus emus gnus gpus gurus haikus menus milieus npus plateaus skus submenus tpus vcpus", 1, ""),
+    (
+        "bayous bureaus cpus emus gnus gpus gurus haikus menus milieus npus plateaus skus submenus tpus vcpus",
+        1,
+        "",
+    ),
 ];
 
 /// Endings, the first that fits: the ending, how many bytes go, what comes instead.
@@ -347,7 +376,10 @@ mod tests {
             words.extend(plurals.split(' '));
         }
         for (at, word) in words.iter().enumerate() {
-            assert!(!word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()), "{word:?}");
+            assert!(
+                !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()),
+                "{word:?}"
+            );
             assert!(!words[..at].contains(word), "{word:?} stands twice");
         }
     }

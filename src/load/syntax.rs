@@ -10,44 +10,55 @@ pub(super) fn explained(error: &ScanError, text: &str) -> Mistake {
     if matches!(kind, ErrorKind::RecursionLimitExceeded) {
         return too_deep(at);
     }
-    let hint =
-        if matches!(kind, ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed | ErrorKind::TabInPlainScalar) {
-            at = indenting_tab(text, at).unwrap_or(at);
-            "; indent with spaces"
-        } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
-            "; check the indentation and whether the line above lacks its `:`; a text that contains `: ` wants quotes"
-        } else if matches!(
-            kind,
-            ErrorKind::ExpectedBlockMappingKey
-                | ErrorKind::ExpectedBlockSequenceEntry
-                | ErrorKind::InvalidIndentation
-                | ErrorKind::BlockSequenceEntryNotAllowed
-        ) {
-            "; check the indentation of this line against the lines above"
-        } else if matches!(kind, ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey) {
-            "; a line within a mapping reads `key: value`"
-        } else if matches!(kind, ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar) {
-            "; put a text with special characters into quotes"
-        } else if matches!(
-            kind,
-            ErrorKind::UnclosedFlowCollection { .. } | ErrorKind::UnexpectedEofFlowSequence | ErrorKind::UnexpectedEofFlowMapping
-        ) {
-            "; close it with `]` or `}`"
-        } else if matches!(
-            kind,
-            ErrorKind::UnclosedQuotedScalar
-                | ErrorKind::InvalidQuotedScalarIndent
-                | ErrorKind::DocumentIndicatorInQuotedScalar
-                | ErrorKind::UnexpectedEof
-        ) {
-            "; is a closing quote missing in a line above?"
-        } else {
-            ""
-        };
+    let hint = if matches!(
+        kind,
+        ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::TabNotAllowed
+            | ErrorKind::TabInPlainScalar
+    ) {
+        at = indenting_tab(text, at).unwrap_or(at);
+        "; indent with spaces"
+    } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
+        "; check the indentation and whether the line above lacks its `:`; a text that contains `: ` wants quotes"
+    } else if matches!(
+        kind,
+        ErrorKind::ExpectedBlockMappingKey
+            | ErrorKind::ExpectedBlockSequenceEntry
+            | ErrorKind::InvalidIndentation
+            | ErrorKind::BlockSequenceEntryNotAllowed
+    ) {
+        "; check the indentation of this line against the lines above"
+    } else if matches!(kind, ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey) {
+        "; a line within a mapping reads `key: value`"
+    } else if matches!(
+        kind,
+        ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar
+    ) {
+        "; put a text with special characters into quotes"
+    } else if matches!(
+        kind,
+        ErrorKind::UnclosedFlowCollection { .. }
+            | ErrorKind::UnexpectedEofFlowSequence
+            | ErrorKind::UnexpectedEofFlowMapping
+    ) {
+        "; close it with `]` or `}`"
+    } else if matches!(
+        kind,
+        ErrorKind::UnclosedQuotedScalar
+            | ErrorKind::InvalidQuotedScalarIndent
+            | ErrorKind::DocumentIndicatorInQuotedScalar
+            | ErrorKind::UnexpectedEof
+    ) {
+        "; is a closing quote missing in a line above?"
+    } else {
+        ""
+    };
     Mistake::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
 }
 
-/// The first tab in an indentation, in the line of `at` or after it: the parser names the place where its token began.
+/// The first tab in an indentation, in the line of `at` or after it: the parser names the place
+/// where its token began.
 fn indenting_tab(text: &str, at: Position) -> Option<Position> {
     text.split('\n').enumerate().skip(at.line - 1).find_map(|(line, content)| {
         let indentation = content.len() - content.trim_start_matches([' ', '\t']).len();

@@ -17,7 +17,12 @@ pub(super) struct Word {
 }
 
 /// A name, or a word that names one.
-pub(super) fn reference(node: &Node, at: Position, expected: &str, report: &mut Report) -> Option<Word> {
+pub(super) fn reference(
+    node: &Node,
+    at: Position,
+    expected: &str,
+    report: &mut Report,
+) -> Option<Word> {
     match &node.value {
         Value::Scalar(Scalar::Text, text) => Some(Word { at, text: text.clone() }),
         Value::Scalar(Scalar::Boolean, text) => {
@@ -25,7 +30,13 @@ pub(super) fn reference(node: &Node, at: Position, expected: &str, report: &mut 
             None
         }
         Value::Scalar(Scalar::Number, text) => {
-            report.error(at, format!("expected {expected}, found the number {}; a name starts with a letter", shortened(text)));
+            report.error(
+                at,
+                format!(
+                    "expected {expected}, found the number {}; a name starts with a letter",
+                    shortened(text)
+                ),
+            );
             None
         }
         Value::Broken => None,
@@ -41,16 +52,27 @@ pub(super) fn objection_to_name(name: &str) -> Option<String> {
         return Some(format!("{} is reserved: every workflow has it already", quoted(name)));
     }
     if !is_name(name) {
-        return Some(format!("{} is not a name: a letter, then letters, digits, `_` or `-`", quoted(name)));
+        return Some(format!(
+            "{} is not a name: a letter, then letters, digits, `_` or `-`",
+            quoted(name)
+        ));
     }
     if name.len() > NAME_BYTES_MAX {
-        return Some(format!("the name has {} characters, more than the {NAME_BYTES_MAX} that fit into a message's properties", name.len()));
+        return Some(format!(
+            "the name has {} characters, more than the {NAME_BYTES_MAX} that fit into a message's properties",
+            name.len()
+        ));
     }
     None
 }
 
 /// A text of 1 to [`TEXT_BYTES_MAX`] bytes without control characters.
-pub(super) fn bounded_text(node: &Node, at: Position, expected: &str, report: &mut Report) -> Option<Word> {
+pub(super) fn bounded_text(
+    node: &Node,
+    at: Position,
+    expected: &str,
+    report: &mut Report,
+) -> Option<Word> {
     let word = short_text(node, at, expected, report)?;
     if word.text.is_empty() {
         report.error(at, format!("expected {expected}, found an empty text"));
@@ -60,10 +82,18 @@ pub(super) fn bounded_text(node: &Node, at: Position, expected: &str, report: &m
 }
 
 /// A text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
-pub(super) fn short_text(node: &Node, at: Position, expected: &str, report: &mut Report) -> Option<Word> {
+pub(super) fn short_text(
+    node: &Node,
+    at: Position,
+    expected: &str,
+    report: &mut Report,
+) -> Option<Word> {
     let text = text(node, at, expected, report)?;
     if text.len() > TEXT_BYTES_MAX {
-        report.error(at, format!("expected {expected} of at most {TEXT_BYTES_MAX} bytes, found {}", text.len()));
+        report.error(
+            at,
+            format!("expected {expected} of at most {TEXT_BYTES_MAX} bytes, found {}", text.len()),
+        );
         return None;
     }
     if text.chars().any(char::is_control) {
@@ -74,7 +104,12 @@ pub(super) fn short_text(node: &Node, at: Position, expected: &str, report: &mut
 }
 
 /// A text that YAML takes for nothing else.
-pub(super) fn text<'n>(node: &'n Node, at: Position, expected: &str, report: &mut Report) -> Option<&'n str> {
+pub(super) fn text<'n>(
+    node: &'n Node,
+    at: Position,
+    expected: &str,
+    report: &mut Report,
+) -> Option<&'n str> {
     match &node.value {
         Value::Scalar(Scalar::Text, text) => return Some(text),
         Value::Scalar(kind @ (Scalar::Boolean | Scalar::Number), text) => {
@@ -88,25 +123,49 @@ pub(super) fn text<'n>(node: &'n Node, at: Position, expected: &str, report: &mu
             );
         }
         Value::Broken => (),
-        Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) => report.error(at, format!("expected {expected}, found {}", found(node))),
+        Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) => {
+            report.error(at, format!("expected {expected}, found {}", found(node)))
+        }
     }
     None
 }
 
-pub(super) fn whole_number(entry: &Entry, least: u64, most: u64, report: &mut Report) -> Option<u64> {
+pub(super) fn whole_number(
+    entry: &Entry,
+    least: u64,
+    most: u64,
+    report: &mut Report,
+) -> Option<u64> {
     let node = &entry.value;
     let parsed = match &node.value {
-        Value::Scalar(Scalar::Number, text) => text.parse::<u64>().ok().filter(|number| (least..=most).contains(number)),
+        Value::Scalar(Scalar::Number, text) => {
+            text.parse::<u64>().ok().filter(|number| (least..=most).contains(number))
+        }
         Value::Broken => return None,
-        Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Null, _) | Value::Map(_) | Value::List(_) => None,
+        Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Null, _)
+        | Value::Map(_)
+        | Value::List(_) => None,
     };
     if parsed.is_none() {
-        let range = if most == u64::from(u32::MAX) { format!("of at least {least}") } else { format!("from {least} to {most}") };
+        let range = if most == u64::from(u32::MAX) {
+            format!("of at least {least}")
+        } else {
+            format!("from {least} to {most}")
+        };
         let quotes = match &node.value {
-            Value::Scalar(Scalar::Text, text) if text.parse::<u64>().is_ok() => "; remove the quotes",
+            Value::Scalar(Scalar::Text, text) if text.parse::<u64>().is_ok() => {
+                "; remove the quotes"
+            }
             Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Broken => "",
         };
-        report.error(entry.place(), format!("{} takes a whole number {range}, found {}{quotes}", quoted(&entry.key.text), found(node)));
+        report.error(
+            entry.place(),
+            format!(
+                "{} takes a whole number {range}, found {}{quotes}",
+                quoted(&entry.key.text),
+                found(node)
+            ),
+        );
     }
     parsed
 }
@@ -132,15 +191,28 @@ pub(super) fn boolean(entry: &Entry, report: &mut Report) -> Option<bool> {
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => (),
     }
     let quotes = match &entry.value.value {
-        Value::Scalar(Scalar::Text, text) if text == "true" || text == "false" => "; remove the quotes",
+        Value::Scalar(Scalar::Text, text) if text == "true" || text == "false" => {
+            "; remove the quotes"
+        }
         Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Broken => "",
     };
-    report.error(entry.place(), format!("{} takes true or false, found {}{quotes}", quoted(&entry.key.text), found(&entry.value)));
+    report.error(
+        entry.place(),
+        format!(
+            "{} takes true or false, found {}{quotes}",
+            quoted(&entry.key.text),
+            found(&entry.value)
+        ),
+    );
     None
 }
 
 /// One of a few words.
-pub(super) fn choice<T: Copy>(entry: &Entry, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
+pub(super) fn choice<T: Copy>(
+    entry: &Entry,
+    choices: &[(&str, T)],
+    report: &mut Report,
+) -> Option<T> {
     let words = || choices.iter().map(|(word, _)| *word);
     let guess = match &entry.value.value {
         Value::Scalar(Scalar::Text, text) => match choices.iter().find(|(word, _)| word == text) {
@@ -150,7 +222,15 @@ pub(super) fn choice<T: Copy>(entry: &Entry, choices: &[(&str, T)], report: &mut
         Value::Broken => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => String::new(),
     };
-    report.error(entry.place(), format!("{} takes {}, found {}{guess}", quoted(&entry.key.text), enumerated(words(), "or"), found(&entry.value)));
+    report.error(
+        entry.place(),
+        format!(
+            "{} takes {}, found {}{guess}",
+            quoted(&entry.key.text),
+            enumerated(words(), "or"),
+            found(&entry.value)
+        ),
+    );
     None
 }
 
@@ -161,7 +241,8 @@ pub(super) fn span(entry: &Entry, least: Millis, report: &mut Report) -> Option<
             Some(span) if span < least => "; it must be more than 0".to_owned(),
             Some(span) if span > DURATION_MAX => format!("; the longest is {DURATION_MAX}"),
             Some(span) => return Some(span),
-            None => "; write whole numbers with the units d, h, m, s or ms, the larger unit first".to_owned(),
+            None => "; write whole numbers with the units d, h, m, s or ms, the larger unit first"
+                .to_owned(),
         },
         Value::Scalar(Scalar::Number, text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
             format!("; write its unit: {text}s, {text}m or {text}h", text = shortened(text))
@@ -171,7 +252,11 @@ pub(super) fn span(entry: &Entry, least: Millis, report: &mut Report) -> Option<
     };
     report.error(
         entry.place(),
-        format!("{} takes a duration, such as 30s or 1h30m, found {}{objection}", quoted(&entry.key.text), found(&entry.value)),
+        format!(
+            "{} takes a duration, such as 30s or 1h30m, found {}{objection}",
+            quoted(&entry.key.text),
+            found(&entry.value)
+        ),
     );
     None
 }
@@ -213,13 +298,18 @@ const FACTOR_DIGITS: u32 = 3;
 pub(super) fn factor(entry: &Entry, most: u32, report: &mut Report) -> Option<u32> {
     let range = 1_000..=u64::from(most) * 1_000;
     let parsed = match &entry.value.value {
-        Value::Scalar(Scalar::Number, text) => decimal(text, FACTOR_DIGITS).filter(|milli| range.contains(milli)),
+        Value::Scalar(Scalar::Number, text) => {
+            decimal(text, FACTOR_DIGITS).filter(|milli| range.contains(milli))
+        }
         Value::Broken => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
     };
     if parsed.is_none() {
-        let message =
-            format!("{} takes a number from 1 to {most} with at most three decimals, found {}", quoted(&entry.key.text), found(&entry.value));
+        let message = format!(
+            "{} takes a number from 1 to {most} with at most three decimals, found {}",
+            quoted(&entry.key.text),
+            found(&entry.value)
+        );
         report.error(entry.place(), message);
     }
     parsed.and_then(|milli| u32::try_from(milli).ok())
@@ -229,7 +319,12 @@ pub(super) fn factor(entry: &Entry, most: u32, report: &mut Report) -> Option<u3
 fn decimal(text: &str, digits: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let places = u32::try_from(fraction.len()).ok()?;
-    if places == 0 || places > digits || ![whole, fraction].iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())) {
+    if places == 0
+        || places > digits
+        || ![whole, fraction]
+            .iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    {
         return None;
     }
     let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(digits - places);

@@ -1,8 +1,9 @@
 //! A YAML text (or JSON, which is YAML) as a tree in which every key and value knows its place.
 //!
-//! It is built from the parser's events, not by deserialising: so a scalar keeps its text and whether it was quoted
-//! (`name: yes` is not a name), a key that is given twice is known with both places, and one mistake does not hide the
-//! next. Aliases share their node, so that a YAML bomb takes no memory; what it would unfold to is counted and limited.
+//! It is built from the parser's events, not by deserialising: so a scalar keeps its text and
+//! whether it was quoted (`name: yes` is not a name), a key that is given twice is known with both
+//! places, and one mistake does not hide the next. Aliases share their node, so that a YAML bomb
+//! takes no memory; what it would unfold to is counted and limited.
 
 use super::syntax::explained;
 use crate::engine::words::{quoted, shortened};
@@ -25,7 +26,8 @@ pub(super) struct Position {
     pub(super) column: usize,
 }
 
-/// A value and its place. Behind an alias or a merge key (`<<`) that is the place where it was written.
+/// A value and its place. Behind an alias or a merge key (`<<`) that is the place where it was
+/// written.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) at: Position,
@@ -86,8 +88,8 @@ pub(super) struct Mistake {
     pub(super) message: String,
 }
 
-/// Reads a text. The tree is missing where nothing can be said about the contents: an error of syntax, a passed limit,
-/// an empty file.
+/// Reads a text. The tree is missing where nothing can be said about the contents: an error of
+/// syntax, a passed limit, an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
     let mut builder = Builder::default();
     let mut options = granit_parser::options! {
@@ -115,7 +117,10 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
         }
     }
     if builder.root.is_none() && builder.mistakes.is_empty() {
-        builder.mistakes.push(Mistake::new(Position::START, "the file is empty; expected a list of workflows: `workflows: [ .. ]`"));
+        builder.mistakes.push(Mistake::new(
+            Position::START,
+            "the file is empty; expected a list of workflows: `workflows: [ .. ]`",
+        ));
     }
     (builder.root, builder.mistakes)
 }
@@ -149,7 +154,12 @@ struct Open {
 
 enum Content {
     List(Vec<Rc<Node>>),
-    Map { entries: Vec<Entry>, seen: HashMap<String, Position>, merged: Vec<Rc<Node>>, key: PendingKey },
+    Map {
+        entries: Vec<Entry>,
+        seen: HashMap<String, Position>,
+        merged: Vec<Rc<Node>>,
+        key: PendingKey,
+    },
 }
 
 enum PendingKey {
@@ -201,21 +211,34 @@ impl Builder {
     fn start_document(&mut self, at: Position) -> Result<(), Mistake> {
         self.documents += 1;
         if self.documents > 1 {
-            return Err(Mistake::new(at, "a second document (`---`) starts here; a file holds one: put all workflows into one list"));
+            return Err(Mistake::new(
+                at,
+                "a second document (`---`) starts here; a file holds one: put all workflows into one list",
+            ));
         }
         Ok(())
     }
 
-    fn scalar(&mut self, text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, tag_at: Position) -> Value {
+    fn scalar(
+        &mut self,
+        text: Cow<'_, str>,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        tag_at: Position,
+    ) -> Value {
         let forced = match tag {
             None => None,
-            Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.original() == "!" => Some(Scalar::Text),
+            Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.original() == "!" => {
+                Some(Scalar::Text)
+            }
             Some(tag) => {
                 self.mistakes.push(unwanted_tag(tag, tag_at));
                 return Value::Broken;
             }
         };
-        let kind = forced.unwrap_or_else(|| if style == ScalarStyle::Plain { kind_of_plain(&text) } else { Scalar::Text });
+        let kind = forced.unwrap_or_else(|| {
+            if style == ScalarStyle::Plain { kind_of_plain(&text) } else { Scalar::Text }
+        });
         Value::Scalar(kind, text.into_owned())
     }
 
@@ -241,7 +264,8 @@ impl Builder {
         let value = match open.content {
             Content::List(items) => Value::List(items),
             Content::Map { mut entries, mut seen, merged, .. } => {
-                // What stands in the mapping itself wins over what is merged into it, the first merged over the next.
+                // What stands in the mapping itself wins over what is merged into it, the first
+                // merged over the next.
                 for entry in merged.iter().flat_map(|source| entries_of(source)) {
                     if !seen.contains_key(&entry.key.text) {
                         seen.insert(entry.key.text.clone(), entry.key.at);
@@ -251,16 +275,33 @@ impl Builder {
                 Value::Map(entries)
             }
         };
-        self.attach(Node { at: open.at, end, layout: Layout::Other, value, size: open.size }.into(), open.anchor, open.at, false)
+        self.attach(
+            Node { at: open.at, end, layout: Layout::Other, value, size: open.size }.into(),
+            open.anchor,
+            open.at,
+            false,
+        )
     }
 
     fn broken(&mut self, at: Position, message: impl Into<String>) -> Result<(), Mistake> {
         self.mistakes.push(Mistake::new(at, message));
-        self.attach(Node { at, end: at, layout: Layout::Other, value: Value::Broken, size: 1 }.into(), 0, at, false)
+        self.attach(
+            Node { at, end: at, layout: Layout::Other, value: Value::Broken, size: 1 }.into(),
+            0,
+            at,
+            false,
+        )
     }
 
-    /// Puts a finished node where it belongs. `at` is where it is used, which for an alias is not where it was written.
-    fn attach(&mut self, node: Rc<Node>, anchor: usize, at: Position, plain: bool) -> Result<(), Mistake> {
+    /// Puts a finished node where it belongs. `at` is where it is used, which for an alias is not
+    /// where it was written.
+    fn attach(
+        &mut self,
+        node: Rc<Node>,
+        anchor: usize,
+        at: Position,
+        plain: bool,
+    ) -> Result<(), Mistake> {
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -272,21 +313,28 @@ impl Builder {
         if parent.size > VALUES_MAX {
             return Err(Mistake::new(
                 at,
-                format!("the file has more than {VALUES_MAX} keys and values up to here, those that aliases repeat included; split it"),
+                format!(
+                    "the file has more than {VALUES_MAX} keys and values up to here, those that aliases repeat included; split it"
+                ),
             ));
         }
         match &mut parent.content {
             Content::List(items) => items.push(node),
-            Content::Map { entries, seen, merged, key } => match std::mem::replace(key, PendingKey::None) {
-                PendingKey::None => *key = pending_key(&node, at, plain, seen, &mut self.mistakes),
-                PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
-                PendingKey::Merge => {
-                    let sources = merge_sources(&node, at, &mut self.mistakes);
-                    // What a merge brings counts once more: it is there twice, under the anchor and here.
-                    merged.extend(sources);
+            Content::Map { entries, seen, merged, key } => {
+                match std::mem::replace(key, PendingKey::None) {
+                    PendingKey::None => {
+                        *key = pending_key(&node, at, plain, seen, &mut self.mistakes)
+                    }
+                    PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
+                    PendingKey::Merge => {
+                        let sources = merge_sources(&node, at, &mut self.mistakes);
+                        // What a merge brings counts once more: it is there twice, under the anchor
+                        // and here.
+                        merged.extend(sources);
+                    }
+                    PendingKey::Broken => (),
                 }
-                PendingKey::Broken => (),
-            },
+            }
         }
         Ok(())
     }
@@ -297,11 +345,18 @@ fn layout(text: &str, style: ScalarStyle, at: Position, end: Position) -> Layout
         return Layout::Block;
     }
     let quotes = if style == ScalarStyle::Plain { 0 } else { 1 };
-    let one_by_one = at.line == end.line && at.column + quotes + text.chars().count() + quotes == end.column;
+    let one_by_one =
+        at.line == end.line && at.column + quotes + text.chars().count() + quotes == end.column;
     if one_by_one { Layout::Line(quotes) } else { Layout::Other }
 }
 
-fn pending_key(node: &Node, at: Position, plain: bool, seen: &mut HashMap<String, Position>, mistakes: &mut Vec<Mistake>) -> PendingKey {
+fn pending_key(
+    node: &Node,
+    at: Position,
+    plain: bool,
+    seen: &mut HashMap<String, Position>,
+    mistakes: &mut Vec<Mistake>,
+) -> PendingKey {
     let text = match &node.value {
         Value::Scalar(Scalar::Null, text) if text.is_empty() => {
             mistakes.push(Mistake::new(at, "a key is missing before this colon"));
@@ -315,7 +370,13 @@ fn pending_key(node: &Node, at: Position, plain: bool, seen: &mut HashMap<String
         Value::Broken => return PendingKey::Broken,
     };
     if let Some(first) = seen.get(&text) {
-        mistakes.push(Mistake::new(at, format!("the key {} is given twice in this mapping; the first is at {first}", quoted(&text))));
+        mistakes.push(Mistake::new(
+            at,
+            format!(
+                "the key {} is given twice in this mapping; the first is at {first}",
+                quoted(&text)
+            ),
+        ));
         return PendingKey::Broken;
     }
     seen.insert(text.clone(), at);
@@ -325,12 +386,18 @@ fn pending_key(node: &Node, at: Position, plain: bool, seen: &mut HashMap<String
 fn merge_sources(node: &Rc<Node>, at: Position, mistakes: &mut Vec<Mistake>) -> Vec<Rc<Node>> {
     let (sources, all_maps) = match &node.value {
         Value::Map(_) => (vec![node.clone()], true),
-        Value::List(items) => (items.clone(), items.iter().all(|item| matches!(item.value, Value::Map(_) | Value::Broken))),
+        Value::List(items) => (
+            items.clone(),
+            items.iter().all(|item| matches!(item.value, Value::Map(_) | Value::Broken)),
+        ),
         Value::Broken => (Vec::new(), true),
         Value::Scalar(..) => (Vec::new(), false),
     };
     if !all_maps {
-        mistakes.push(Mistake::new(at, "the merge key `<<` takes the alias of a mapping, or a list of such aliases"));
+        mistakes.push(Mistake::new(
+            at,
+            "the merge key `<<` takes the alias of a mapping, or a list of such aliases",
+        ));
     }
     sources
 }
@@ -342,19 +409,27 @@ fn entries_of(node: &Node) -> &[Entry] {
     }
 }
 
-/// What a scalar without quotes is taken for (YAML 1.2's core schema, and the words that YAML 1.1 took for booleans).
+/// What a scalar without quotes is taken for (YAML 1.2's core schema, and the words that YAML 1.1
+/// took for booleans).
 fn kind_of_plain(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
-        ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => return Scalar::Number,
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => {
+            return Scalar::Number;
+        }
         _ => (),
     }
-    if ["true", "false", "yes", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+    if ["true", "false", "yes", "no", "on", "off"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word))
+    {
         return Scalar::Boolean;
     }
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let number = match digits.as_bytes() {
-        [b'0', b'x' | b'o', rest @ ..] => !rest.is_empty() && rest.iter().all(u8::is_ascii_hexdigit),
+        [b'0', b'x' | b'o', rest @ ..] => {
+            !rest.is_empty() && rest.iter().all(u8::is_ascii_hexdigit)
+        }
         [b'0'..=b'9' | b'.', ..] => digits.parse::<f64>().is_ok(),
         _ => false,
     };
@@ -362,11 +437,22 @@ fn kind_of_plain(text: &str) -> Scalar {
 }
 
 fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
-    Mistake::new(at, format!("the tag {} has no meaning here; remove it (quotes make a text)", quoted(&tag.original())))
+    Mistake::new(
+        at,
+        format!(
+            "the tag {} has no meaning here; remove it (quotes make a text)",
+            quoted(&tag.original())
+        ),
+    )
 }
 
 pub(super) fn too_deep(at: Position) -> Mistake {
-    Mistake::new(at, format!("lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"))
+    Mistake::new(
+        at,
+        format!(
+            "lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"
+        ),
+    )
 }
 
 impl Mistake {
@@ -402,11 +488,18 @@ mod tests {
     fn shown(node: &Node) -> String {
         match &node.value {
             Value::Map(entries) => {
-                let entries: Vec<String> =
-                    entries.iter().map(|entry| format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))).collect();
+                let entries: Vec<String> = entries
+                    .iter()
+                    .map(|entry| {
+                        format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))
+                    })
+                    .collect();
                 format!("{{{}}}", entries.join(" "))
             }
-            Value::List(items) => format!("[{}]", items.iter().map(|item| shown(item)).collect::<Vec<String>>().join(" ")),
+            Value::List(items) => format!(
+                "[{}]",
+                items.iter().map(|item| shown(item)).collect::<Vec<String>>().join(" ")
+            ),
             Value::Scalar(kind, text) => format!("{kind:?}({text})@{}", node.at),
             Value::Broken => "broken".to_owned(),
         }
@@ -426,9 +519,18 @@ mod tests {
 
     #[test]
     fn places_are_exact_in_every_notation() {
-        assert_eq!(tree("a: 1\nb:\n  - x\n  - 'y'\n"), "{a@1:1=Number(1)@1:4 b@2:1=[Text(x)@3:5 Text(y)@4:5]}");
-        assert_eq!(tree("\u{feff}ä: { b: [ c, \"1\" ] }\r\nd:\r\n"), "{ä@1:1={b@1:6=[Text(c)@1:11 Text(1)@1:14]} d@2:1=Null()@2:2}");
-        assert_eq!(tree("{\n\t\"a\": [1.50, null]\n}"), "{a@2:2=[Number(1.50)@2:8 Null(null)@2:14]}");
+        assert_eq!(
+            tree("a: 1\nb:\n  - x\n  - 'y'\n"),
+            "{a@1:1=Number(1)@1:4 b@2:1=[Text(x)@3:5 Text(y)@4:5]}"
+        );
+        assert_eq!(
+            tree("\u{feff}ä: { b: [ c, \"1\" ] }\r\nd:\r\n"),
+            "{ä@1:1={b@1:6=[Text(c)@1:11 Text(1)@1:14]} d@2:1=Null()@2:2}"
+        );
+        assert_eq!(
+            tree("{\n\t\"a\": [1.50, null]\n}"),
+            "{a@2:2=[Number(1.50)@2:8 Null(null)@2:14]}"
+        );
     }
 
     #[test]
@@ -463,9 +565,15 @@ mod tests {
              z@3:1={k@3:6=Number(5)@3:9 l@1:15=Number(2)@1:18 m@2:15=Number(4)@2:18}}"
         );
         assert_eq!(tree("{ \"<<\": 1 }"), "{<<@1:3=Number(1)@1:9}");
-        assert_eq!(first_mistake("a: 1\n<<: 5\n"), "2:5 the merge key `<<` takes the alias of a mapping, or a list of such aliases");
+        assert_eq!(
+            first_mistake("a: 1\n<<: 5\n"),
+            "2:5 the merge key `<<` takes the alias of a mapping, or a list of such aliases"
+        );
         assert_eq!(first_mistake("a: *b"), "1:4 no anchor `&b` stands before this alias");
-        assert_eq!(first_mistake("a: &b [ *b ]"), "1:9 this alias stands within the value that it names; a value cannot contain itself");
+        assert_eq!(
+            first_mistake("a: &b [ *b ]"),
+            "1:9 this alias stands within the value that it names; a value cannot contain itself"
+        );
     }
 
     #[test]

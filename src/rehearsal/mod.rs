@@ -1,5 +1,6 @@
-//! Rehearsals: users test their workflows in virtual time, with scripted workers, without a broker or a journal
-//! (`workflow-manager test FILE`, docs/testing.md). The engine is the real one; a deadline of three days passes in milliseconds.
+//! Rehearsals: users test their workflows in virtual time, with scripted workers, without a broker
+//! or a journal (`workflow-manager test FILE`, docs/testing.md). The engine is the real one; a
+//! deadline of three days passes in milliseconds.
 //!
 //! ```text
 //! script    what a test file may say
@@ -60,7 +61,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// A file cannot be read or is wrong. That something came out otherwise than expected is no error, but an [`Outcome`].
+/// A file cannot be read or is wrong. That something came out otherwise than expected is no error,
+/// but an [`Outcome`].
 pub fn rehearse(path: &Path) -> Result<Vec<Outcome>, RehearsalError> {
     let file: File = load::data_file(path)?;
     let beside = path.parent().unwrap_or(Path::new("."));
@@ -73,38 +75,65 @@ pub fn rehearse(path: &Path) -> Result<Vec<Outcome>, RehearsalError> {
     file.tests.iter().map(|test| run(&shown, &loaded.definitions, test)).collect()
 }
 
-fn run(file: &str, definitions: &[Arc<Definition>], test: &Test) -> Result<Outcome, RehearsalError> {
-    let wrong = |what: String| RehearsalError::Test { file: file.to_owned(), test: test.name.clone(), what };
+fn run(
+    file: &str,
+    definitions: &[Arc<Definition>],
+    test: &Test,
+) -> Result<Outcome, RehearsalError> {
+    let wrong = |what: String| RehearsalError::Test {
+        file: file.to_owned(),
+        test: test.name.clone(),
+        what,
+    };
     let definition = chosen(definitions, test.workflow.as_deref()).map_err(wrong)?;
     check_names(&definition, test).map_err(wrong)?;
-    let message = Message::parse(test.message.to_string().as_bytes()).map_err(|error| wrong(format!("message: {error}")))?;
+    let message = Message::parse(test.message.to_string().as_bytes())
+        .map_err(|error| wrong(format!("message: {error}")))?;
     let mut stage = Stage::new(test);
     let id = stage.create(&definition, message);
     stage.play(id).map_err(wrong)?;
     let differences = differences(&stage, id, &test.expect);
     let took_ms = u64::try_from(stage.elapsed_ns() / 1_000_000).unwrap_or_default();
-    Ok(Outcome { name: test.name.clone(), passed: differences.is_empty(), differences, took_ms, story: stage.story })
+    Ok(Outcome {
+        name: test.name.clone(),
+        passed: differences.is_empty(),
+        differences,
+        took_ms,
+        story: stage.story,
+    })
 }
 
 fn chosen(definitions: &[Arc<Definition>], name: Option<&str>) -> Result<Arc<Definition>, String> {
-    let known = || definitions.iter().map(|definition| definition.full_name()).collect::<Vec<_>>().join(", ");
+    let known = || {
+        definitions.iter().map(|definition| definition.full_name()).collect::<Vec<_>>().join(", ")
+    };
     match (name, definitions) {
         (None, [only]) => Ok(only.clone()),
         (None, _) => Err(format!("name its workflow, one of {}", known())),
         (Some(name), _) => {
             let found = definitions.iter().find(|definition| definition.full_name() == name);
-            found.cloned().ok_or_else(|| format!("there is no workflow {name:?}; there are {}", known()))
+            found
+                .cloned()
+                .ok_or_else(|| format!("there is no workflow {name:?}; there are {}", known()))
         }
     }
 }
 
 /// Steps that are scripted or expected and do not exist are mistakes of the test.
 fn check_names(definition: &Definition, test: &Test) -> Result<(), String> {
-    let all: Vec<&str> = definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
+    let all: Vec<&str> =
+        definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
     let own: Vec<&str> = definition.graph().steps.iter().map(|step| &*step.name).collect();
-    if let Some(state) = test.expect.state.as_deref().filter(|state| JobState::of_word(state).is_none()) {
+    if let Some(state) =
+        test.expect.state.as_deref().filter(|state| JobState::of_word(state).is_none())
+    {
         let words = JobState::ALL.map(JobState::word);
-        return Err(format!("expect.state is {}{}; expected one of {}", quoted(state), did_you_mean(state, words), words.join(", ")));
+        return Err(format!(
+            "expect.state is {}{}; expected one of {}",
+            quoted(state),
+            did_you_mean(state, words),
+            words.join(", ")
+        ));
     }
     let Expect { states, statuses, attempts, inputs, .. } = &test.expect;
     let anywhere = test.workers.keys().chain(inputs.keys()).map(|name| (name, &all));
@@ -133,7 +162,9 @@ fn differences(stage: &Stage, id: JobId, expect: &Expect) -> Vec<String> {
         compare("result".to_owned(), result.clone(), value(&job.result()));
     }
     let step = |name: &str| job.graph().index_of(name);
-    let of_steps = |job: &Job, told: &dyn Fn(&Job, StepIndex) -> Value, name: &str| step(name).map_or(Value::Null, |index| told(job, index));
+    let of_steps = |job: &Job, told: &dyn Fn(&Job, StepIndex) -> Value, name: &str| {
+        step(name).map_or(Value::Null, |index| told(job, index))
+    };
     for (name, state) in &expect.states {
         let came = of_steps(job, &|job, index| job.step_state(index).word().into(), name);
         compare(format!("state of step {name}"), state.clone().into(), came);
@@ -163,7 +194,11 @@ fn differences(stage: &Stage, id: JobId, expect: &Expect) -> Vec<String> {
     if let Some(took) = &expect.took {
         let came = i64::try_from(took.0.as_nanos()).unwrap_or(i64::MAX);
         if (stage.elapsed_ns() - came).abs() >= 1_000_000 {
-            compare("virtual time".to_owned(), took.to_string().into(), Millis::of(stage.elapsed()).to_string().into());
+            compare(
+                "virtual time".to_owned(),
+                took.to_string().into(),
+                Millis::of(stage.elapsed()).to_string().into(),
+            );
         }
     }
     found

@@ -28,8 +28,8 @@ pub(super) struct Test {
     pub(super) workflow: Option<String>,
     #[serde(default = "empty")]
     pub(super) message: Value,
-    /// By step, in the workflow and its tasks: what its worker, or person, does. The others reply with their input; external
-    /// ones wait.
+    /// By step, in the workflow and its tasks: what its worker, or person, does. The others reply
+    /// with their input; external ones wait.
     #[serde(default)]
     pub(super) workers: BTreeMap<String, Acts>,
     /// What users do meanwhile.
@@ -78,7 +78,10 @@ impl<'de> Deserialize<'de> for Acts {
 impl Acts {
     /// What is done with an attempt.
     pub(super) fn of(&self, attempt: u32, input: &Value) -> Option<&Act> {
-        let fits = |act: &&Act| act.attempt.is_none_or(|number| number == attempt) && act.when.as_ref().is_none_or(|part| contains(input, part));
+        let fits = |act: &&Act| {
+            act.attempt.is_none_or(|number| number == attempt)
+                && act.when.as_ref().is_none_or(|part| contains(input, part))
+        };
         match self {
             Acts::One(act) => Some(act).filter(fits),
             Acts::Several(acts) => acts.iter().find(fits),
@@ -86,7 +89,8 @@ impl Acts {
     }
 }
 
-/// What a worker does with a step message. Without `result`, `error` and the like it replies with its input.
+/// What a worker does with a step message. Without `result`, `error` and the like it replies with
+/// its input.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Act {
@@ -175,14 +179,20 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
         let text = String::deserialize(deserializer)?;
         let parsed = humantime::parse_duration(&text).map(Span);
-        parsed.map_err(|_| D::Error::custom(format!("{text:?} is no duration; write for example 500ms, 30s, 5m, 2h, 3d")))
+        parsed.map_err(|_| {
+            D::Error::custom(format!(
+                "{text:?} is no duration; write for example 500ms, 30s, 5m, 2h, 3d"
+            ))
+        })
     }
 }
 
 /// Whether `whole` has all that `part` has.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part))),
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part)))
+        }
         (whole, part) => whole == part,
     }
 }

@@ -1,10 +1,11 @@
-//! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing to happen.
+//! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing
+//! to happen.
 
 use super::script::{Act, Acts, Test, Told, UserAct};
 use super::value;
 use crate::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Millis, Objection, Operation, Origin, Reply, StepIndex,
-    Timestamp,
+    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message,
+    Millis, Objection, Operation, Origin, Reply, StepIndex, Timestamp,
 };
 use serde_json::Value;
 use std::cell::RefCell;
@@ -95,14 +96,24 @@ impl<'t> Stage<'t> {
         for act in &self.test.users {
             self.plan(act.at.0, Coming::User(act.clone()));
         }
-        let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: self.now };
+        let origin = Origin {
+            id,
+            definition: definition.clone(),
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: self.now,
+        };
         self.start(origin, message);
         id
     }
 
     /// Goes on until nothing more happens, or the test stops.
     pub(super) fn play(&mut self, id: JobId) -> Result<(), String> {
-        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| Timestamp(BEGIN_NS.saturating_add(nanoseconds(span.0))));
+        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
+            Timestamp(BEGIN_NS.saturating_add(nanoseconds(span.0)))
+        });
         for _ in 0..EVENTS_MAX {
             self.do_effects();
             let Some(next) = self.coming.first_entry().filter(|next| next.key().0 <= until) else {
@@ -115,17 +126,22 @@ impl<'t> Stage<'t> {
             self.now = at;
             self.happen(id, coming)?;
         }
-        Err(format!("it goes on after {EVENTS_MAX} events: does a step repeat for ever? Set `until`"))
+        Err(format!(
+            "it goes on after {EVENTS_MAX} events: does a step repeat for ever? Set `until`"
+        ))
     }
 
     fn happen(&mut self, id: JobId, coming: Coming) -> Result<(), String> {
         match coming {
             Coming::Reply { job, step, name, attempt, reply } => {
-                let is_external = self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
+                let is_external =
+                    self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
                 let input = if is_external {
                     let operation = Operation::Reply { step: name.to_string(), reply };
                     if let Some(Objection::Invalid(text)) = self.objection(job, &operation) {
-                        self.tell(format!("what is said of the external step \"{name}\" is refused: {text}"));
+                        self.tell(format!(
+                            "what is said of the external step \"{name}\" is refused: {text}"
+                        ));
                         return Ok(());
                     }
                     Input::Operate(operation)
@@ -182,10 +198,14 @@ impl<'t> Stage<'t> {
         for entry in &decision.entries {
             self.tell_entry(id, entry);
             // Nothing is sent for an external step: its person sees it all the same.
-            if let (Entry::StepStarted { step, attempt, .. }, Some(job)) = (entry, self.jobs.get(&id))
+            if let (Entry::StepStarted { step, attempt, .. }, Some(job)) =
+                (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
             {
-                self.effects.push_back((id, Effect::Dispatch { step: *step, attempt: *attempt, input: job.input_of(*step) }));
+                self.effects.push_back((
+                    id,
+                    Effect::Dispatch { step: *step, attempt: *attempt, input: job.input_of(*step) },
+                ));
             }
         }
         if decision.closed {
@@ -201,13 +221,18 @@ impl<'t> Stage<'t> {
     fn do_effects(&mut self) {
         while let Some((id, effect)) = self.effects.pop_front() {
             match effect {
-                Effect::Dispatch { step, attempt, input } => self.dispatch(id, step, attempt, input),
+                Effect::Dispatch { step, attempt, input } => {
+                    self.dispatch(id, step, attempt, input)
+                }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 Effect::TellChild { child, order, .. } => self.take(child, Input::Order(order)),
                 // Nobody has asked for the job by a message.
                 Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
-                    self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
+                    self.take(
+                        parent.job,
+                        Input::ChildEnded { step: parent.step, index: parent.index, ended },
+                    );
                 }
             }
         }
@@ -216,17 +241,23 @@ impl<'t> Stage<'t> {
     /// A step message reaches its worker; an external step its person.
     fn dispatch(&mut self, id: JobId, step: StepIndex, attempt: u32, input: Message) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (name, external) = (job.graph().step(step).name.clone(), job.graph().step(step).external);
+        let (name, external) =
+            (job.graph().step(step).name.clone(), job.graph().step(step).external);
         self.inputs.entry(name.clone()).or_default().push(input.clone());
-        let act = match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input))) {
-            Some(Some(act)) => act.clone(),
-            // No act fits, or nobody is there for an external step.
-            Some(None) => Act { silent: true, ..Act::default() },
-            None => Act { silent: external, ..Act::default() },
-        };
+        let act =
+            match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input)))
+            {
+                Some(Some(act)) => act.clone(),
+                // No act fits, or nobody is there for an external step.
+                Some(None) => Act { silent: true, ..Act::default() },
+                None => Act { silent: external, ..Act::default() },
+            };
         for told in &act.progress {
             let reply = Reply::Progress(progress(told).into());
-            self.plan(told.after.0, Coming::Reply { job: id, step, name: name.clone(), attempt, reply });
+            self.plan(
+                told.after.0,
+                Coming::Reply { job: id, step, name: name.clone(), attempt, reply },
+            );
         }
         if act.silent {
             return;
@@ -234,11 +265,17 @@ impl<'t> Stage<'t> {
         let reply = if let Some(reason) = &act.dead_letter {
             Reply::DeadLettered { queue: name.to_string(), reason: reason.clone() }
         } else if let Some(error) = &act.error {
-            Reply::Error(serde_json::json!({ "error": error, "retryable": act.retryable.unwrap_or(true) }).to_string().into())
+            Reply::Error(
+                serde_json::json!({ "error": error, "retryable": act.retryable.unwrap_or(true) })
+                    .to_string()
+                    .into(),
+            )
         } else if let Some(raw) = &act.raw {
             Reply::Result(raw.clone().into())
         } else {
-            Reply::Result(act.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into())
+            Reply::Result(
+                act.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into(),
+            )
         };
         self.plan(act.after.0, Coming::Reply { job: id, step, name, attempt, reply });
     }
@@ -254,16 +291,32 @@ impl<'t> Stage<'t> {
         let Some(job) = self.jobs.get(&id) else { return };
         let name = |step: &StepIndex| job.graph().step(*step).name.to_string();
         let text = match entry {
-            Entry::StepStarted { step, attempt, .. } => format!("step {} starts, attempt {attempt}", name(step)),
-            Entry::StepProgressed { step, progress, .. } => format!("step {} tells {}", name(step), serde_json::json!(progress)),
-            Entry::StepCompleted { step, output, .. } => format!("step {} completes with {:.200}", name(step), output.to_text()),
-            Entry::AttemptFailed { step, attempt, failure, .. } => format!("attempt {attempt} of step {} fails: {}", name(step), failure.reason),
+            Entry::StepStarted { step, attempt, .. } => {
+                format!("step {} starts, attempt {attempt}", name(step))
+            }
+            Entry::StepProgressed { step, progress, .. } => {
+                format!("step {} tells {}", name(step), serde_json::json!(progress))
+            }
+            Entry::StepCompleted { step, output, .. } => {
+                format!("step {} completes with {:.200}", name(step), output.to_text())
+            }
+            Entry::AttemptFailed { step, attempt, failure, .. } => {
+                format!("attempt {attempt} of step {} fails: {}", name(step), failure.reason)
+            }
             Entry::StepSkipped { step, .. } => format!("step {} is skipped", name(step)),
             Entry::StepCancelled { step, .. } => format!("step {} is cancelled", name(step)),
-            Entry::StepFailed { step, failure, .. } => format!("step {} fails: {}", name(step), failure.reason),
-            Entry::FanOutStarted { step, items, .. } => format!("step {} fans out over {items} items", name(step)),
-            Entry::FanOutRestarted { step, .. } => format!("step {} goes on with what has no result", name(step)),
-            Entry::FanOutCompleted { step, .. } => format!("step {} has gathered all results", name(step)),
+            Entry::StepFailed { step, failure, .. } => {
+                format!("step {} fails: {}", name(step), failure.reason)
+            }
+            Entry::FanOutStarted { step, items, .. } => {
+                format!("step {} fans out over {items} items", name(step))
+            }
+            Entry::FanOutRestarted { step, .. } => {
+                format!("step {} goes on with what has no result", name(step))
+            }
+            Entry::FanOutCompleted { step, .. } => {
+                format!("step {} has gathered all results", name(step))
+            }
             Entry::JobCompleted { .. } => "completed".to_owned(),
             Entry::JobFailed { reason, .. } => format!("failed: {reason}"),
             Entry::JobCancelled { reason, .. } => format!("cancelled: {reason}"),
@@ -280,7 +333,11 @@ impl<'t> Stage<'t> {
             | Entry::CallerJoined { .. }
             | Entry::CallerAnswered { .. } => return,
         };
-        let of = if id == JOB_ID { "job".to_owned() } else { format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index)) };
+        let of = if id == JOB_ID {
+            "job".to_owned()
+        } else {
+            format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index))
+        };
         self.tell(format!("{of}: {text}"));
     }
 }
@@ -293,7 +350,11 @@ fn operation(act: &UserAct) -> Result<Operation, String> {
         ("retry", None) => Operation::Retry,
         ("rerun", Some(step)) => Operation::Rerun { step: step.clone() },
         ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
-        (other, _) => return Err(format!("users: {other:?} is none of cancel, pause, resume, retry (without a step) and rerun (with one)")),
+        (other, _) => {
+            return Err(format!(
+                "users: {other:?} is none of cancel, pause, resume, retry (without a step) and rerun (with one)"
+            ));
+        }
     })
 }
 
@@ -307,7 +368,12 @@ fn nanoseconds(span: Duration) -> i64 {
 }
 
 fn context(now: Timestamp, claims: &Reserved) -> Context<'_> {
-    const LIMITS: Limits =
-        Limits { step_message_bytes_max: 16 << 20, reply_bytes_max: 16 << 20, depth_max: 32, window: 10_000, window_bytes: 1 << 26 };
+    const LIMITS: Limits = Limits {
+        step_message_bytes_max: 16 << 20,
+        reply_bytes_max: 16 << 20,
+        depth_max: 32,
+        window: 10_000,
+        window_bytes: 1 << 26,
+    };
     Context { now, limits: &LIMITS, claims }
 }

@@ -29,7 +29,8 @@ pub struct HttpSettings {
 }
 
 impl HttpSettings {
-    /// How many of `bodies_bytes_max` are for large bodies: three quarters, so that large ones leave room for small ones.
+    /// How many of `bodies_bytes_max` are for large bodies: three quarters, so that large ones
+    /// leave room for small ones.
     pub fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
@@ -37,7 +38,9 @@ impl HttpSettings {
     /// What is wrong with them, or how they contradict one another.
     pub(super) fn validate(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
-            return Err(format!("http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"));
+            return Err(format!(
+                "http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"
+            ));
         }
         let large = self.large_bodies_bytes_max();
         if self.body_bytes_max > large {
@@ -52,7 +55,11 @@ impl HttpSettings {
             ("bodies_bytes_max", self.bodies_bytes_max),
             ("connections_max", self.connections_max),
         ];
-        let spans = [("body_timeout", self.body_timeout), ("answer_timeout", self.answer_timeout), ("header_timeout", self.header_timeout)];
+        let spans = [
+            ("body_timeout", self.body_timeout),
+            ("answer_timeout", self.answer_timeout),
+            ("header_timeout", self.header_timeout),
+        ];
         if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             return Err(format!("http.{name} is 0, expected at least 1"));
         }
@@ -65,7 +72,8 @@ impl HttpSettings {
 
 /// Whether it can stand in the header `Host`: a name or an address, with or without a port.
 fn is_host(text: &str) -> bool {
-    text.parse::<ureq::http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
+    text.parse::<ureq::http::uri::Authority>()
+        .is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
 }
 
 #[cfg(test)]
@@ -80,7 +88,9 @@ mod tests {
     #[test]
     fn hosts_are_names_or_addresses() {
         let mut http = defaults();
-        http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"].map(str::to_owned).into();
+        http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"]
+            .map(str::to_owned)
+            .into();
         assert_eq!(http.validate(), Ok(()));
         for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
             http.hosts = vec![wrong.to_owned()];
@@ -96,8 +106,15 @@ mod tests {
             http.validate().expect_err("wrong")
         };
         let too_large = wrong(|http| http.body_bytes_max = http.bodies_bytes_max);
-        assert!(too_large.contains("http.body_bytes_max") && too_large.contains("http.bodies_bytes_max"), "{too_large}");
+        assert!(
+            too_large.contains("http.body_bytes_max")
+                && too_large.contains("http.bodies_bytes_max"),
+            "{too_large}"
+        );
         assert!(wrong(|http| http.reads_max = 0).contains("http.reads_max"));
-        assert!(wrong(|http| http.body_timeout = Span(std::time::Duration::ZERO)).contains("http.body_timeout"));
+        assert!(
+            wrong(|http| http.body_timeout = Span(std::time::Duration::ZERO))
+                .contains("http.body_timeout")
+        );
     }
 }

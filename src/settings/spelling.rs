@@ -1,16 +1,17 @@
-//! What people write, as they are used to it from elsewhere: read where it is clear, and else answered with what was meant.
+//! What people write, as they are used to it from elsewhere: read where it is clear, and else
+//! answered with what was meant.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 /// What is expected of an address to listen on.
-pub(super) const LISTEN_EXPECTED: &str =
-    "an IP address and port, such as 127.0.0.1:8088 or [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, and :8088 all interfaces";
+pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.0.1:8088 or [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, and :8088 all interfaces";
 
 /// How others name a SQLite file in an address.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
-/// An address as it is, or with a host that is left out: as other servers read `:8088`, and a bare port without surprise.
+/// An address as it is, or with a host that is left out: as other servers read `:8088`, and a bare
+/// port without surprise.
 pub(super) fn listen(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
@@ -26,10 +27,14 @@ pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     let journal = file.to_string_lossy();
     if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {
         let file = file.strip_prefix("//").unwrap_or(file);
-        return Err(format!("journal.file (--db) is {journal:?}, expected the name of a file without a scheme; did you mean --db {file}?"));
+        return Err(format!(
+            "journal.file (--db) is {journal:?}, expected the name of a file without a scheme; did you mean --db {file}?"
+        ));
     }
     if journal.is_empty() || journal.contains("://") {
-        return Err(format!("journal.file (--db) is {journal:?}, expected the name of a file: the journal is a SQLite database in one file"));
+        return Err(format!(
+            "journal.file (--db) is {journal:?}, expected the name of a file: the journal is a SQLite database in one file"
+        ));
     }
     Ok(())
 }
@@ -37,8 +42,12 @@ pub(super) fn check_journal(file: &Path) -> Result<(), String> {
 /// Whether a file lists workflows rather than the names of their files.
 pub(super) fn is_workflow_file(file: &Path) -> bool {
     let source = config::File::from(file).format(config::FileFormat::Yaml);
-    let listed = config::Config::builder().add_source(source).build().and_then(|file| file.get_array("workflows"));
-    listed.is_ok_and(|workflows| workflows.into_iter().any(|workflow| workflow.into_table().is_ok()))
+    let listed = config::Config::builder()
+        .add_source(source)
+        .build()
+        .and_then(|file| file.get_array("workflows"));
+    listed
+        .is_ok_and(|workflows| workflows.into_iter().any(|workflow| workflow.into_table().is_ok()))
 }
 
 #[cfg(test)]
@@ -58,31 +67,53 @@ mod tests {
         ] {
             assert_eq!(listen(text), address.parse().ok(), "{text}");
         }
-        for text in ["", ":", "localhost", "localhost:", "8088:", "99999", "::1:8088", "example.org:8088", "127.0.0.1"] {
+        for text in [
+            "",
+            ":",
+            "localhost",
+            "localhost:",
+            "8088:",
+            "99999",
+            "::1:8088",
+            "example.org:8088",
+            "127.0.0.1",
+        ] {
             assert_eq!(listen(text), None, "{text}");
         }
     }
 
     #[test]
     fn what_came_from_elsewhere_is_told_its_flag() {
-        let load = |overrides: &Overrides| Settings::load(None, overrides).map(drop).map_err(|error| error.to_string());
-        let db = |name: &str| load(&Overrides { journal_file: Some(name.into()), ..Overrides::default() });
+        let load = |overrides: &Overrides| {
+            Settings::load(None, overrides).map(drop).map_err(|error| error.to_string())
+        };
+        let db = |name: &str| {
+            load(&Overrides { journal_file: Some(name.into()), ..Overrides::default() })
+        };
         for name in ["sqlite3:jobs.db", "sqlite:jobs.db", "file:jobs.db", "sqlite://jobs.db"] {
             let error = db(name).expect_err(name);
             assert!(error.contains("did you mean --db jobs.db?"), "{error}");
         }
         assert!(db("postgres://host/jobs").expect_err("another database").contains("SQLite"));
         assert!(db("a:b.db").is_ok() && db(":memory:").is_ok());
-        let refused = load(&Overrides { listen: Some(":8088".into()), ..Overrides::default() }).expect_err("no token");
+        let refused = load(&Overrides { listen: Some(":8088".into()), ..Overrides::default() })
+            .expect_err("no token");
         assert!(refused.contains("0.0.0.0:8088") && refused.contains("token"), "{refused}");
 
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("workflow.yaml");
         std::fs::write(&file, "workflows: [{name: w, steps: [{name: a}]}]").expect("written");
-        let error = Settings::load(Some(&file), &Overrides::default()).expect_err("no settings").to_string();
-        assert!(error.contains(&format!("did you mean --workflows {}?", file.display())), "{error}");
+        let error = Settings::load(Some(&file), &Overrides::default())
+            .expect_err("no settings")
+            .to_string();
+        assert!(
+            error.contains(&format!("did you mean --workflows {}?", file.display())),
+            "{error}"
+        );
         std::fs::write(&file, "workflows: [a.yaml]\njornal: {}").expect("written");
-        let error = Settings::load(Some(&file), &Overrides::default()).expect_err("a misspelt key").to_string();
+        let error = Settings::load(Some(&file), &Overrides::default())
+            .expect_err("a misspelt key")
+            .to_string();
         assert!(error.contains("jornal") && !error.contains("did you mean --workflows"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
-//! Lines on their way to standard error. Whoever has one hands it over and goes on: a thread writes them, and only that thread
-//! waits for the disk, the pipe or the terminal. What it cannot write, and what finds no place, is dropped and counted.
+//! Lines on their way to standard error. Whoever has one hands it over and goes on: a thread writes
+//! them, and only that thread waits for the disk, the pipe or the terminal. What it cannot write,
+//! and what finds no place, is dropped and counted.
 
 use prometheus::IntCounter;
 use std::collections::VecDeque;
@@ -34,19 +35,32 @@ struct Waiting {
 }
 
 impl Lines {
-    /// Begins to write lines to `out`, from a thread of its own. `tell` is called with the number of lines that were dropped
-    /// when lines get through again.
-    pub(super) fn start(out: impl Write + Send + 'static, dropped: IntCounter, tell: fn(u64)) -> io::Result<Arc<Lines>> {
-        let lines = Arc::new(Lines { waiting: Mutex::default(), arrived: Condvar::new(), written: Condvar::new(), dropped });
+    /// Begins to write lines to `out`, from a thread of its own. `tell` is called with the number
+    /// of lines that were dropped when lines get through again.
+    pub(super) fn start(
+        out: impl Write + Send + 'static,
+        dropped: IntCounter,
+        tell: fn(u64),
+    ) -> io::Result<Arc<Lines>> {
+        let lines = Arc::new(Lines {
+            waiting: Mutex::default(),
+            arrived: Condvar::new(),
+            written: Condvar::new(),
+            dropped,
+        });
         let writer = lines.clone();
-        thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_all(Sink { out, is_torn: false }, tell))?;
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || writer.write_all(Sink { out, is_torn: false }, tell))?;
         Ok(lines)
     }
 
     /// Hands a line over, with its line break. Never waits.
     pub(super) fn push(&self, line: Vec<u8>) {
         let mut waiting = self.lock();
-        if waiting.lines.len() >= LINES_WAITING_MAX || waiting.bytes + line.len() > BYTES_WAITING_MAX {
+        if waiting.lines.len() >= LINES_WAITING_MAX
+            || waiting.bytes + line.len() > BYTES_WAITING_MAX
+        {
             drop(waiting);
             return self.dropped.inc();
         }
@@ -82,7 +96,8 @@ impl Lines {
 
     fn take(&self) -> Vec<u8> {
         let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
-        let mut waiting = self.arrived.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
+        let mut waiting =
+            self.arrived.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
         let line = waiting.lines.pop_front().unwrap_or_default();
         waiting.bytes -= line.len();
         waiting.is_writing = true;
@@ -126,7 +141,9 @@ impl<W: Write> Sink<W> {
                     self.is_torn = !bytes.is_empty();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TRIED_AGAIN_AFTER),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(TRIED_AGAIN_AFTER)
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -171,9 +188,20 @@ mod tests {
     fn a_line_that_cannot_be_written_is_dropped_and_a_torn_one_is_ended() {
         use ErrorKind::{BrokenPipe, Interrupted, StorageFull, WouldBlock};
         let (written, dropped) = (Arc::default(), counter());
-        let answers = VecDeque::from([Some(Interrupted), None, Some(WouldBlock), None, Some(BrokenPipe), None, Some(StorageFull)]);
-        let lines = Lines::start(Odd { written: Arc::clone(&written), answers }, dropped.clone(), |_| ()).expect("a thread");
-        // "one two" breaks after six bytes; its line break is the next write, the error behind it costs the second line.
+        let answers = VecDeque::from([
+            Some(Interrupted),
+            None,
+            Some(WouldBlock),
+            None,
+            Some(BrokenPipe),
+            None,
+            Some(StorageFull),
+        ]);
+        let lines =
+            Lines::start(Odd { written: Arc::clone(&written), answers }, dropped.clone(), |_| ())
+                .expect("a thread");
+        // "one two" breaks after six bytes; its line break is the next write, the error behind it
+        // costs the second line.
         for line in ["one two\n", "lost\n", "whole\n"] {
             lines.push(line.into());
             lines.flush(FOREVER);

@@ -1,5 +1,6 @@
-//! The log on standard error. It may fail or stand still, and nothing else does: lines are handed to a thread that writes them,
-//! each is bounded, and what cannot be written is dropped and counted.
+//! The log on standard error. It may fail or stand still, and nothing else does: lines are handed
+//! to a thread that writes them, each is bounded, and what cannot be written is dropped and
+//! counted.
 
 use super::lines::Lines;
 use crate::engine::words::{Escaping, cut, escaped_lines};
@@ -45,15 +46,18 @@ const CONNECTIONS: &str = "actix_http::h1";
 /// `workflow_log_lines_dropped_total`
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
 pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "lines of the log that could not be written, or found no place among those that wait";
+    let help =
+        "lines of the log that could not be written, or found no place among those that wait";
     IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
 });
 
 /// `workflow_http_connection_errors_total{kind}`
 #[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
 pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "HTTP connections ended by what is no request (malformed), or by another failure (other)";
-    IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"]).expect("valid names")
+    let help =
+        "HTTP connections ended by what is no request (malformed), or by another failure (other)";
+    IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"])
+        .expect("valid names")
 });
 
 /// The one log of the process, once it is begun.
@@ -63,7 +67,9 @@ static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter cannot be read.
-    #[error("log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\"")]
+    #[error(
+        "log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\""
+    )]
     Filter {
         /// As it was given.
         filter: String,
@@ -78,28 +84,38 @@ pub enum LogError {
 /// Begins to write: what is said from now on waits for nobody. Calling it again changes nothing.
 pub fn begin() -> Result<(), LogError> {
     if LOG.get().is_none() {
-        // A file descriptor of our own: the standard library's would be locked for as long as a write waits.
+        // A file descriptor of our own: the standard library's would be locked for as long as a
+        // write waits.
         let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| tracing::warn!(lines, "lines of the log were dropped"))?;
+        let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| {
+            tracing::warn!(lines, "lines of the log were dropped")
+        })?;
         // Another call may have been faster; its thread then waits for lines that never come.
         let _ = LOG.set(lines);
     }
     Ok(())
 }
 
-/// Sets up what is logged, and how: for people on a terminal, JSON lines otherwise. Panics are logged like all else. `ticks` is
-/// the clock. Calling it again changes nothing.
+/// Sets up what is logged, and how: for people on a terminal, JSON lines otherwise. Panics are
+/// logged like all else. `ticks` is the clock. Calling it again changes nothing.
 pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
     begin()?;
-    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError::Filter { filter: settings.filter.clone(), reason: reason.to_string() };
-    let filter = EnvFilter::builder().parse(&settings.filter).map_err(wrong)?.and(Throttled { ticks, logged: Mutex::new(None) });
+    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError::Filter {
+        filter: settings.filter.clone(),
+        reason: reason.to_string(),
+    };
+    let filter = EnvFilter::builder()
+        .parse(&settings.filter)
+        .map_err(wrong)?
+        .and(Throttled { ticks, logged: Mutex::new(None) });
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
         LogFormat::Auto => is_terminal,
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
-    let layer = tracing_subscriber::fmt::layer().with_writer(Door { is_human }).log_internal_errors(false);
+    let layer =
+        tracing_subscriber::fmt::layer().with_writer(Door { is_human }).log_internal_errors(false);
     let layer = if is_human {
         layer.fmt_fields(HumanFields).with_ansi(is_terminal).with_filter(filter).boxed()
     } else {
@@ -113,7 +129,8 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
     Ok(())
 }
 
-/// Says a text that is no event, such as why the process ends: through the log if it is begun, and not later than it takes.
+/// Says a text that is no event, such as why the process ends: through the log if it is begun, and
+/// not later than it takes.
 pub fn say(text: &str) {
     let text = format!("{}\n", escaped_lines(text));
     match LOG.get() {
@@ -137,12 +154,16 @@ fn flush_within(most: Duration) {
 /// In place of the standard library's hook, which would wait for a full pipe.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
-    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
     let place = panic.location().map(ToString::to_string);
     // Asked for as in any Rust program, by RUST_BACKTRACE.
     let backtrace = std::backtrace::Backtrace::capture();
-    let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured).then(|| backtrace.to_string());
+    let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
+        .then(|| backtrace.to_string());
     tracing::error!(thread = thread.name(), place, reason, backtrace, "panicked");
     flush_within(PANIC_FLUSH_MAX);
 }
@@ -183,7 +204,11 @@ fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
     }
-    if is_human { cut_line(line).into() } else { cut_json(line).unwrap_or_else(|| cut_line_as_json(line)).into() }
+    if is_human {
+        cut_line(line).into()
+    } else {
+        cut_json(line).unwrap_or_else(|| cut_line_as_json(line)).into()
+    }
 }
 
 fn cut_line(line: &[u8]) -> String {
@@ -207,10 +232,14 @@ fn cut_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     // In JSON each of its bytes takes six at most, as \u0000.
     let line = cut(&text, LINE_BYTES_MAX / 8);
-    format!("{}\n", serde_json::json!({ "level": "WARN", "message": "a line of the log is too long", "line": line }))
+    format!(
+        "{}\n",
+        serde_json::json!({ "level": "WARN", "message": "a line of the log is too long", "line": line })
+    )
 }
 
-/// Fields as text, in which nothing can pretend to be another line, or move the cursor of a terminal.
+/// Fields as text, in which nothing can pretend to be another line, or move the cursor of a
+/// terminal.
 struct HumanFields;
 
 impl<'w> FormatFields<'w> for HumanFields {
@@ -243,7 +272,11 @@ impl Human<'_> {
 
 impl Visit for Human<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" { self.record_debug(field, &format_args!("{value}")) } else { self.record_debug(field, &value) }
+        if field.name() == "message" {
+            self.record_debug(field, &format_args!("{value}"))
+        } else {
+            self.record_debug(field, &value)
+        }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -254,7 +287,8 @@ impl Visit for Human<'_> {
     }
 }
 
-/// Lets the HTTP library's lines about connections into the log now and then: anybody can cause them, 10,000 a second.
+/// Lets the HTTP library's lines about connections into the log now and then: anybody can cause
+/// them, 10,000 a second.
 struct Throttled {
     ticks: fn() -> Instant,
     logged: Mutex<Option<Instant>>,
@@ -271,7 +305,8 @@ impl<S> Filter<S> for Throttled {
         }
         let now = (self.ticks)();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOGGED_EVERY);
+        let is_due =
+            logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOGGED_EVERY);
         if is_due {
             *logged = Some(now);
         }
@@ -315,16 +350,27 @@ mod tests {
         assert_eq!(bounded(b"short\n", true), b"short\n");
         let human = bounded(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
         let human = String::from_utf8(human).expect("whole characters");
-        assert!(human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"), "{}", human.len());
+        assert!(
+            human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"),
+            "{}",
+            human.len()
+        );
 
-        let event = serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
+        let event =
+            serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
         let line = bounded(format!("{event}\n").as_bytes(), false);
         let cut: Value = serde_json::from_slice(&line).expect("JSON");
         assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(b"\n"));
         assert_eq!((&cut["level"], &cut["job"]), (&event["level"], &event["job"]));
-        assert!(cut["reason"].as_str().is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")), "{cut}");
+        assert!(
+            cut["reason"].as_str().is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")),
+            "{cut}"
+        );
 
-        for odd in [format!("[{}]", "1,".repeat(LINE_BYTES_MAX)), format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX))] {
+        for odd in [
+            format!("[{}]", "1,".repeat(LINE_BYTES_MAX)),
+            format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX)),
+        ] {
             let line = bounded(odd.as_bytes(), false);
             assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
             let cut: Value = serde_json::from_slice(&line).expect("JSON");
@@ -362,6 +408,11 @@ mod tests {
         });
         let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
         let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
-        assert_eq!(text, format!(" INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} quoted=\"{plain}\" count=7\n"));
+        assert_eq!(
+            text,
+            format!(
+                " INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} quoted=\"{plain}\" count=7\n"
+            )
+        );
     }
 }

@@ -1,10 +1,11 @@
-//! What people may say of a step in its worker's place, and what is refused because they can correct it.
+//! What people may say of a step in its worker's place, and what is refused because they can
+//! correct it.
 
 use crate::world::World;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Objection, Operation, Rejected, Reply, Retry, StatusWords, Step, StepIndex,
-    StepState,
+    Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Objection, Operation,
+    Rejected, Reply, Retry, StatusWords, Step, StepIndex, StepState,
 };
 
 fn decision() -> Arc<Definition> {
@@ -12,7 +13,10 @@ fn decision() -> Arc<Definition> {
     let status = StatusWords { key: Some("decision".into()), words, ..StatusWords::default() };
     let retry = Retry { attempts: 2, backoff: Millis(60_000), ..Retry::default() };
     let decide = Step { external: true, status, retry: Some(retry), ..Step::named("decide") };
-    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![decide, Step::named("free")])]))
+    Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![decide, Step::named("free")])],
+    ))
 }
 
 fn say(step: &str, reply: fn(bytes::Bytes) -> Reply, body: &str) -> Operation {
@@ -23,8 +27,13 @@ fn say(step: &str, reply: fn(bytes::Bytes) -> Reply, body: &str) -> Operation {
 #[track_caller]
 fn refused(world: &mut World, id: JobId, operation: Operation, words: &[&str]) {
     let before = world.job(id).clone();
-    let Some(Objection::Invalid(text)) = before.objection(&operation, &world.limits) else { panic!("{operation:?} is no mistake") };
-    assert!(text.starts_with("nothing was changed: ") && words.iter().all(|word| text.contains(word)), "{text}");
+    let Some(Objection::Invalid(text)) = before.objection(&operation, &world.limits) else {
+        panic!("{operation:?} is no mistake")
+    };
+    assert!(
+        text.starts_with("nothing was changed: ") && words.iter().all(|word| text.contains(word)),
+        "{text}"
+    );
     assert_eq!(world.take(id, Input::Operate(operation)), Err(Rejected::Void));
     assert!(*world.job(id) == before, "something was changed");
 }
@@ -36,7 +45,10 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
     let id = world.create(&decision(), Message::default());
     let long = format!("{{\"decision\":\"APPROVED\",\"text\":\"{}\"}}", "x".repeat(100));
     for (body, words) in [
-        (r#"{"decision":"APROVED"}"#, &["APROVED", "OPEN, APPROVED, DENIED", "step \"decide\""][..]),
+        (
+            r#"{"decision":"APROVED"}"#,
+            &["APROVED", "OPEN, APPROVED, DENIED", "step \"decide\""][..],
+        ),
         (r#"{"decision":7}"#, &["a number", "expected a string"]),
         (r#"{"decision":null}"#, &["no status under \"decision\"", "OPEN, APPROVED, DENIED"]),
         ("{}", &["no status under \"decision\"", "OPEN, APPROVED, DENIED"]),
@@ -55,17 +67,28 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
     ] {
         refused(&mut world, id, say("decide", Reply::Error, body), words);
     }
-    for (body, words) in
-        [(r#"{"status":"APROVED"}"#, &["not among", "DENIED"][..]), (r#"{"progress":2}"#, &["from 0 to 1"]), (r#"{"message":1}"#, &["\"message\""])]
-    {
+    for (body, words) in [
+        (r#"{"status":"APROVED"}"#, &["not among", "DENIED"][..]),
+        (r#"{"progress":2}"#, &["from 0 to 1"]),
+        (r#"{"message":1}"#, &["\"message\""]),
+    ] {
         refused(&mut world, id, say("decide", Reply::Progress, body), words);
     }
     // A step without a list takes any object, and its mistakes are refused as well.
-    refused(&mut world, id, say("free", Reply::Result, "[1]"), &["no JSON object", "step \"free\""]);
+    refused(
+        &mut world,
+        id,
+        say("free", Reply::Result, "[1]"),
+        &["no JSON object", "step \"free\""],
+    );
     world.take(id, Input::Operate(say("free", Reply::Result, "{}"))).expect("taken");
 
-    world.take(id, Input::Operate(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#))).expect("taken");
-    world.take(id, Input::Operate(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#))).expect("taken");
+    world
+        .take(id, Input::Operate(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#)))
+        .expect("taken");
+    world
+        .take(id, Input::Operate(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#)))
+        .expect("taken");
     let job = world.job(id);
     assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, "APPROVED"));
 }
@@ -74,11 +97,22 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
 fn a_step_that_cannot_take_anything_now_is_a_conflict_whatever_is_said_of_it() {
     let mut world = World::new();
     let id = world.create(&decision(), Message::default());
-    world.take(id, Input::Operate(say("decide", Reply::Error, r#"{"error":"not today"}"#))).expect("taken");
-    assert_eq!(world.job(id).step(StepIndex(0)).state, StepState::Running, "the next attempt follows");
+    world
+        .take(id, Input::Operate(say("decide", Reply::Error, r#"{"error":"not today"}"#)))
+        .expect("taken");
+    assert_eq!(
+        world.job(id).step(StepIndex(0)).state,
+        StepState::Running,
+        "the next attempt follows"
+    );
     let error = say("decide", Reply::Error, "[1]");
     assert!(matches!(world.job(id).objection(&error, &world.limits), Some(Objection::Conflict(_))));
     refused(&mut world, id, say("decide", Reply::Result, "{}"), &["no status"]);
-    world.take(id, Input::Operate(Operation::Cancel { reason: "a test".into() })).expect("cancelled");
-    assert!(matches!(world.job(id).objection(&say("free", Reply::Result, "[1]"), &world.limits), Some(Objection::Conflict(_))));
+    world
+        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .expect("cancelled");
+    assert!(matches!(
+        world.job(id).objection(&say("free", Reply::Result, "[1]"), &world.limits),
+        Some(Objection::Conflict(_))
+    ));
 }

@@ -48,15 +48,25 @@ fn job(manager: &Manager, id: JobId) -> Option<Job> {
 }
 
 /// A message on the queue of `workflow`, and where its verdict comes.
-fn call(manager: &Manager, workflow: &str, change: impl FnOnce(&mut Delivery)) -> mpsc::UnboundedReceiver<Settled> {
+fn call(
+    manager: &Manager,
+    workflow: &str,
+    change: impl FnOnce(&mut Delivery),
+) -> mpsc::UnboundedReceiver<Settled> {
     let (settle, settled) = mpsc::unbounded_channel();
-    let mut delivery = Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
+    let mut delivery =
+        Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
     change(&mut delivery);
-    manager.shared().wiring().router.post(RouterInput::Called { workflow: workflow.into(), delivery });
+    manager
+        .shared()
+        .wiring()
+        .router
+        .post(RouterInput::Called { workflow: workflow.into(), delivery });
     settled
 }
 
-/// Waits until the router has done what it was told before, and what a job that it asked then has said.
+/// Waits until the router has done what it was told before, and what a job that it asked then has
+/// said.
 async fn settled(manager: &Manager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
@@ -65,9 +75,16 @@ async fn settled(manager: &Manager, asked: JobId) {
         }
         is_done.await.expect("committed");
         // Behind that in the router's mailbox.
-        assert_eq!(manager.create("no such workflow", None, Message::default()).await, Answer::Unknown);
+        assert_eq!(
+            manager.create("no such workflow", None, Message::default()).await,
+            Answer::Unknown
+        );
         let (answer, answered) = oneshot::channel();
-        manager.shared().wiring().router.post(RouterInput::End(JobId(uuid::Uuid::nil()), Ending::Cancel, answer));
+        manager.shared().wiring().router.post(RouterInput::End(
+            JobId(uuid::Uuid::nil()),
+            Ending::Cancel,
+            answer,
+        ));
         assert_eq!(answered.await, Ok(Answer::Unknown));
     }
 }
@@ -81,9 +98,11 @@ workflows:
 ";
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
+        let manager =
+            start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
         let outer = create(&manager, "outer").await;
-        until("its own call is taken", || (manager.shared().routes.roots() == 2).then_some(())).await;
+        until("its own call is taken", || (manager.shared().routes.roots() == 2).then_some(()))
+            .await;
         let forged = |step: &str, message_id: &str, reply_to: &str| {
             let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
             let message_id = message_id.replace("OUTER", &outer.to_string());
@@ -111,7 +130,15 @@ workflows:
             // Nobody but such a step may be answered into the manager's own reply queue.
             assert_eq!(verdict.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
         }
-        assert_eq!(manager.shared().metrics.calls_refused.with_label_values(&["inner", "own_reply_queue"]).get(), 6);
+        assert_eq!(
+            manager
+                .shared()
+                .metrics
+                .calls_refused
+                .with_label_values(&["inner", "own_reply_queue"])
+                .get(),
+            6
+        );
         assert!(waits.try_recv().is_err(), "it waits");
         manager.stop().await;
     });
@@ -126,13 +153,19 @@ workflows:
 ";
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(folder.path(), workflows, |settings| settings.limits.depth_max = 5).await;
+        let manager =
+            start(folder.path(), workflows, |settings| settings.limits.depth_max = 5).await;
         let id = create(&manager, "ping").await;
         let job = until("it ends", || job(&manager, id).filter(|job| job.state().is_ended())).await;
         assert_eq!(job.state(), JobState::Failed);
         let reason = job.reason_text();
-        assert!(reason.contains("deeper than 5 levels") && reason.contains("limits.depth_max"), "{reason}");
-        let created = |workflow: &str| manager.shared().metrics.jobs_created.with_label_values(&[workflow]).get();
+        assert!(
+            reason.contains("deeper than 5 levels") && reason.contains("limits.depth_max"),
+            "{reason}"
+        );
+        let created = |workflow: &str| {
+            manager.shared().metrics.jobs_created.with_label_values(&[workflow]).get()
+        };
         assert_eq!((created("ping"), created("pong")), (3, 3), "six levels, the first of them 0");
         manager.stop().await;
     });
@@ -142,7 +175,12 @@ workflows:
 fn a_forged_depth_costs_its_own_call_alone() {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(folder.path(), "workflows: [ { name: inner, steps: [ { name: work } ] } ]", |_| ()).await;
+        let manager = start(
+            folder.path(),
+            "workflows: [ { name: inner, steps: [ { name: work } ] } ]",
+            |_| (),
+        )
+        .await;
         for depth in [32, u16::MAX] {
             let mut refused = call(&manager, "inner", |delivery| delivery.depth = Some(depth));
             assert_eq!(refused.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
@@ -161,9 +199,17 @@ fn a_forged_depth_costs_its_own_call_alone() {
 fn more_callers_of_one_job_than_may_be_are_refused() {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager =
-            start(folder.path(), "workflows: [ { name: inner, steps: [ { name: work } ] } ]", |settings| settings.limits.callers_max = 2).await;
-        let refused = manager.shared().metrics.calls_refused.with_label_values(&["inner", "too_many_callers"]);
+        let manager = start(
+            folder.path(),
+            "workflows: [ { name: inner, steps: [ { name: work } ] } ]",
+            |settings| settings.limits.callers_max = 2,
+        )
+        .await;
+        let refused = manager
+            .shared()
+            .metrics
+            .calls_refused
+            .with_label_values(&["inner", "too_many_callers"]);
         for (number, refusals) in [(1, 0), (2, 0), (3, 1), (2, 1), (4, 2)] {
             let mut taken = call(&manager, "inner", |delivery| {
                 delivery.message_id = Some("11111111-1111-4111-8111-111111111111".to_owned());

@@ -1,9 +1,13 @@
-//! Child jobs in the journal: listed by step and item, found by state among very many, with the reason of each.
+//! Child jobs in the journal: listed by step and item, found by state among very many, with the
+//! reason of each.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Entry, FanOutKeys, Graph, JobId, JobState, Origin, Parent, Step, StepIndex, Timestamp};
+use workflow_manager::engine::{
+    Definition, Entry, FanOutKeys, Graph, JobId, JobState, Origin, Parent, Step, StepIndex,
+    Timestamp,
+};
 use workflow_manager::journal::children::{ChildCursor, ChildFilter, ChildRow};
 use workflow_manager::journal::{Created, Options, Reader, Record, Store};
 
@@ -12,21 +16,55 @@ const PARENT: JobId = JobId(uuid::Uuid::from_u128(1));
 /// Two steps with child jobs.
 fn definition() -> Arc<Definition> {
     let with_task = |name: &str| Step { task: Some(1), ..Step::named(name) };
-    let task = Graph::new("t".to_owned(), Some(FanOutKeys::new("items", "item")), vec![Step::named("work")]);
-    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![with_task("first"), with_task("second")]), task]))
+    let task = Graph::new(
+        "t".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
+    Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![with_task("first"), with_task("second")]), task],
+    ))
 }
 
 fn open(file: &Path) -> Store {
-    Store::open(&Options { file: file.to_owned(), cache_bytes: 16 << 20, verify_bytes_max: 0, pages_max: 0 }).expect("opens")
+    Store::open(&Options {
+        file: file.to_owned(),
+        cache_bytes: 16 << 20,
+        verify_bytes_max: 0,
+        pages_max: 0,
+    })
+    .expect("opens")
 }
 
-fn record(number: i64, created: Option<Created>, entries: Vec<Entry>, state: Option<JobState>) -> Record {
+fn record(
+    number: i64,
+    created: Option<Created>,
+    entries: Vec<Entry>,
+    state: Option<JobState>,
+) -> Record {
     let state = state.map(|state| (state, Timestamp(number + 1)));
-    Record { job: number, created, entries, state, closed: false, statuses: Vec::new(), notice: None }
+    Record {
+        job: number,
+        created,
+        entries,
+        state,
+        closed: false,
+        statuses: Vec::new(),
+        notice: None,
+    }
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
-    let origin = Origin { id: PARENT, definition: definition.clone(), graph: 0, parent: None, root: PARENT, depth: 0, created: Timestamp(1) };
+    let origin = Origin {
+        id: PARENT,
+        definition: definition.clone(),
+        graph: 0,
+        parent: None,
+        root: PARENT,
+        depth: 0,
+        created: Timestamp(1),
+    };
     let created = Created { origin: Arc::new(origin), root: 1, parent: None };
     record(1, Some(created), vec![Entry::JobCreated { message: None, deadline: None }], None)
 }
@@ -35,13 +73,19 @@ fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Re
     let id = JobId(uuid::Uuid::from_u128(1000 + number as u128));
     let place = Parent { job: PARENT, step: StepIndex(step), index };
     let (definition, created) = (definition.clone(), Timestamp(number));
-    let origin = Origin { id, definition, graph: 1, parent: Some(place), root: PARENT, depth: 1, created };
+    let origin =
+        Origin { id, definition, graph: 1, parent: Some(place), root: PARENT, depth: 1, created };
     let created = Created { origin: Arc::new(origin), root: 1, parent: Some(1) };
     record(number, Some(created), vec![Entry::JobCreated { message: None, deadline: None }], None)
 }
 
 fn failed(number: i64, reason: &str) -> Record {
-    let entry = Entry::JobFailed { at: Timestamp(number + 1), reason: reason.into(), expired: false, step: None };
+    let entry = Entry::JobFailed {
+        at: Timestamp(number + 1),
+        reason: reason.into(),
+        expired: false,
+        step: None,
+    };
     record(number, None, vec![entry], Some(JobState::Failed))
 }
 
@@ -77,22 +121,42 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     }
     let cancelled = Entry::JobCancelled { at: Timestamp(9), reason: "a user".into() };
     records.push(record(7, None, vec![cancelled], Some(JobState::Cancelled)));
-    records.push(record(8, None, vec![Entry::JobCompleted { at: Timestamp(9) }], Some(JobState::Completed)));
+    records.push(record(
+        8,
+        None,
+        vec![Entry::JobCompleted { at: Timestamp(9) }],
+        Some(JobState::Completed),
+    ));
     store.append(&records).expect("commits");
 
     let reader = Reader::new(&file);
     let found = all(&reader, ChildFilter { state: Some(JobState::Failed), step: None }, 2);
-    let items: Vec<(u32, &str, Option<&str>)> = found.iter().map(|row| (row.item, &*row.state, row.reason.as_deref())).collect();
-    let wanted: Vec<(u32, String)> = those_failed.iter().map(|item| (*item, format!("item {item} is broken"))).collect();
-    assert_eq!(items, wanted.iter().map(|(item, reason)| (*item, "failed", Some(&**reason))).collect::<Vec<_>>());
+    let items: Vec<(u32, &str, Option<&str>)> =
+        found.iter().map(|row| (row.item, &*row.state, row.reason.as_deref())).collect();
+    let wanted: Vec<(u32, String)> =
+        those_failed.iter().map(|item| (*item, format!("item {item} is broken"))).collect();
+    assert_eq!(
+        items,
+        wanted.iter().map(|(item, reason)| (*item, "failed", Some(&**reason))).collect::<Vec<_>>()
+    );
     assert_eq!((found[0].created, found[0].ended), (Timestamp(19), Some(Timestamp(20))));
     let family = reader.family(PARENT).expect("read").expect("is there");
     for step in [None, Some(StepIndex(0))] {
-        for state in [None, Some(JobState::Failed), Some(JobState::Cancelled), Some(JobState::Running), Some(JobState::Completed)] {
-            let plan = reader.plan_of_children(&family, ChildFilter { state, step }).expect("a plan");
+        for state in [
+            None,
+            Some(JobState::Failed),
+            Some(JobState::Cancelled),
+            Some(JobState::Running),
+            Some(JobState::Completed),
+        ] {
+            let plan =
+                reader.plan_of_children(&family, ChildFilter { state, step }).expect("a plan");
             let is_few = matches!(state, Some(JobState::Failed | JobState::Cancelled));
             let index = if is_few { "jobs_children_failed" } else { "jobs_by_place" };
-            assert!(plan.contains(&format!("SEARCH c USING INDEX {index}")), "{state:?} {step:?}: {plan}");
+            assert!(
+                plan.contains(&format!("SEARCH c USING INDEX {index}")),
+                "{state:?} {step:?}: {plan}"
+            );
             assert!(!plan.contains("TEMP B-TREE"), "a page is read in order, not sorted: {plan}");
         }
     }
@@ -101,9 +165,15 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     assert_eq!(count(None, None), ITEMS as usize + 10);
     assert_eq!(count(None, Some(StepIndex(1))), 10);
     assert_eq!(count(Some(JobState::Running), Some(StepIndex(0))), ITEMS as usize - 5);
-    assert_eq!((count(Some(JobState::Completed), None), count(Some(JobState::Paused), None)), (1, 0));
+    assert_eq!(
+        (count(Some(JobState::Completed), None), count(Some(JobState::Paused), None)),
+        (1, 0)
+    );
     let cancelled = all(&reader, ChildFilter { state: Some(JobState::Cancelled), step: None }, 10);
-    assert_eq!(cancelled.iter().map(|row| (row.item, row.reason.as_deref())).collect::<Vec<_>>(), [(5, Some("a user"))]);
+    assert_eq!(
+        cancelled.iter().map(|row| (row.item, row.reason.as_deref())).collect::<Vec<_>>(),
+        [(5, Some("a user"))]
+    );
 
     let rows = all(&reader, ChildFilter::default(), 7_001);
     let places: BTreeSet<(u16, u32)> = rows.iter().map(|row| (row.step.0, row.item)).collect();
@@ -127,7 +197,12 @@ fn of_an_item_that_was_done_again_the_newest_child_job_is_listed() {
     ];
     open(&file).append(&records).expect("commits");
     let reader = Reader::new(&file);
-    let of = |state| all(&reader, ChildFilter { state, step: None }, 1).iter().map(|row| (row.item, row.cursor.number)).collect::<Vec<_>>();
+    let of = |state| {
+        all(&reader, ChildFilter { state, step: None }, 1)
+            .iter()
+            .map(|row| (row.item, row.cursor.number))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(of(None), [(0, 4), (1, 3)]);
     assert_eq!(of(Some(JobState::Failed)), [(1, 3)], "what was done again has not failed");
 }
@@ -137,11 +212,16 @@ fn a_journal_of_the_version_before_gets_the_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     let definition = definition();
-    open(&file).append(&[parent(&definition), child(&definition, 2, 0, 0), failed(2, "why")]).expect("commits");
+    open(&file)
+        .append(&[parent(&definition), child(&definition, 2, 0, 0), failed(2, "why")])
+        .expect("commits");
     let connection = rusqlite::Connection::open(&file).expect("opens");
-    connection.execute_batch("DROP INDEX jobs_children_failed; PRAGMA user_version = 4;").expect("as it was");
+    connection
+        .execute_batch("DROP INDEX jobs_children_failed; PRAGMA user_version = 4;")
+        .expect("as it was");
     drop(connection);
     drop(open(&file));
-    let found = all(&Reader::new(&file), ChildFilter { state: Some(JobState::Failed), step: None }, 10);
+    let found =
+        all(&Reader::new(&file), ChildFilter { state: Some(JobState::Failed), step: None }, 10);
     assert_eq!(found[0].reason.as_deref(), Some("why"));
 }

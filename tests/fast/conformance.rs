@@ -1,4 +1,5 @@
-//! Every vector of `tests/conformance` in the pure engine; over a real broker they run in the slow suite.
+//! Every vector of `tests/conformance` in the pure engine; over a real broker they run in the slow
+//! suite.
 
 use crate::world::{Dispatched, World};
 use serde::Deserialize;
@@ -65,12 +66,15 @@ struct Silent {
 fn contains(input: &Value, part: &Value) -> bool {
     match (input, part) {
         (_, Value::Null) => true,
-        (Value::Object(input), Value::Object(part)) => part.iter().all(|(key, value)| input.get(key) == Some(value)),
+        (Value::Object(input), Value::Object(part)) => {
+            part.iter().all(|(key, value)| input.get(key) == Some(value))
+        }
         _ => input == part,
     }
 }
 
-/// The message as a value to compare; `null` where it holds numbers beyond a double, which vectors compare as text.
+/// The message as a value to compare; `null` where it holds numbers beyond a double, which vectors
+/// compare as text.
 fn value(message: &Message) -> Value {
     serde_json::from_str(&message.to_text()).unwrap_or_default()
 }
@@ -78,7 +82,10 @@ fn value(message: &Message) -> Value {
 /// The body of the reply; `None`: the worker never replies.
 fn reply(spec: &RawValue, input: &Message) -> Option<String> {
     if let Ok(choices) = serde_json::from_str::<Vec<Choice>>(spec.get()) {
-        let choice = choices.iter().find(|choice| contains(&value(input), &choice.contained)).expect("a choice for the input");
+        let choice = choices
+            .iter()
+            .find(|choice| contains(&value(input), &choice.contained))
+            .expect("a choice for the input");
         return reply(&choice.reply, input);
     }
     if spec.get() == "\"$echo\"" {
@@ -95,7 +102,10 @@ fn reply(spec: &RawValue, input: &Message) -> Option<String> {
 
 fn run(vector: &Vector, definition: &Arc<Definition>) {
     let mut world = World::new();
-    let body = vector.message.as_ref().map_or_else(|| vector.message_raw.clone().unwrap_or_default(), |raw| raw.get().to_owned());
+    let body = vector
+        .message
+        .as_ref()
+        .map_or_else(|| vector.message_raw.clone().unwrap_or_default(), |raw| raw.get().to_owned());
     let id = world.create(definition, Message::parse(body.as_bytes()).expect("a message"));
     let mut inputs: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut order = vector.order.clone();
@@ -106,7 +116,10 @@ fn run(vector: &Vector, definition: &Arc<Definition>) {
             held.push(message);
             if held.len() == order.len() {
                 for entry in std::mem::take(&mut order) {
-                    let at = held.iter().position(|message| matches(&entry, message)).expect("all are there");
+                    let at = held
+                        .iter()
+                        .position(|message| matches(&entry, message))
+                        .expect("all are there");
                     give(vector, &mut world, &held.remove(at));
                 }
             }
@@ -148,7 +161,8 @@ fn check(vector: &Vector, world: &World, id: JobId, inputs: BTreeMap<String, Vec
         assert_eq!(&job.result().to_text(), raw, "{name}: result, byte for byte");
     }
     for (step, status) in &vector.expect.statuses {
-        let index = job.graph().index_of(step).unwrap_or_else(|| panic!("{name}: there is no step {step}"));
+        let index =
+            job.graph().index_of(step).unwrap_or_else(|| panic!("{name}: there is no step {step}"));
         assert_eq!(job.status(index), status, "{name}: status of {step}");
     }
 }
@@ -158,9 +172,16 @@ fn run_file(file: &str, expected: usize, left_out: &[&str]) {
     let text = std::fs::read_to_string(&path).expect("the vectors are in the repository");
     let vectors: Vec<Vector> = serde_json::from_str(&text).expect("the vectors parse");
     let mut ran = 0;
-    for vector in vectors.iter().filter(|vector| !left_out.iter().any(|part| vector.name.contains(part))) {
-        let loaded = load_text(&vector.name, &vector.definition.to_string()).unwrap_or_else(|errors| panic!("{}: {errors}", vector.name));
-        let definition = loaded.definitions.iter().find(|definition| definition.name == vector.workflow).expect("the workflow is defined");
+    for vector in
+        vectors.iter().filter(|vector| !left_out.iter().any(|part| vector.name.contains(part)))
+    {
+        let loaded = load_text(&vector.name, &vector.definition.to_string())
+            .unwrap_or_else(|errors| panic!("{}: {errors}", vector.name));
+        let definition = loaded
+            .definitions
+            .iter()
+            .find(|definition| definition.name == vector.workflow)
+            .expect("the workflow is defined");
         run(vector, definition);
         ran += 1;
     }

@@ -61,12 +61,24 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 async fn ended(manager: &Manager, id: JobId) -> Job {
-    until("the job ends", || manager.shared().reader.job(id).expect("reads").map(|found| found.job).filter(|job| job.state() != JobState::Running))
-        .await
+    until("the job ends", || {
+        manager
+            .shared()
+            .reader
+            .job(id)
+            .expect("reads")
+            .map(|found| found.job)
+            .filter(|job| job.state() != JobState::Running)
+    })
+    .await
 }
 
 fn error_of(step: &str) -> Input {
-    Input::Reply { step: step.to_owned(), attempt: Some(1), reply: Reply::Error(br#"{"error":"broken"}"#.as_slice().into()) }
+    Input::Reply {
+        step: step.to_owned(),
+        attempt: Some(1),
+        reply: Reply::Error(br#"{"error":"broken"}"#.as_slice().into()),
+    }
 }
 
 fn on_a_system(test: impl Future<Output = ()>) {
@@ -93,9 +105,16 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let workflows = CHAIN.replace("[b]}]}]", "[b]}]}, {name: other, steps: [{name: x}]}]");
-        let manager = start(settings(folder.path()), &workflows, Workers::new().with("b", 1, echo).with("c", 1, echo)).await;
+        let manager = start(
+            settings(folder.path()),
+            &workflows,
+            Workers::new().with("b", 1, echo).with("c", 1, echo),
+        )
+        .await;
         let id: JobId = "11111111-1111-4111-8111-111111111111".parse().expect("a uuid");
-        let ask = |workflow: &'static str, text: &'static str| manager.create(workflow, Some(id), message(text));
+        let ask = |workflow: &'static str, text: &'static str| {
+            manager.create(workflow, Some(id), message(text))
+        };
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Created(id));
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Existing(id));
         assert!(matches!(ask("chain", r#"{"k":2}"#).await, Answer::Conflict(_)));
@@ -116,19 +135,18 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
             echo(message)
         };
         // Nobody works for "b" yet.
-        let manager = start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, count_a.clone())).await;
+        let manager =
+            start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, count_a.clone()))
+                .await;
         let mut ids = Vec::new();
         for n in 0..50 {
             ids.push(create(&manager, "chain", &format!("{{\"n\":{n}}}")).await);
         }
         until("every job waits for b", || {
             let waits = |id: &JobId| {
-                manager
-                    .shared()
-                    .reader
-                    .job(*id)
-                    .expect("reads")
-                    .is_some_and(|found| found.job.steps().next().is_some_and(|(_, run)| run.output.is_some()))
+                manager.shared().reader.job(*id).expect("reads").is_some_and(|found| {
+                    found.job.steps().next().is_some_and(|(_, run)| run.output.is_some())
+                })
             };
             ids.iter().all(waits).then_some(())
         })
@@ -140,7 +158,10 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
         let manager = start(settings(folder.path()), CHAIN, workers).await;
         for (n, id) in ids.iter().enumerate() {
             let job = ended(&manager, *id).await;
-            assert_eq!((job.state(), job.result().to_text()), (JobState::Completed, format!("{{\"n\":{n}}}")));
+            assert_eq!(
+                (job.state(), job.result().to_text()),
+                (JobState::Completed, format!("{{\"n\":{n}}}"))
+            );
         }
         assert_eq!(first_calls.load(Ordering::Relaxed), 50, "what was settled is not repeated");
         manager.stop().await;
@@ -166,8 +187,11 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
         let mut settings_small = settings(folder.path());
         settings_small.fanout.window = 50;
         settings_small.shutdown.grace = Span(Duration::from_millis(200));
-        let manager = start(settings_small.clone(), FAN, Workers::new().with("work", 1, some)).await;
-        let id = create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string()).await;
+        let manager =
+            start(settings_small.clone(), FAN, Workers::new().with("work", 1, some)).await;
+        let id =
+            create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string())
+                .await;
         until("a hundred children have ended", || {
             let found = manager.shared().reader.job(id).expect("reads")?;
             let ended = found.job.steps().next()?.1.fan_out.as_ref()?.ended();
@@ -179,7 +203,10 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
         let manager = start(settings_small, FAN, Workers::new().with("work", 2, echo)).await;
         let job = ended(&manager, id).await;
         assert_eq!(job.state(), JobState::Completed);
-        assert_eq!(job.result().to_text(), serde_json::json!({ "items": list, "top": "x" }).to_string());
+        assert_eq!(
+            job.result().to_text(),
+            serde_json::json!({ "items": list, "top": "x" }).to_string()
+        );
         manager.stop().await;
     });
 }
@@ -197,10 +224,22 @@ fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
         let erring = create(&manager, "chain", "{}").await;
         let erred = ended(&manager, erring).await;
         assert_eq!(erred.state(), JobState::Failed);
-        assert!(erred.reason().is_some_and(|reason| reason.contains("step \"a\"") && reason.contains("no such book")), "{:?}", erred.reason());
+        assert!(
+            erred.reason().is_some_and(
+                |reason| reason.contains("step \"a\"") && reason.contains("no such book")
+            ),
+            "{:?}",
+            erred.reason()
+        );
         let panicking = create(&manager, "chain", r#"{"panic":true}"#).await;
         let panicked = ended(&manager, panicking).await;
-        assert!(panicked.reason().is_some_and(|reason| reason.contains("dead-lettered") && reason.contains("rejected")), "{:?}", panicked.reason());
+        assert!(
+            panicked.reason().is_some_and(
+                |reason| reason.contains("dead-lettered") && reason.contains("rejected")
+            ),
+            "{:?}",
+            panicked.reason()
+        );
         manager.stop().await;
     });
 }
@@ -216,7 +255,10 @@ fn limits_are_answered_not_suffered() {
             create(&manager, "chain", "{}").await;
         }
         let answer = manager.create("chain", None, Message::default()).await;
-        assert!(matches!(&answer, Answer::Overloaded(reason) if reason.contains("limits.jobs_running_max")), "{answer:?}");
+        assert!(
+            matches!(&answer, Answer::Overloaded(reason) if reason.contains("limits.jobs_running_max")),
+            "{answer:?}"
+        );
         assert_eq!(manager.create("nope", None, Message::default()).await, Answer::Unknown);
         manager.stop().await;
     });
@@ -233,7 +275,12 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         let text = serde_json::json!({ "filler": "x".repeat(60_000) }).to_string();
         let mut accepted = Vec::new();
         let refused = loop {
-            match tokio::time::timeout(Duration::from_millis(500), manager.create("chain", None, message(&text))).await {
+            match tokio::time::timeout(
+                Duration::from_millis(500),
+                manager.create("chain", None, message(&text)),
+            )
+            .await
+            {
                 Ok(Answer::Created(id)) => accepted.push(id),
                 other => break other,
             }
@@ -242,10 +289,18 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         assert!(refused.is_err(), "the one that found no room waits: {refused:?}");
         until("readiness is red", || (!manager.shared().health.accepts()).then_some(())).await;
         let next = manager.create("chain", None, Message::default()).await;
-        assert!(matches!(&next, Answer::Overloaded(reason) if reason.contains("no room")), "{next:?}");
+        assert!(
+            matches!(&next, Answer::Overloaded(reason) if reason.contains("no room")),
+            "{next:?}"
+        );
         manager.stop().await;
 
-        let manager = start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo)).await;
+        let manager = start(
+            settings(folder.path()),
+            CHAIN,
+            Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo),
+        )
+        .await;
         for id in accepted {
             assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
         }
@@ -259,7 +314,8 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
         let folder = tempfile::tempdir().expect("a folder");
         let workflow = "workflows: [{name: two, steps: [{name: a}, {name: b}]}]";
         let fails = |_: &StepMessage| -> Result<Bytes, WorkerError> { Err("not today".into()) };
-        let manager = start(settings(folder.path()), workflow, Workers::new().with("a", 1, fails)).await;
+        let manager =
+            start(settings(folder.path()), workflow, Workers::new().with("a", 1, fails)).await;
         // Failed, and kept for the reply of b; failed and closed.
         for keeps in [true, false] {
             let id = create(&manager, "two", "{}").await;
@@ -267,7 +323,8 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
             let router = &manager.shared().wiring().router;
             if !keeps {
                 router.post(RouterInput::ToJob(id, error_of("b")));
-                until("it is closed", || (!manager.shared().routes.is_live(id)).then_some(())).await;
+                until("it is closed", || (!manager.shared().routes.is_live(id)).then_some(()))
+                    .await;
             }
             let (end, ended) = oneshot::channel();
             let (retry, retried) = oneshot::channel();
@@ -275,7 +332,8 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
             router.post(RouterInput::Operate(id, Operation::Retry, retry));
             assert_eq!(ended.await, Ok(Answer::Deleted));
             assert_eq!(retried.await, Ok(Answer::Unknown));
-            until("nothing of it is left", || (!manager.shared().routes.is_live(id)).then_some(())).await;
+            until("nothing of it is left", || (!manager.shared().routes.is_live(id)).then_some(()))
+                .await;
             assert!(manager.shared().reader.job(id).expect("reads").is_none());
         }
         manager.stop().await;
@@ -315,9 +373,15 @@ fn items_reach_their_queue_in_the_order_of_the_list() {
         let manager = start(settings(folder.path()), FAN, workers).await;
         let list: Vec<usize> = (0..ITEMS).collect();
         for round in 0..5 {
-            let id = create(&manager, "fan", &serde_json::json!({ "items": list, "round": round }).to_string()).await;
+            let id = create(
+                &manager,
+                "fan",
+                &serde_json::json!({ "items": list, "round": round }).to_string(),
+            )
+            .await;
             assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
-            let expected: Vec<String> = list.iter().map(|n| format!(r#"{{"item":{n},"round":{round}}}"#)).collect();
+            let expected: Vec<String> =
+                list.iter().map(|n| format!(r#"{{"item":{n},"round":{round}}}"#)).collect();
             assert_eq!(std::mem::take(&mut *seen.lock().expect("no panic")), expected);
         }
         manager.stop().await;
@@ -335,7 +399,12 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
             // Nobody works yet: what is started waits.
             let manager = start(bounded.clone(), FAN, Workers::new()).await;
             let list: Vec<usize> = (0..ITEMS).collect();
-            let id = create(&manager, "fan", &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string()).await;
+            let id = create(
+                &manager,
+                "fan",
+                &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string(),
+            )
+            .await;
             let job = manager.shared().reader.job(id).expect("reads").expect("there").job;
             let started = job.steps().find_map(|(_, run)| Some(run.fan_out.as_ref()?.started()));
             assert_eq!(started, Some(most), "of {window_bytes} bytes");

@@ -5,12 +5,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::actors::events::Event;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits, Message, Millis, Operation, Origin, Parent, Reply,
-    Retry, Step, StepIndex, Timestamp,
+    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
+    Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, Notice, Options, Reader, Record, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 100,
+    window_bytes: 1 << 26,
+};
 
 fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
@@ -25,9 +31,17 @@ fn definition() -> Arc<Definition> {
     let retry = Retry { attempts: 2, backoff: Millis(0), ..Retry::default() };
     let steps = vec![
         Step { retry: Some(retry), ..Step::named("first") },
-        Step { depends: vec![Dependency::Step(StepIndex(0))], task: Some(1), ..Step::named("each") },
+        Step {
+            depends: vec![Dependency::Step(StepIndex(0))],
+            task: Some(1),
+            ..Step::named("each")
+        },
     ];
-    let task = Graph::new("piece".to_owned(), Some(FanOutKeys::new("items", "item")), vec![Step::named("work")]);
+    let task = Graph::new(
+        "piece".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
     Arc::new(Definition::new("chain", vec![Graph::new("chain".to_owned(), None, steps), task]))
 }
 
@@ -59,21 +73,36 @@ impl Told {
 
     fn tell(&mut self, decision: &Decision) {
         let events = Event::of_entries(&self.job, &decision.entries, "/test");
-        self.events.extend(events.iter().map(|event| serde_json::from_slice::<Value>(&event.body).expect("JSON")));
+        self.events.extend(
+            events.iter().map(|event| serde_json::from_slice::<Value>(&event.body).expect("JSON")),
+        );
     }
 
     /// The types without their prefix, with the step.
     fn names(&self) -> Vec<String> {
         let name = |event: &Value| {
-            let kind = event["type"].as_str().and_then(|kind| kind.strip_prefix("workflow-manager.")).expect("a type");
-            format!("{kind} {}", event["data"]["step"].as_str().unwrap_or_default()).trim_end().to_owned()
+            let kind = event["type"]
+                .as_str()
+                .and_then(|kind| kind.strip_prefix("workflow-manager."))
+                .expect("a type");
+            format!("{kind} {}", event["data"]["step"].as_str().unwrap_or_default())
+                .trim_end()
+                .to_owned()
         };
         self.events.iter().map(name).collect()
     }
 }
 
 fn origin(job: u128, created: i64) -> Origin {
-    Origin { id: id(job), definition: definition(), graph: 0, parent: None, root: id(job), depth: 0, created: Timestamp(created) }
+    Origin {
+        id: id(job),
+        definition: definition(),
+        graph: 0,
+        parent: None,
+        root: id(job),
+        depth: 0,
+        created: Timestamp(created),
+    }
 }
 
 fn result(body: &str) -> Reply {
@@ -84,7 +113,10 @@ fn result(body: &str) -> Reply {
 fn a_job_with_a_retry_is_told_step_by_step() {
     let mut told = Told::new(origin(1, 1_000));
     told.take(Input::Confirmed { step: StepIndex(0), attempt: 1 });
-    told.reply("first", Reply::Progress(r#"{"status":"HALF","progress":0.50,"message":"half"}"#.into()));
+    told.reply(
+        "first",
+        Reply::Progress(r#"{"status":"HALF","progress":0.50,"message":"half"}"#.into()),
+    );
     told.reply("first", Reply::Error(r#"{"error":"too early"}"#.into()));
     let due = told.job.next_timer().expect("the next attempt");
     told.take(Input::Timer { due, deaf_to: None });
@@ -102,20 +134,40 @@ fn a_job_with_a_retry_is_told_step_by_step() {
     ];
     assert_eq!(told.names(), expected);
     let data = |at: usize| &told.events[at]["data"];
-    assert_eq!((&data(1)["attempt"], &data(4)["attempt"], &data(5)["attempt"]), (&json!(1), &json!(2), &json!(2)));
-    assert_eq!((&data(2)["status"], data(2)["progress"].to_string().as_str(), &data(2)["message"]), (&json!("HALF"), "0.5", &json!("half")));
+    assert_eq!(
+        (&data(1)["attempt"], &data(4)["attempt"], &data(5)["attempt"]),
+        (&json!(1), &json!(2), &json!(2))
+    );
+    assert_eq!(
+        (&data(2)["status"], data(2)["progress"].to_string().as_str(), &data(2)["message"]),
+        (&json!("HALF"), "0.5", &json!("half"))
+    );
     assert_eq!((&data(3)["state"], &data(3)["attempt"]), (&json!("running"), &json!(1)));
-    assert!(data(3)["reason"].as_str().unwrap().contains("too early") && data(3)["retryAt"].is_string(), "{}", data(3));
+    assert!(
+        data(3)["reason"].as_str().unwrap().contains("too early") && data(3)["retryAt"].is_string(),
+        "{}",
+        data(3)
+    );
     assert_eq!((&data(5)["state"], &data(5)["status"]), (&json!("completed"), &json!("COMPLETED")));
 
     let first = &told.events[1];
     let job = told.job.id().to_string();
     assert_eq!(first["specversion"], "1.0");
-    assert_eq!((&first["source"], &first["subject"]), (&json!("/test"), &json!(format!("{job}/first"))));
-    assert_eq!((&first["time"], &first["datacontenttype"]), (&json!("1970-01-01T00:00:00.000001000Z"), &json!("application/json")));
-    assert_eq!((&first["data"]["workflow"], &first["data"]["job"], &first["data"]["root"]), (&json!("chain"), &json!(job), &json!(job)));
+    assert_eq!(
+        (&first["source"], &first["subject"]),
+        (&json!("/test"), &json!(format!("{job}/first")))
+    );
+    assert_eq!(
+        (&first["time"], &first["datacontenttype"]),
+        (&json!("1970-01-01T00:00:00.000001000Z"), &json!("application/json"))
+    );
+    assert_eq!(
+        (&first["data"]["workflow"], &first["data"]["job"], &first["data"]["root"]),
+        (&json!("chain"), &json!(job), &json!(job))
+    );
     assert_eq!(told.events[0]["subject"], json!(job));
-    let ids: HashSet<&str> = told.events.iter().map(|event| event["id"].as_str().unwrap()).collect();
+    let ids: HashSet<&str> =
+        told.events.iter().map(|event| event["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), told.events.len(), "each has an id of its own");
 }
 
@@ -134,7 +186,8 @@ fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
     also(&mut told, Input::Operate(Operation::Cancel { reason: "enough".into() }));
     let tail = ["job.paused", "job.running", "step.cancelled first", "job.cancelled"];
     assert_eq!(told.names()[2..], tail);
-    let end: Value = serde_json::from_slice(&Event::of_state(&told.job, "/test").body).expect("JSON");
+    let end: Value =
+        serde_json::from_slice(&Event::of_state(&told.job, "/test").body).expect("JSON");
     assert_eq!(Some(&end), told.events.last());
     assert_eq!(end["data"]["reason"], "enough");
 
@@ -150,9 +203,15 @@ fn a_child_job_names_its_task_its_place_and_its_family() {
     let child = Origin { id: id(2), graph: 1, parent: Some(parent), depth: 1, ..origin(1, 1_000) };
     let mut told = Told::new(child);
     told.reply("work", result("[]"));
-    assert_eq!(told.names(), ["job.running", "step.running work", "step.failed work", "job.failed"]);
+    assert_eq!(
+        told.names(),
+        ["job.running", "step.running work", "step.failed work", "job.failed"]
+    );
     let data = &told.events[3]["data"];
-    assert_eq!((&data["task"], &data["item"], &data["parent"], &data["root"]), (&json!("piece"), &json!(3), &json!(id(1)), &json!(id(1))));
+    assert_eq!(
+        (&data["task"], &data["item"], &data["parent"], &data["root"]),
+        (&json!("piece"), &json!(3), &json!(id(1)), &json!(id(1)))
+    );
     assert_eq!((&data["job"], &data["state"]), (&json!(id(2)), &json!("failed")));
 }
 
@@ -162,17 +221,30 @@ fn a_uuid_that_comes_back_has_other_event_ids_and_long_texts_are_cut() {
     assert_ne!(early.events[0]["id"], late.events[0]["id"]);
     let mut told = Told::new(origin(1, 1_000));
     told.take(Input::Operate(Operation::Cancel { reason: "ä".repeat(5_000).into() }));
-    assert_eq!(told.events.last().unwrap()["data"]["reason"].as_str().map(|reason| reason.chars().count()), Some(1_000));
+    assert_eq!(
+        told.events.last().unwrap()["data"]["reason"].as_str().map(|reason| reason.chars().count()),
+        Some(1_000)
+    );
 }
 
 #[test]
 fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { file: folder.path().join("journal.db"), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
-    let notice = |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
+    let options = Options {
+        file: folder.path().join("journal.db"),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    };
+    let notice =
+        |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
     let record = |number: i64| Record {
         job: number,
-        created: Some(Created { origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)), root: number, parent: None }),
+        created: Some(Created {
+            origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)),
+            root: number,
+            parent: None,
+        }),
         entries: Vec::new(),
         state: None,
         closed: false,
@@ -188,7 +260,10 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let mut store = Store::open(&options).unwrap();
     let reader = Reader::new(&options.file);
     assert_eq!(reader.notices(0, 10).unwrap(), [(2, notice(2))]);
-    assert_eq!((reader.notice(2).unwrap(), reader.notice(3).unwrap(), reader.notice_count().unwrap()), (Some(notice(2)), None, 1));
+    assert_eq!(
+        (reader.notice(2).unwrap(), reader.notice(3).unwrap(), reader.notice_count().unwrap()),
+        (Some(notice(2)), None, 1)
+    );
     store.append(&[record(4)]).unwrap();
     assert_eq!(reader.notices(2, 10).unwrap(), [(4, notice(4))], "a number is never used again");
     drop(store);
@@ -203,10 +278,18 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
 #[test]
 fn a_journal_from_before_there_were_notices_is_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { file: folder.path().join("journal.db"), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
+    let options = Options {
+        file: folder.path().join("journal.db"),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    };
     drop(Store::open(&options).unwrap());
     let file = rusqlite::Connection::open(&options.file).unwrap();
-    file.execute_batch("DROP TABLE notices; DROP INDEX jobs_children_failed; PRAGMA user_version = 3;").unwrap();
+    file.execute_batch(
+        "DROP TABLE notices; DROP INDEX jobs_children_failed; PRAGMA user_version = 3;",
+    )
+    .unwrap();
     drop(file);
     drop(Store::open(&options).unwrap());
     assert_eq!(Reader::new(&options.file).notice_count().unwrap(), 0);

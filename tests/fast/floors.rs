@@ -17,7 +17,10 @@ fn floor(module: &str) -> u32 {
 
 /// What a module may use of its own floor: settings and times are plain data that the others read.
 fn may_use(from: &str, to: &str) -> bool {
-    from == to || floor(to) < floor(from) || (floor(from) == 1 && matches!(to, "settings" | "times")) || to == "faults"
+    from == to
+        || floor(to) < floor(from)
+        || (floor(from) == 1 && matches!(to, "settings" | "times"))
+        || to == "faults"
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -37,7 +40,13 @@ fn sources() -> Vec<(String, PathBuf, String)> {
     files(&src, &mut paths);
     let sources = paths.into_iter().filter_map(|path| {
         let relative = path.strip_prefix(&src).expect("below src");
-        let module = relative.components().next()?.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned();
+        let module = relative
+            .components()
+            .next()?
+            .as_os_str()
+            .to_string_lossy()
+            .trim_end_matches(".rs")
+            .to_owned();
         let text = fs::read_to_string(&path).expect("readable");
         Some((module, path.clone(), text))
     });
@@ -50,7 +59,8 @@ fn no_file_imports_upwards() {
     assert!(sources.len() > 15, "only {} files were found", sources.len());
     for (module, path, text) in sources {
         for part in text.split("crate::").skip(1) {
-            let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let used: String =
+                part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             if used.chars().next().is_some_and(char::is_lowercase) {
                 assert!(
                     may_use(&module, &used),
@@ -67,7 +77,19 @@ fn no_file_imports_upwards() {
 #[test]
 fn the_engine_is_pure() {
     for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "engine") {
-        for barred in ["actix", "lapin", "rusqlite", "tokio", "tracing", "std::time", "std::fs", "std::net", "std::thread", "async ", "rand::"] {
+        for barred in [
+            "actix",
+            "lapin",
+            "rusqlite",
+            "tokio",
+            "tracing",
+            "std::time",
+            "std::fs",
+            "std::net",
+            "std::thread",
+            "async ",
+            "rand::",
+        ] {
             assert!(!text.contains(barred), "{} uses {barred}", path.display());
         }
     }
@@ -80,11 +102,23 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
     const NOT_PRINTED: &str = "struct WorkflowAnswer ";
     let mut seen = 0;
     for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "cli") {
-        for part in text.split("#[derive(").skip(1).filter(|part| part.split(')').next().is_some_and(|traits| traits.contains("Deserialize"))) {
-            let body = part.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(part, |(body, _)| body);
+        for part in text.split("#[derive(").skip(1).filter(|part| {
+            part.split(')').next().is_some_and(|traits| traits.contains("Deserialize"))
+        }) {
+            let body = part
+                .split_once('{')
+                .and_then(|(_, rest)| rest.split_once('}'))
+                .map_or(part, |(body, _)| body);
             seen += body.matches("Text").count();
-            let raw: Vec<&str> = body.lines().filter(|line| line.contains("String") && !part.contains(NOT_PRINTED)).collect();
-            assert!(raw.is_empty(), "{}: {raw:?} would be printed as it came: read it as `Text`", path.display());
+            let raw: Vec<&str> = body
+                .lines()
+                .filter(|line| line.contains("String") && !part.contains(NOT_PRINTED))
+                .collect();
+            assert!(
+                raw.is_empty(),
+                "{}: {raw:?} would be printed as it came: read it as `Text`",
+                path.display()
+            );
         }
     }
     assert!(seen > 20, "only {seen} texts were found");
@@ -92,11 +126,19 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
 
 #[test]
 fn each_resource_has_one_user() {
-    for (word, owner) in
-        [("lapin::", "bus"), ("rusqlite::", "journal"), ("serde_yaml::", "load"), ("config::Config", "settings"), ("DashMap<", "actors")]
-    {
+    for (word, owner) in [
+        ("lapin::", "bus"),
+        ("rusqlite::", "journal"),
+        ("serde_yaml::", "load"),
+        ("config::Config", "settings"),
+        ("DashMap<", "actors"),
+    ] {
         for (module, path, text) in sources() {
-            assert!(module == owner || !text.contains(word), "{} uses {word}, which belongs to {owner}", path.display());
+            assert!(
+                module == owner || !text.contains(word),
+                "{} uses {word}, which belongs to {owner}",
+                path.display()
+            );
         }
     }
 }

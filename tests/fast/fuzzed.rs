@@ -1,4 +1,5 @@
-//! Every file of the fuzz targets' committed corpora, through what the fuzzers run: old findings stay found, on stable.
+//! Every file of the fuzz targets' committed corpora, through what the fuzzers run: old findings
+//! stay found, on stable.
 
 use crate::targets;
 use std::path::Path;

@@ -45,18 +45,25 @@ impl Answer {
 }
 
 /// Runs `test` on a manager with these settings; it is given what sends a request.
-fn with_api<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Api) -> F) {
+fn with_api<F: Future<Output = ()>>(
+    change: impl FnOnce(&mut Settings),
+    test: impl FnOnce(Api) -> F,
+) {
     with_manager(change, |api, _| test(api));
 }
 
-fn with_manager<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Api, Arc<Shared>) -> F) {
+fn with_manager<F: Future<Output = ()>>(
+    change: impl FnOnce(&mut Settings),
+    test: impl FnOnce(Api, Arc<Shared>) -> F,
+) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let mut settings = Settings::defaults().expect("defaults");
         settings.journal.file = folder.path().join("j.db");
         change(&mut settings);
         let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
-        let manager = supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
+        let manager =
+            supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
         let is_ready = || manager.shared().health.checks().iter().all(|(_, good, _)| *good);
         let ready = async {
             while !is_ready() {
@@ -81,7 +88,8 @@ impl Api {
         Api(Rc::new(move |request| {
             let service = service.clone();
             Box::pin(async move {
-                let response: ServiceResponse = service.call(request.to_request()).await.expect("an answer");
+                let response: ServiceResponse =
+                    service.call(request.to_request()).await.expect("an answer");
                 let (status, headers) = (response.status(), response.headers().clone());
                 Answer { status, headers, body: read_body(response).await.to_vec() }
             })
@@ -141,7 +149,11 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
                 for headers in refused {
                     let answer = api.ask(method.clone(), path, headers, body).await;
                     assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {headers:?}");
-                    assert!(answer.detail().contains("a page of another site sent this"), "{}", answer.detail());
+                    assert!(
+                        answer.detail().contains("a page of another site sent this"),
+                        "{}",
+                        answer.detail()
+                    );
                 }
             }
             let jobs = api.get("/api/jobs", &[]).await;
@@ -156,7 +168,8 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
                 &[("host", "LOCALHOST:443"), ("origin", "https://localhost")],
             ];
             for headers in taken {
-                let answer = api.ask(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
+                let answer =
+                    api.ask(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
                 assert_eq!(answer.status, StatusCode::CREATED, "{headers:?}");
             }
         },
@@ -165,7 +178,9 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
 
 #[test]
 fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
-    let change = |settings: &mut Settings| settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()];
+    let change = |settings: &mut Settings| {
+        settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()]
+    };
     with_api(change, |api| async move {
         for own in [
             "127.0.0.1:8088",
@@ -180,30 +195,60 @@ fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
             "Manager.Example:9000",
             "other.example:81",
         ] {
-            assert_eq!(api.get("/api/jobs", &[("host", own)]).await.status, StatusCode::OK, "{own}");
+            assert_eq!(
+                api.get("/api/jobs", &[("host", own)]).await.status,
+                StatusCode::OK,
+                "{own}"
+            );
         }
-        for strange in
-            ["evil.example", "evil.example:8088", "localhost.evil.example", "other.example:82", "10.0.0.1:8088", "0.0.0.0:8088", "[::]", "2130706433"]
-        {
+        for strange in [
+            "evil.example",
+            "evil.example:8088",
+            "localhost.evil.example",
+            "other.example:82",
+            "10.0.0.1:8088",
+            "0.0.0.0:8088",
+            "[::]",
+            "2130706433",
+        ] {
             let answer = api.get("/api/jobs", &[("host", strange)]).await;
             assert_eq!(answer.status, StatusCode::FORBIDDEN, "{strange}");
             let detail = answer.detail();
-            assert!([strange, "http.hosts", "http.token"].iter().all(|word| detail.contains(word)), "{detail}");
+            assert!(
+                [strange, "http.hosts", "http.token"].iter().all(|word| detail.contains(word)),
+                "{detail}"
+            );
             for path in ["/livez", "/readyz"] {
-                assert_eq!(api.get(path, &[("host", strange)]).await.status, StatusCode::OK, "a probe may call {path} by any name");
+                assert_eq!(
+                    api.get(path, &[("host", strange)]).await.status,
+                    StatusCode::OK,
+                    "a probe may call {path} by any name"
+                );
             }
-            assert_eq!(api.get("/metrics", &[("host", strange)]).await.status, StatusCode::FORBIDDEN);
+            assert_eq!(
+                api.get("/metrics", &[("host", strange)]).await.status,
+                StatusCode::FORBIDDEN
+            );
         }
         for unclear in ["", "me@localhost", "a b", "localhost:x", "localhost, evil.example"] {
-            assert_eq!(api.get("/api/jobs", &[("host", unclear)]).await.status, StatusCode::BAD_REQUEST, "{unclear:?}");
+            assert_eq!(
+                api.get("/api/jobs", &[("host", unclear)]).await.status,
+                StatusCode::BAD_REQUEST,
+                "{unclear:?}"
+            );
         }
         let twice = api.get("/api/jobs", &[("host", "localhost"), ("host", "evil.example")]).await;
         assert_eq!(twice.status, StatusCode::BAD_REQUEST);
         let by_line = api.get("http://evil.example/api/jobs", &[]).await;
-        assert_eq!(by_line.status, StatusCode::FORBIDDEN, "the request line counts before the header");
+        assert_eq!(
+            by_line.status,
+            StatusCode::FORBIDDEN,
+            "the request line counts before the header"
+        );
 
         // HTTP/1.1 has a Host, HTTP/1.0 need not.
-        let without = |version: Version| api.send(TestRequest::with_uri("/api/jobs").version(version));
+        let without =
+            |version: Version| api.send(TestRequest::with_uri("/api/jobs").version(version));
         assert_eq!(without(Version::HTTP_11).await.status, StatusCode::BAD_REQUEST);
         assert_eq!(without(Version::HTTP_10).await.status, StatusCode::OK);
     });
@@ -214,7 +259,8 @@ fn with_a_token_or_on_all_addresses_more_names_are_taken() {
     let token = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
     with_api(token, |api| async move {
         for scheme in ["Bearer", "bearer", "BEARER"] {
-            let headers = [("host", "anything.example"), ("authorization", &format!("{scheme} secret"))];
+            let headers =
+                [("host", "anything.example"), ("authorization", &format!("{scheme} secret"))];
             assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::OK, "{scheme}");
         }
         for wrong in ["secret", "Basic secret", "bearer", "bearer other", "bearersecret"] {
@@ -225,9 +271,15 @@ fn with_a_token_or_on_all_addresses_more_names_are_taken() {
         assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::FORBIDDEN);
         assert_eq!(api.get("/livez/", &[]).await.status, StatusCode::OK);
     });
-    let everywhere = |settings: &mut Settings| settings.http.listen = "0.0.0.0:8088".parse().expect("an address");
+    let everywhere = |settings: &mut Settings| {
+        settings.http.listen = "0.0.0.0:8088".parse().expect("an address")
+    };
     with_api(everywhere, |api| async move {
-        for (host, status) in [("10.1.2.3:8088", StatusCode::OK), ("[fd00::1]", StatusCode::OK), ("evil.example", StatusCode::FORBIDDEN)] {
+        for (host, status) in [
+            ("10.1.2.3:8088", StatusCode::OK),
+            ("[fd00::1]", StatusCode::OK),
+            ("evil.example", StatusCode::FORBIDDEN),
+        ] {
             assert_eq!(api.get("/api/jobs", &[("host", host)]).await.status, status, "{host}");
         }
     });
@@ -244,7 +296,12 @@ fn every_answer_says_that_nothing_is_to_be_guessed_kept_or_run() {
             (Method::GET, "/readyz", &[], StatusCode::OK),
             (Method::GET, "/metrics", &[authorised], StatusCode::OK),
             (Method::GET, "/api/jobs", &[authorised], StatusCode::OK),
-            (Method::GET, "/api/status/single", &[authorised, ("accept", "text/csv")], StatusCode::OK),
+            (
+                Method::GET,
+                "/api/status/single",
+                &[authorised, ("accept", "text/csv")],
+                StatusCode::OK,
+            ),
             (Method::GET, "/api", &[authorised], StatusCode::MOVED_PERMANENTLY),
             (Method::GET, "/api/jobs", &[], StatusCode::UNAUTHORIZED),
             (Method::GET, "/api/jobs?nonsense=1", &[authorised], StatusCode::BAD_REQUEST),
@@ -259,7 +316,11 @@ fn every_answer_says_that_nothing_is_to_be_guessed_kept_or_run() {
             assert_eq!(answer.status, status, "{method} {path}");
             assert_eq!(answer.header("x-content-type-options"), "nosniff", "{method} {path}");
             assert_eq!(answer.header("cache-control"), "no-store", "{method} {path}");
-            assert_eq!(answer.header("content-security-policy"), "default-src 'none'; frame-ancestors 'none'", "{method} {path}");
+            assert_eq!(
+                answer.header("content-security-policy"),
+                "default-src 'none'; frame-ancestors 'none'",
+                "{method} {path}"
+            );
         }
     });
 }
@@ -270,16 +331,44 @@ fn head_is_answered_as_get_without_a_body() {
         |_| {},
         |api| async move {
             api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], "").await;
-            let (job, why, events) = (format!("/api/job/{ID}"), format!("/api/job/{ID}/why"), format!("/api/job/{ID}/events"));
-            let paths = ["/livez", "/readyz", "/metrics", "/api/workflows", "/api/workflow/single", "/api/jobs", "/api/jobs/search", "/nowhere"];
-            for path in paths.into_iter().chain([&*job, &why, "/api/status/single", "/api/status/nothing", "/api/job/x"]) {
-                let (get, head) = (api.get(path, &[]).await, api.ask(Method::HEAD, path, &[], "").await);
-                assert_eq!((head.status, head.header("content-type")), (get.status, get.header("content-type")), "{path}");
+            let (job, why, events) = (
+                format!("/api/job/{ID}"),
+                format!("/api/job/{ID}/why"),
+                format!("/api/job/{ID}/events"),
+            );
+            let paths = [
+                "/livez",
+                "/readyz",
+                "/metrics",
+                "/api/workflows",
+                "/api/workflow/single",
+                "/api/jobs",
+                "/api/jobs/search",
+                "/nowhere",
+            ];
+            for path in paths.into_iter().chain([
+                &*job,
+                &why,
+                "/api/status/single",
+                "/api/status/nothing",
+                "/api/job/x",
+            ]) {
+                let (get, head) =
+                    (api.get(path, &[]).await, api.ask(Method::HEAD, path, &[], "").await);
+                assert_eq!(
+                    (head.status, head.header("content-type")),
+                    (get.status, get.header("content-type")),
+                    "{path}"
+                );
                 assert!(head.body.is_empty(), "{path}");
             }
             // Streams of events would never end.
             for path in ["/api/events", &events] {
-                assert_eq!(api.ask(Method::HEAD, path, &[], "").await.status, StatusCode::OK, "{path}");
+                assert_eq!(
+                    api.ask(Method::HEAD, path, &[], "").await.status,
+                    StatusCode::OK,
+                    "{path}"
+                );
             }
             let wrong = api.ask(Method::PUT, "/api/jobs", &[], "").await;
             assert_eq!(wrong.header("allow"), "GET, HEAD");
@@ -297,12 +386,28 @@ fn a_slash_at_the_end_and_a_cache_buster_change_nothing() {
             let cancelled = api.ask(Method::POST, &format!("/api/job/{ID}/cancel/"), &[], "").await;
             assert_eq!(cancelled.status, StatusCode::OK);
             let (job, why) = (format!("/api/job/{ID}"), format!("/api/job/{ID}/why"));
-            for path in ["/api/workflows", "/api/jobs", "/api/jobs/search", "/api/workflow/single", "/api/status/single", &job, &why] {
+            for path in [
+                "/api/workflows",
+                "/api/jobs",
+                "/api/jobs/search",
+                "/api/workflow/single",
+                "/api/status/single",
+                &job,
+                &why,
+            ] {
                 let plain = api.get(path, &[]).await;
                 assert_eq!(plain.status, StatusCode::OK, "{path}");
-                for same in [format!("{path}/"), format!("{path}?_=1700000000000"), format!("{path}/?_=1&_=2")] {
+                for same in [
+                    format!("{path}/"),
+                    format!("{path}?_=1700000000000"),
+                    format!("{path}/?_=1&_=2"),
+                ] {
                     let answer = api.get(&same, &[]).await;
-                    assert_eq!((answer.status, answer.body), (plain.status, plain.body.clone()), "{same}");
+                    assert_eq!(
+                        (answer.status, answer.body),
+                        (plain.status, plain.body.clone()),
+                        "{same}"
+                    );
                 }
             }
             assert_eq!(api.get("/api/job/", &[]).await.status, StatusCode::BAD_REQUEST);
@@ -321,18 +426,38 @@ fn an_id_is_taken_in_every_spelling_and_told_in_one() {
             let (braces, urn) = (format!("{{{ID}}}"), format!("urn:uuid:{ID}"));
             for text in [ID, &digits, &braces, &urn] {
                 let in_query = text.replace('{', "%7B").replace('}', "%7D");
-                let created = api.ask(Method::POST, &format!("/api/workflow/single?id={in_query}"), &[], "").await;
-                assert_eq!((created.status, &created.json()["id"]), (StatusCode::CREATED, &ID.into()), "{text}");
+                let created = api
+                    .ask(Method::POST, &format!("/api/workflow/single?id={in_query}"), &[], "")
+                    .await;
+                assert_eq!(
+                    (created.status, &created.json()["id"]),
+                    (StatusCode::CREATED, &ID.into()),
+                    "{text}"
+                );
                 let job = api.get(&format!("/api/job/{in_query}"), &[]).await;
-                assert_eq!((job.status, &job.json()["uuid"]), (StatusCode::OK, &ID.into()), "{text}");
+                assert_eq!(
+                    (job.status, &job.json()["uuid"]),
+                    (StatusCode::OK, &ID.into()),
+                    "{text}"
+                );
                 let rows = api.get(&format!("/api/status/single?job={in_query}"), &[]).await;
                 assert_eq!(rows.json()["rows"][0]["job"], ID, "{text}");
             }
             let body = format!(r#"{{"id":"{{{}}}"}}"#, "11111111-1111-4111-8111-111111111111");
-            let created = api.ask(Method::POST, "/api/workflow/single?id=11111111111141118111111111111111", &[], &body).await;
+            let created = api
+                .ask(
+                    Method::POST,
+                    "/api/workflow/single?id=11111111111141118111111111111111",
+                    &[],
+                    &body,
+                )
+                .await;
             assert_eq!(created.json()["id"], "11111111-1111-4111-8111-111111111111");
             let job = api.get("/api/job/11111111-1111-4111-8111-111111111111", &[]).await;
-            assert!(String::from_utf8_lossy(&job.body).contains(&body), "the message stays as it came");
+            assert!(
+                String::from_utf8_lossy(&job.body).contains(&body),
+                "the message stays as it came"
+            );
         },
     );
 }
@@ -351,10 +476,18 @@ fn a_time_may_have_an_offset() {
                 ("2999-01-31T12:00:00-01:00", 0),
             ] {
                 let answer = api.get(&format!("/api/jobs/search?after={time}"), &[]).await;
-                assert_eq!((answer.status, answer.json()["jobs"].as_array().map(Vec::len)), (StatusCode::OK, Some(found)), "{time}");
+                assert_eq!(
+                    (answer.status, answer.json()["jobs"].as_array().map(Vec::len)),
+                    (StatusCode::OK, Some(found)),
+                    "{time}"
+                );
             }
             let wrong = api.get("/api/jobs/search?after=2026-01-31T12:00:00%2B25:00", &[]).await;
-            assert!(wrong.status == StatusCode::BAD_REQUEST && wrong.detail().contains("+01:00"), "{}", wrong.detail());
+            assert!(
+                wrong.status == StatusCode::BAD_REQUEST && wrong.detail().contains("+01:00"),
+                "{}",
+                wrong.detail()
+            );
         },
     );
 }
@@ -365,29 +498,53 @@ fn a_body_is_taken_as_it_is_and_within_its_size() {
     with_api(change, |api| async move {
         let path = format!("/api/workflow/single?id={ID}");
         for encoding in ["gzip", "identity, br", "GZIP"] {
-            let answer = api.ask(Method::POST, &path, &[("content-encoding", encoding)], "{}").await;
-            assert_eq!((answer.status, answer.header("accept-encoding")), (StatusCode::UNSUPPORTED_MEDIA_TYPE, "identity"), "{encoding}");
-            assert!(answer.detail().contains(encoding) && answer.detail().contains("Content-Encoding"), "{}", answer.detail());
+            let answer =
+                api.ask(Method::POST, &path, &[("content-encoding", encoding)], "{}").await;
+            assert_eq!(
+                (answer.status, answer.header("accept-encoding")),
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "identity"),
+                "{encoding}"
+            );
+            assert!(
+                answer.detail().contains(encoding) && answer.detail().contains("Content-Encoding"),
+                "{}",
+                answer.detail()
+            );
         }
-        let large = format!(r#"{{"text":"{}","other":[{}]}}"#, "é".repeat(100_000), vec!["1"; 40_000].join(","));
-        let created = api.ask(Method::POST, &path, &[("content-encoding", "identity")], &large).await;
+        let large = format!(
+            r#"{{"text":"{}","other":[{}]}}"#,
+            "é".repeat(100_000),
+            vec!["1"; 40_000].join(",")
+        );
+        let created =
+            api.ask(Method::POST, &path, &[("content-encoding", "identity")], &large).await;
         assert_eq!(created.status, StatusCode::CREATED);
         let job = api.get(&format!("/api/job/{ID}"), &[]).await;
         assert_eq!(job.json()["state"], "running");
-        assert!(String::from_utf8_lossy(&job.body).contains(&large), "the answer comes in pieces, and is whole");
+        assert!(
+            String::from_utf8_lossy(&job.body).contains(&large),
+            "the answer comes in pieces, and is whole"
+        );
 
         let too_large = "x".repeat(300_001);
         let answer = api.ask(Method::POST, "/api/workflow/single", &[], &too_large).await;
         assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
         let nonsense = api.ask(Method::POST, "/api/workflow/single", &[], &too_large[2..]).await;
-        assert!(nonsense.status == StatusCode::BAD_REQUEST && nonsense.detail().contains("the body is the job's message"));
+        assert!(
+            nonsense.status == StatusCode::BAD_REQUEST
+                && nonsense.detail().contains("the body is the job's message")
+        );
     });
 }
 
 /// Refused for now, with a setting that says for what.
 #[track_caller]
 fn assert_full(answer: &Answer, setting: &str) {
-    assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"), "{setting}");
+    assert_eq!(
+        (answer.status, answer.header("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, "1"),
+        "{setting}"
+    );
     assert!(answer.detail().contains(setting), "{}", answer.detail());
 }
 
@@ -412,7 +569,8 @@ fn bodies_have_room_large_ones_apart_from_small_ones() {
                 assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
             }
             assert!(
-                shared.rooms.large_bodies.take(usize::MAX).is_some() && shared.rooms.small_bodies.take(usize::MAX).is_some(),
+                shared.rooms.large_bodies.take(usize::MAX).is_some()
+                    && shared.rooms.small_bodies.take(usize::MAX).is_some(),
                 "all is given back"
             );
         },
@@ -430,21 +588,35 @@ fn what_is_made_of_a_body_needs_room_too() {
         let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
         let body = format!("{{{}}}", keys.join(","));
         let other = shared.rooms.large_bodies.take(9_000_000).expect("free");
-        assert_full(&api.ask(Method::POST, "/api/workflow/single", &[], &body).await, "http.bodies_bytes_max");
+        assert_full(
+            &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
+            "http.bodies_bytes_max",
+        );
         drop(other);
         let alone = api.ask(Method::POST, "/api/workflow/single", &[], &body).await;
-        assert_eq!(alone.status, StatusCode::CREATED, "what is larger than all room has it for itself");
+        assert_eq!(
+            alone.status,
+            StatusCode::CREATED,
+            "what is larger than all room has it for itself"
+        );
     });
 }
 
 #[test]
 fn reads_wait_for_their_turn_a_moment() {
-    let change = |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
+    let change =
+        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
     with_manager(change, |api, shared| async move {
         let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
         api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
         let job = format!("/api/job/{ID}");
-        let paths = ["/api/jobs?limit=10", "/api/jobs/search", "/api/workflows", "/api/workflow/single?limit=10", &job];
+        let paths = [
+            "/api/jobs?limit=10",
+            "/api/jobs/search",
+            "/api/workflows",
+            "/api/workflow/single?limit=10",
+            &job,
+        ];
 
         let places = shared.rooms.reads.take(usize::MAX).expect("free");
         for path in paths {
@@ -455,11 +627,19 @@ fn reads_wait_for_their_turn_a_moment() {
         for path in ["/api/jobs/search", &job] {
             assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
         }
-        assert_eq!(api.get("/api/workflows", &[]).await.status, StatusCode::OK, "small reads need no room");
+        assert_eq!(
+            api.get("/api/workflows", &[]).await.status,
+            StatusCode::OK,
+            "small reads need no room"
+        );
         drop(room);
         for path in paths {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
         }
-        assert!(shared.rooms.reads.take(usize::MAX).is_some() && shared.rooms.answers.take(usize::MAX).is_some(), "all is given back");
+        assert!(
+            shared.rooms.reads.take(usize::MAX).is_some()
+                && shared.rooms.answers.take(usize::MAX).is_some(),
+            "all is given back"
+        );
     });
 }

@@ -1,12 +1,21 @@
-//! The journal on real files: what is appended comes back, damage is found and named, one process has the file.
+//! The journal on real files: what is appended comes back, damage is found and named, one process
+//! has the file.
 
 use std::path::Path;
 use std::sync::Arc;
-use workflow_manager::engine::{Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp};
+use workflow_manager::engine::{
+    Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp,
+};
 use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Instruction, Order};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 100,
+    window_bytes: 1 << 26,
+};
 
 fn options(file: &Path) -> Options {
     Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
@@ -23,9 +32,28 @@ fn context(now: i64) -> Context<'static> {
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));
-    let origin = Origin { id, definition: definition(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
-    let (job, decision) = Job::create(origin.clone(), Message::parse(br#"{"k":1e400}"#).expect("a message"), &context(number));
-    (job, record(number, decision, Some(Created { origin: Arc::new(origin), root: number, parent: None })))
+    let origin = Origin {
+        id,
+        definition: definition(),
+        graph: 0,
+        parent: None,
+        root: id,
+        depth: 0,
+        created: Timestamp(number),
+    };
+    let (job, decision) = Job::create(
+        origin.clone(),
+        Message::parse(br#"{"k":1e400}"#).expect("a message"),
+        &context(number),
+    );
+    (
+        job,
+        record(
+            number,
+            decision,
+            Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+        ),
+    )
 }
 
 fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
@@ -41,7 +69,11 @@ fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
 }
 
 fn reply(job: &mut Job, number: i64, body: &str) -> Record {
-    let input = Input::Reply { step: "only".to_owned(), attempt: None, reply: Reply::Result(body.to_owned().into()) };
+    let input = Input::Reply {
+        step: "only".to_owned(),
+        attempt: None,
+        reply: Reply::Result(body.to_owned().into()),
+    };
     record(number, job.take(input, &context(number + 1)).expect("taken"), None)
 }
 
@@ -68,7 +100,10 @@ fn what_was_appended_is_recovered_and_what_ended_is_not() {
     let recovered = store.recover().expect("recovers");
     assert_eq!(recovered.len(), 1);
     assert!(recovered[0].job == first, "the recovered job equals the live one");
-    assert!(matches!(recovered[0].effects.as_slice(), [Effect::Dispatch { attempt: 1, .. }]), "its dispatch was not confirmed");
+    assert!(
+        matches!(recovered[0].effects.as_slice(), [Effect::Dispatch { attempt: 1, .. }]),
+        "its dispatch was not confirmed"
+    );
     assert_eq!(store.next_number().expect("a number"), 3);
     let reader = Reader::new(&file);
     let found = reader.job(second.id()).expect("reads").expect("is kept");
@@ -99,10 +134,14 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
         store.append(&records).expect("commits");
     }
     let whole = std::fs::read(&file).expect("readable");
-    // The texts of the entries and of the definition stand in plain sight; copies in pages that SQLite no longer uses
-    // do not count.
-    for (text, table, rows) in [("\"k\":1e400", "entries", 49), ("\"name\":\"only\"", "definitions", 1)] {
-        let places: Vec<usize> = (0..whole.len() - text.len()).filter(|at| whole[*at..].starts_with(text.as_bytes())).collect();
+    // The texts of the entries and of the definition stand in plain sight; copies in pages that
+    // SQLite no longer uses do not count.
+    for (text, table, rows) in
+        [("\"k\":1e400", "entries", 49), ("\"name\":\"only\"", "definitions", 1)]
+    {
+        let places: Vec<usize> = (0..whole.len() - text.len())
+            .filter(|at| whole[*at..].starts_with(text.as_bytes()))
+            .collect();
         let mut found = 0;
         for at in places {
             let mut flipped = whole.clone();
@@ -110,8 +149,17 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
             std::fs::write(&file, &flipped).expect("writable");
             let Err(error) = Store::open(&options(&file)) else { continue };
             let error = error.to_string();
-            assert!(error.contains("damaged") && error.contains(&format!("table {table}, row ")) && error.contains("j.db"), "{error}");
-            assert_eq!(std::fs::read(&file).expect("readable"), flipped, "a refused journal keeps its bytes");
+            assert!(
+                error.contains("damaged")
+                    && error.contains(&format!("table {table}, row "))
+                    && error.contains("j.db"),
+                "{error}"
+            );
+            assert_eq!(
+                std::fs::read(&file).expect("readable"),
+                flipped,
+                "a refused journal keeps its bytes"
+            );
             found += 1;
         }
         assert_eq!(found, rows, "rows of {table} whose damage was found");
@@ -134,8 +182,17 @@ fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
     let whole = std::fs::read(&file).expect("readable");
     let (page, size): (usize, usize) = {
         let client = rusqlite::Connection::open(&file).expect("opens");
-        let read = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).expect(sql).try_into().expect("positive");
-        (read("SELECT rootpage FROM sqlite_schema WHERE name = 'entries_by_job'"), read("PRAGMA page_size"))
+        let read = |sql: &str| {
+            client
+                .query_row(sql, [], |row| row.get::<_, i64>(0))
+                .expect(sql)
+                .try_into()
+                .expect("positive")
+        };
+        (
+            read("SELECT rootpage FROM sqlite_schema WHERE name = 'entries_by_job'"),
+            read("PRAGMA page_size"),
+        )
     };
     // Six bytes for each job but the first, which takes four.
     let cells = (page * size - 6 * usize::try_from(JOBS - 1).expect("few"))..page * size;
@@ -162,7 +219,10 @@ fn a_truncated_file_and_files_of_others_are_refused() {
     let whole = std::fs::read(&file).expect("readable");
     std::fs::write(&file, &whole[..whole.len() / 2]).expect("writable");
     let error = refused(Store::open(&options(&file)));
-    assert!(matches!(error, JournalError::Malformed { .. } | JournalError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, JournalError::Malformed { .. } | JournalError::Damaged { .. }),
+        "{error}"
+    );
 
     let text = folder.path().join("text.db");
     std::fs::write(&text, "this is no database, but it is long enough to have a header that SQLite can look at and refuse").expect("writable");
@@ -170,7 +230,10 @@ fn a_truncated_file_and_files_of_others_are_refused() {
     assert!(error.to_string().contains("no SQLite database"), "{error}");
 
     let other = folder.path().join("other.db");
-    rusqlite::Connection::open(&other).expect("opens").execute_batch("CREATE TABLE theirs(a)").expect("creates");
+    rusqlite::Connection::open(&other)
+        .expect("opens")
+        .execute_batch("CREATE TABLE theirs(a)")
+        .expect("creates");
     let error = refused(Store::open(&options(&other)));
     assert!(matches!(error, JournalError::Foreign { .. }), "{error}");
 }
@@ -179,7 +242,10 @@ fn a_truncated_file_and_files_of_others_are_refused() {
 fn a_start_that_ended_before_the_first_migration_is_made_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    rusqlite::Connection::open(&file).expect("opens").pragma_update(None, "journal_mode", "WAL").expect("updates");
+    rusqlite::Connection::open(&file)
+        .expect("opens")
+        .pragma_update(None, "journal_mode", "WAL")
+        .expect("updates");
     assert!(std::fs::metadata(&file).expect("is there").len() > 0);
     let mut store = Store::open(&options(&file)).expect("opens");
     store.append([&new_job(1).1]).expect("commits");
@@ -190,7 +256,10 @@ fn a_newer_schema_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     drop(Store::open(&options(&file)).expect("opens"));
-    rusqlite::Connection::open(&file).expect("opens").pragma_update(None, "user_version", 99).expect("updates");
+    rusqlite::Connection::open(&file)
+        .expect("opens")
+        .pragma_update(None, "user_version", 99)
+        .expect("updates");
     let error = refused(Store::open(&options(&file)));
     assert!(matches!(error, JournalError::Newer { found: 99, .. }), "{error}");
 }
@@ -208,7 +277,11 @@ fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
         store.append(&records[..1]).expect("a small batch has room");
     }
     let mut store = Store::open(&options(&file)).expect("opens with room");
-    assert_eq!(store.recover().expect("recovers").len(), 1, "of the refused batch nothing was kept");
+    assert_eq!(
+        store.recover().expect("recovers").len(),
+        1,
+        "of the refused batch nothing was kept"
+    );
     store.append(&records[1..]).expect("commits");
     assert_eq!(store.recover().expect("recovers").len(), records.len());
 }
@@ -220,7 +293,11 @@ fn retention_deletes_what_ended_and_nothing_else() {
     let (mut ended, created) = new_job(1);
     store.append([&created, &new_job(2).1]).expect("commits");
     store.append([&reply(&mut ended, 1, "{}")]).expect("commits");
-    assert_eq!(store.delete_ended(Timestamp(1), Millis(0), 10).expect("deletes").roots, 0, "not before its time");
+    assert_eq!(
+        store.delete_ended(Timestamp(1), Millis(0), 10).expect("deletes").roots,
+        0,
+        "not before its time"
+    );
     assert_eq!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
     let reader = Reader::new(&folder.path().join("j.db"));
     assert!(reader.job(ended.id()).expect("reads").is_none());
@@ -242,7 +319,15 @@ fn records_of_a_deleted_job_are_void() {
     // A child job that was about to start, and a record that was on its way.
     let (_, mut child) = new_job(2);
     child.created = child.created.map(|created| Created { parent: Some(1), root: 1, ..created });
-    let empty = Record { job: 3, created: None, entries: Vec::new(), state: None, closed: false, statuses: Vec::new(), notice: None };
+    let empty = Record {
+        job: 3,
+        created: None,
+        entries: Vec::new(),
+        state: None,
+        closed: false,
+        statuses: Vec::new(),
+        notice: None,
+    };
     let gone = store.append([&child, &end, &empty]).expect("commits");
     assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     drop(store);
@@ -262,7 +347,9 @@ fn columns_that_contradict_each_other_are_found() {
         let (mut job, created) = new_job(2);
         store.append([&running, &created, &reply(&mut job, 2, "{}")]).expect("commits");
     }
-    let change = |sql: &str| rusqlite::Connection::open(&file).expect("opens").execute_batch(sql).expect("changes");
+    let change = |sql: &str| {
+        rusqlite::Connection::open(&file).expect("opens").execute_batch(sql).expect("changes")
+    };
     for (wrong, right) in [
         ("open = 0 WHERE number = 1", "open = 1 WHERE number = 1"),
         ("open = 3 WHERE number = 1", "open = 1 WHERE number = 1"),
@@ -271,10 +358,16 @@ fn columns_that_contradict_each_other_are_found() {
         ("open = 1 WHERE number = 2", "open = 0 WHERE number = 2"),
     ] {
         change(&format!("UPDATE jobs SET {wrong}"));
-        let error = Store::open(&options(&file)).and_then(|store| store.recover().map(drop)).expect_err(wrong).to_string();
+        let error = Store::open(&options(&file))
+            .and_then(|store| store.recover().map(drop))
+            .expect_err(wrong)
+            .to_string();
         assert!(error.contains("table jobs, row"), "{wrong}: {error}");
         change(&format!("UPDATE jobs SET {right}"));
-        assert_eq!(Store::open(&options(&file)).and_then(|store| store.recover()).expect(right).len(), 1);
+        assert_eq!(
+            Store::open(&options(&file)).and_then(|store| store.recover()).expect(right).len(),
+            1
+        );
     }
 }
 
@@ -288,14 +381,26 @@ fn three_levels() -> Vec<(i64, Job, Record)> {
     ];
     let id = JobId(uuid::Uuid::from_u128(1));
     let definition = Arc::new(Definition::new("w", graphs));
-    let mut origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: Timestamp(1) };
+    let mut origin = Origin {
+        id,
+        definition,
+        graph: 0,
+        parent: None,
+        root: id,
+        depth: 0,
+        created: Timestamp(1),
+    };
     let mut message = Message::parse(br#"{"items":[1],"subs":[1]}"#).expect("a message");
     let mut levels = Vec::new();
     for number in 1..=3 {
         origin.created = Timestamp(number);
         let (job, mut decision) = Job::create(origin.clone(), message.clone(), &context(number));
         let effects = std::mem::take(&mut decision.effects);
-        let created = Created { origin: Arc::new(origin.clone()), root: 1, parent: (number > 1).then(|| number - 1) };
+        let created = Created {
+            origin: Arc::new(origin.clone()),
+            root: 1,
+            parent: (number > 1).then(|| number - 1),
+        };
         levels.push((number, job, record(number, decision, Some(created))));
         for effect in effects {
             if let Effect::StartChild { origin: child, message: of_child } = effect {
@@ -315,14 +420,28 @@ fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash() {
     store.append(levels.iter().map(|(_, _, record)| record)).expect("appended");
     // The middle one fails; what it tells its parent and its child is lost with the process.
     let (number, middle, _) = &mut levels[1];
-    let failed = middle.take(Input::Order(Order { round: 0, what: Instruction::Halt("a test".into()) }), &context(10)).expect("it fails");
+    let failed = middle
+        .take(
+            Input::Order(Order { round: 0, what: Instruction::Halt("a test".into()) }),
+            &context(10),
+        )
+        .expect("it fails");
     assert!(failed.closed);
     store.append([&record(*number, failed, None)]).expect("appended");
     drop(store);
 
-    let recovered = Store::open(&options(&file)).expect("opened again").recover().expect("recovered");
+    let recovered =
+        Store::open(&options(&file)).expect("opened again").recover().expect("recovered");
     let numbers: Vec<i64> = recovered.iter().map(|recovered| recovered.number).collect();
     assert_eq!(numbers, [1, 3], "the middle one is closed");
-    assert!(matches!(recovered[0].effects[..], [Effect::TellParent(..)]), "{:?}", recovered[0].effects);
-    assert!(matches!(recovered[1].orders[..], [Order { what: Instruction::Halt(_), .. }]), "{:?}", recovered[1].orders);
+    assert!(
+        matches!(recovered[0].effects[..], [Effect::TellParent(..)]),
+        "{:?}",
+        recovered[0].effects
+    );
+    assert!(
+        matches!(recovered[1].orders[..], [Order { what: Instruction::Halt(_), .. }]),
+        "{:?}",
+        recovered[1].orders
+    );
 }

@@ -1,5 +1,5 @@
-//! The files of a journal: one process has them whatever they are called, they are their owner's alone, they are whole after a
-//! stop, and it is noticed when somebody takes them away.
+//! The files of a journal: one process has them whatever they are called, they are their owner's
+//! alone, they are whole after a stop, and it is noticed when somebody takes them away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::{self, OpenOptions, Permissions};
@@ -37,7 +37,10 @@ fn beside(file: &Path, suffix: &str) -> PathBuf {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -77,11 +80,19 @@ fn no_other_name_of_the_file_leads_around_the_lock() {
     // Made through a link that leads nowhere yet.
     let first = Store::open(&options(&folder.path().join("link.db"))).expect("opens");
     assert_eq!(first.path(), file.canonicalize().unwrap());
-    for name in [file.clone(), folder.path().join("link.db"), folder.path().join("directory/j.db"), place.join("../data/j.db")] {
+    for name in [
+        file.clone(),
+        folder.path().join("link.db"),
+        folder.path().join("directory/j.db"),
+        place.join("../data/j.db"),
+    ] {
         let error = refused(&name);
         assert!(matches!(error, JournalError::InUse { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains(&*name.to_string_lossy()) && text.contains("data/j.db.lock"), "{text}");
+        assert!(
+            text.contains(&*name.to_string_lossy()) && text.contains("data/j.db.lock"),
+            "{text}"
+        );
     }
     let other = folder.path().join("other.db");
     fs::hard_link(&file, &other).unwrap();
@@ -94,7 +105,11 @@ fn no_other_name_of_the_file_leads_around_the_lock() {
     assert!(matches!(refused(&other), JournalError::Linked { .. }), "also while nobody has it");
     fs::remove_file(&other).unwrap();
     assert!(Store::open(&options(&file)).is_ok());
-    assert_eq!(names(folder.path()), ["data", "directory", "link.db"], "nothing lies beside a link");
+    assert_eq!(
+        names(folder.path()),
+        ["data", "directory", "link.db"],
+        "nothing lies beside a link"
+    );
 }
 
 #[test]
@@ -110,7 +125,11 @@ fn what_is_no_journal_gets_no_lock_beside_it() {
     assert_eq!(names(folder.path()), ["notes.txt", "theirs.db"]);
     assert!(matches!(refused(folder.path()), JournalError::NoFile { .. }));
     let error = refused(&folder.path().join("missing/j.db"));
-    assert!(matches!(error, JournalError::Unreachable { .. }) && error.to_string().contains("directory"), "{error}");
+    assert!(
+        matches!(error, JournalError::Unreachable { .. })
+            && error.to_string().contains("directory"),
+        "{error}"
+    );
     // One that was there before stays.
     fs::write(beside(&text, ".lock"), "").unwrap();
     refused(&text);
@@ -122,7 +141,8 @@ fn new_files_are_their_owners_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("j.db");
     let _store = Store::open(&options(&file)).expect("opens");
-    let mode = |suffix: &str| fs::metadata(beside(&file, suffix)).unwrap().permissions().mode() & 0o777;
+    let mode =
+        |suffix: &str| fs::metadata(beside(&file, suffix)).unwrap().permissions().mode() & 0o777;
     assert_eq!(["", "-wal", "-shm", ".lock"].map(mode), [0o600; 4]);
     // An existing one keeps what somebody gave it.
     let shared = folder.path().join("shared.db");
@@ -130,7 +150,11 @@ fn new_files_are_their_owners_alone() {
     fs::set_permissions(&shared, Permissions::from_mode(0o640)).unwrap();
     let _shared = Store::open(&options(&shared)).expect("opens");
     for suffix in ["", "-wal", "-shm"] {
-        assert_eq!(fs::metadata(beside(&shared, suffix)).unwrap().permissions().mode() & 0o777, 0o640, "{suffix}");
+        assert_eq!(
+            fs::metadata(beside(&shared, suffix)).unwrap().permissions().mode() & 0o777,
+            0o640,
+            "{suffix}"
+        );
     }
 }
 
@@ -156,7 +180,10 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         let copy = folder.path().join("copy.db");
         fs::copy(&file, &copy).unwrap();
         let manager = start(&copy).await;
-        assert!(ids.iter().all(|id| manager.shared().reader.job(*id).unwrap().is_some()), "all jobs are in the copy");
+        assert!(
+            ids.iter().all(|id| manager.shared().reader.job(*id).unwrap().is_some()),
+            "all jobs are in the copy"
+        );
         manager.stop().await;
     });
 }
@@ -178,7 +205,11 @@ type Harm = fn(&Path);
 
 const HARMS: [(&str, Harm, &str); 9] = [
     ("rm", |file| fs::remove_file(file).unwrap(), "j.db was removed or renamed"),
-    ("mv away", |file| fs::rename(file, file.with_extension("old")).unwrap(), "j.db was removed or renamed"),
+    (
+        "mv away",
+        |file| fs::rename(file, file.with_extension("old")).unwrap(),
+        "j.db was removed or renamed",
+    ),
     (
         "mv over it",
         |file| {
@@ -188,7 +219,11 @@ const HARMS: [(&str, Harm, &str); 9] = [
         "j.db was replaced by another file",
     ),
     ("truncate", |file| fs::write(file, "").unwrap(), "j.db was truncated to 0 bytes"),
-    ("half of it", |file| cut(file, fs::metadata(file).unwrap().len() / 2), "j.db was truncated to"),
+    (
+        "half of it",
+        |file| cut(file, fs::metadata(file).unwrap().len() / 2),
+        "j.db was truncated to",
+    ),
     (
         "cp of another, as large",
         |file| {
@@ -196,14 +231,29 @@ const HARMS: [(&str, Harm, &str); 9] = [
             drop(Store::open(&options(&other)).expect("opens"));
             let bytes = fs::read(&other).unwrap();
             let mut bytes_as_large = bytes.clone();
-            bytes_as_large.resize(usize::try_from(fs::metadata(file).unwrap().len()).unwrap().max(bytes.len()), 0);
+            bytes_as_large.resize(
+                usize::try_from(fs::metadata(file).unwrap().len()).unwrap().max(bytes.len()),
+                0,
+            );
             fs::write(file, bytes_as_large).unwrap();
         },
         "j.db was",
     ),
-    ("rm of -wal", |file| fs::remove_file(beside(file, "-wal")).unwrap(), "j.db-wal was removed or renamed"),
-    ("truncate of -wal", |file| fs::write(beside(file, "-wal"), "").unwrap(), "j.db-wal was truncated to 0 bytes"),
-    ("rm of -shm", |file| fs::remove_file(beside(file, "-shm")).unwrap(), "j.db-shm was removed or renamed"),
+    (
+        "rm of -wal",
+        |file| fs::remove_file(beside(file, "-wal")).unwrap(),
+        "j.db-wal was removed or renamed",
+    ),
+    (
+        "truncate of -wal",
+        |file| fs::write(beside(file, "-wal"), "").unwrap(),
+        "j.db-wal was truncated to 0 bytes",
+    ),
+    (
+        "rm of -shm",
+        |file| fs::remove_file(beside(file, "-shm")).unwrap(),
+        "j.db-shm was removed or renamed",
+    ),
 ];
 
 fn cut(file: &Path, bytes: u64) {
@@ -220,21 +270,45 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let id = created(&manager).await;
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
-            let Answer::Overloaded(reason) = create(&manager).await else { panic!("{name}: a job was created") };
-            assert!(reason.contains(words) && reason.contains("docs/operations.md"), "{name}: {reason}");
+            let Answer::Overloaded(reason) = create(&manager).await else {
+                panic!("{name}: a job was created")
+            };
+            assert!(
+                reason.contains(words) && reason.contains("docs/operations.md"),
+                "{name}: {reason}"
+            );
             let shared = manager.shared().clone();
-            let check = shared.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
+            let check =
+                shared.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
             assert!(matches!(create(&manager).await, Answer::Overloaded(_)), "{name}");
             let (answer, answered) = tokio::sync::oneshot::channel();
-            shared.wiring().router.post(RouterInput::Operate(id, Operation::Cancel { reason: "a test".into() }, answer));
-            assert!(matches!(answered.await, Ok(Answer::Overloaded(_))), "{name}: an operation is answered");
-            assert!(matches!(shared.reader.job(id), Err(JournalError::Closed { .. })), "{name}: nothing is read from the file");
-            let left: Vec<(PathBuf, Option<Vec<u8>>)> =
-                ["", "-wal"].iter().map(|suffix| beside(&file, suffix)).map(|path| (path.clone(), fs::read(path).ok())).collect();
+            shared.wiring().router.post(RouterInput::Operate(
+                id,
+                Operation::Cancel { reason: "a test".into() },
+                answer,
+            ));
+            assert!(
+                matches!(answered.await, Ok(Answer::Overloaded(_))),
+                "{name}: an operation is answered"
+            );
+            assert!(
+                matches!(shared.reader.job(id), Err(JournalError::Closed { .. })),
+                "{name}: nothing is read from the file"
+            );
+            let left: Vec<(PathBuf, Option<Vec<u8>>)> = ["", "-wal"]
+                .iter()
+                .map(|suffix| beside(&file, suffix))
+                .map(|path| (path.clone(), fs::read(path).ok()))
+                .collect();
             manager.stop().await;
             for (path, bytes) in left {
-                assert_eq!(fs::read(&path).ok(), bytes, "{name}: {} is not touched any more", path.display());
+                assert_eq!(
+                    fs::read(&path).ok(),
+                    bytes,
+                    "{name}: {} is not touched any more",
+                    path.display()
+                );
             }
         }
     });

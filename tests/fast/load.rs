@@ -66,11 +66,22 @@ workflows:
     );
     assert_eq!(definition.full_name(), "prod/w");
     let [last, fan, first] = definition.graph().steps.as_slice() else { panic!("three steps") };
-    assert_eq!(last.depends, [Dependency::Start, Dependency::Step(StepIndex(2)), Dependency::Step(StepIndex(1))], "the order is kept");
+    assert_eq!(
+        last.depends,
+        [Dependency::Start, Dependency::Step(StepIndex(2)), Dependency::Step(StepIndex(1))],
+        "the order is kept"
+    );
     assert_eq!((&*last.queue, last.priority), ("some.queue", Some(9)));
-    assert_eq!((fan.depends.len(), first.depends.len()), (0, 0), "`__start__` alone is the same as none");
+    assert_eq!(
+        (fan.depends.len(), first.depends.len()),
+        (0, 0),
+        "`__start__` alone is the same as none"
+    );
     let keys = definition.graphs[1].fan_out.as_ref().expect("a task");
-    assert_eq!((&*keys.list_key, &*keys.item_key, keys.max_concurrency), ("entries", "line", Some(7)));
+    assert_eq!(
+        (&*keys.list_key, &*keys.item_key, keys.max_concurrency),
+        ("entries", "line", Some(7))
+    );
     assert_eq!(definition.graphs[1].steps[0].task, Some(1), "a task may start itself");
 }
 
@@ -78,15 +89,20 @@ workflows:
 fn a_workflow_runs_in_each_of_its_virtual_hosts() {
     let loaded =
         load_text("f", "workflows: [ { name: w, vhosts: [ a, / ], steps: [ { name: s } ] }, { name: w, steps: [ { name: s } ] } ]").expect("valid");
-    let names: Vec<String> = loaded.definitions.iter().map(|definition| definition.full_name()).collect();
+    let names: Vec<String> =
+        loaded.definitions.iter().map(|definition| definition.full_name()).collect();
     assert_eq!(names, ["a/w", "//w", "w"]);
 }
 
 #[test]
 fn anchors_merges_and_json_are_read() {
-    let definition = only("x-s: &s { queue: q }\nworkflows: [ { name: w, steps: [ &a { <<: *s, name: a }, { <<: *a, name: b, depends: [ a ] } ] } ]");
+    let definition = only(
+        "x-s: &s { queue: q }\nworkflows: [ { name: w, steps: [ &a { <<: *s, name: a }, { <<: *a, name: b, depends: [ a ] } ] } ]",
+    );
     assert_eq!(definition.queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(), ["q"]);
-    let definition = only("{\n\t\"workflows\": [\n\t\t{\"name\": \"w\", \"steps\": [{\"name\": \"\\u0061b\"}]}\n\t]\n}");
+    let definition = only(
+        "{\n\t\"workflows\": [\n\t\t{\"name\": \"w\", \"steps\": [{\"name\": \"\\u0061b\"}]}\n\t]\n}",
+    );
     assert_eq!(&*definition.graph().steps[0].name, "ab");
 }
 
@@ -239,14 +255,38 @@ f:9:31: workflow "w", step "x": depends on itself by a cycle: x → y → x (eac
 fn mistakes_in_the_yaml_say_what_to_do() {
     let cases = [
         ("", "f:1:1: the file is empty; expected a list of workflows: `workflows: [ .. ]`"),
-        ("# nothing\n", "f:1:1: the file is empty; expected a list of workflows: `workflows: [ .. ]`"),
-        ("hello\n", r#"f:1:1: expected a workflow file, such as `workflows: [ .. ]`, found the text "hello""#),
-        ("workflows:\n", r#"f:1:1: the list "workflows" is empty; a workflow file has at least one workflow"#),
-        ("workflow: []\n", r#"f:1:1: unknown key "workflow" in a workflow file; did you mean "workflows"?"#),
-        ("a: [ b\n", "f:1:4: this is not valid YAML: unclosed bracket '['; close it with `]` or `}`"),
-        ("a: b\n\tc: d\n", "f:2:1: this is not valid YAML: while scanning a plain scalar, found a tab; indent with spaces"),
-        ("a:\n  - @b\n", "f:2:5: this is not valid YAML: unexpected character: `@'; put a text with special characters into quotes"),
-        ("workflows: []\n---\nworkflows: []\n", "f:2:1: a second document (`---`) starts here; a file holds one: put all workflows into one list"),
+        (
+            "# nothing\n",
+            "f:1:1: the file is empty; expected a list of workflows: `workflows: [ .. ]`",
+        ),
+        (
+            "hello\n",
+            r#"f:1:1: expected a workflow file, such as `workflows: [ .. ]`, found the text "hello""#,
+        ),
+        (
+            "workflows:\n",
+            r#"f:1:1: the list "workflows" is empty; a workflow file has at least one workflow"#,
+        ),
+        (
+            "workflow: []\n",
+            r#"f:1:1: unknown key "workflow" in a workflow file; did you mean "workflows"?"#,
+        ),
+        (
+            "a: [ b\n",
+            "f:1:4: this is not valid YAML: unclosed bracket '['; close it with `]` or `}`",
+        ),
+        (
+            "a: b\n\tc: d\n",
+            "f:2:1: this is not valid YAML: while scanning a plain scalar, found a tab; indent with spaces",
+        ),
+        (
+            "a:\n  - @b\n",
+            "f:2:5: this is not valid YAML: unexpected character: `@'; put a text with special characters into quotes",
+        ),
+        (
+            "workflows: []\n---\nworkflows: []\n",
+            "f:2:1: a second document (`---`) starts here; a file holds one: put all workflows into one list",
+        ),
     ];
     for (text, expected) in cases {
         let errors = refused(text);
@@ -264,14 +304,21 @@ fn problems_of_several_files_come_together() {
     };
     let files = [
         write("a.yaml", b"workflows: [ { name: w, vhosts: [ v, u ], steps: [ { name: s } ] } ]"),
-        write("b.yaml", b"workflows: [ { name: w, vhosts: [ v ], steps: [ { name: s, queu: q } ] } ]"),
+        write(
+            "b.yaml",
+            b"workflows: [ { name: w, vhosts: [ v ], steps: [ { name: s, queu: q } ] } ]",
+        ),
         write("c.yaml", b"workflows:\n  - name: \xc3\xa4\xff\n"),
         directory.path().join("missing.yaml"),
         directory.path().to_owned(),
     ];
     let errors = load_files(&files).expect_err("four of five are bad");
     let prefix = format!("{}/", directory.path().display());
-    let shown: Vec<String> = errors.to_string().lines().map(|line| line.replace(&prefix, "").replace(&prefix[..prefix.len() - 1], "DIR")).collect();
+    let shown: Vec<String> = errors
+        .to_string()
+        .lines()
+        .map(|line| line.replace(&prefix, "").replace(&prefix[..prefix.len() - 1], "DIR"))
+        .collect();
     assert_eq!(
         shown,
         [
@@ -317,23 +364,42 @@ workflows:
 
 #[test]
 fn limits_have_names_and_numbers() {
-    let steps = |count: usize| (0..count).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ");
-    let file = |name: &str, steps: &str| format!("workflows: [ {{ name: {name}, steps: [ {steps} ] }} ]");
+    let steps = |count: usize| {
+        (0..count).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ")
+    };
+    let file =
+        |name: &str, steps: &str| format!("workflows: [ {{ name: {name}, steps: [ {steps} ] }} ]");
     assert_eq!(only(&file("w", &steps(STEPS_MAX))).graph().steps.len(), STEPS_MAX);
-    assert_eq!(message(&file("w", &steps(STEPS_MAX + 1))), "a workflow has 1001 steps, more than the 1000 allowed");
+    assert_eq!(
+        message(&file("w", &steps(STEPS_MAX + 1))),
+        "a workflow has 1001 steps, more than the 1000 allowed"
+    );
     only(&file(&"n".repeat(200), "{ name: s }"));
     assert_eq!(
         message(&file(&"n".repeat(201), "{ name: s }")),
         "the name has 201 characters, more than the 200 that fit into a message's properties"
     );
     let queue = format!("{{ name: s, queue: {} }}", "q".repeat(256));
-    assert_eq!(message(&file("w", &queue)), "expected the name of a queue of at most 255 bytes, found 256");
+    assert_eq!(
+        message(&file("w", &queue)),
+        "expected the name of a queue of at most 255 bytes, found 256"
+    );
     let vhosts: Vec<String> = (0..101).map(|at| format!("v{at}")).collect();
-    let text = format!("workflows: [ {{ name: w, vhosts: [ {} ], steps: [ {{ name: s }} ] }} ]", vhosts.join(", "));
+    let text = format!(
+        "workflows: [ {{ name: w, vhosts: [ {} ], steps: [ {{ name: s }} ] }} ]",
+        vhosts.join(", ")
+    );
     assert_eq!(message(&text), "a workflow has 101 vhosts, more than the 100 allowed");
     let text = format!("x: &s [ {} ]\nworkflows:\n", steps(1000)).replace("x:", "x-s:")
-        + &(0..2).map(|at| format!("- {{ name: w{at}, vhosts: [ {} ], steps: *s }}\n", vhosts[..60].join(", "))).collect::<String>();
-    assert_eq!(message(&text), "all workflows together have more than 100000 steps up to here, each counted once for each virtual host");
+        + &(0..2)
+            .map(|at| {
+                format!("- {{ name: w{at}, vhosts: [ {} ], steps: *s }}\n", vhosts[..60].join(", "))
+            })
+            .collect::<String>();
+    assert_eq!(
+        message(&text),
+        "all workflows together have more than 100000 steps up to here, each counted once for each virtual host"
+    );
 }
 
 #[test]
@@ -346,19 +412,29 @@ fn the_conformance_definitions_load_or_are_refused_for_their_unsupported_keys_al
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("reads");
-        let vectors: Vec<serde_json::Value> = serde_json::from_str(&text).expect("a list of vectors");
+        let vectors: Vec<serde_json::Value> =
+            serde_json::from_str(&text).expect("a list of vectors");
         for vector in &vectors {
             let name = format!("{}: {}", path.display(), vector["name"]);
-            for definition in [vector["definition"].to_string(), serde_json::to_string_pretty(&vector["definition"]).expect("JSON")] {
+            for definition in [
+                vector["definition"].to_string(),
+                serde_json::to_string_pretty(&vector["definition"]).expect("JSON"),
+            ] {
                 match load_text("definition", &definition) {
                     Ok(found) => {
-                        let named = found.definitions.iter().any(|definition| definition.name == vector["workflow"]);
+                        let named = found
+                            .definitions
+                            .iter()
+                            .any(|definition| definition.name == vector["workflow"]);
                         assert!(named, "{name}: the workflow is not there");
                         loaded += 1;
                     }
                     Err(errors) => {
-                        let unexpected =
-                            errors.0.iter().find(|problem| !problem.message.ends_with("is not supported by this version yet; remove it"));
+                        let unexpected = errors.0.iter().find(|problem| {
+                            !problem
+                                .message
+                                .ends_with("is not supported by this version yet; remove it")
+                        });
                         assert_eq!(unexpected, None, "{name}");
                     }
                 }
@@ -422,13 +498,25 @@ valid: 1 workflow, 4 warnings
     assert!(valid);
     let view: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(view["workflows"][1]["vhost"], "test");
-    assert_eq!(view["workflows"][0]["queues"], serde_json::json!(["sum-splits", "book-split", "titles", "segment-word-counts", "count-line"]));
+    assert_eq!(
+        view["workflows"][0]["queues"],
+        serde_json::json!([
+            "sum-splits",
+            "book-split",
+            "titles",
+            "segment-word-counts",
+            "count-line"
+        ])
+    );
     assert_eq!(
         view["workflows"][0]["tasks"][1],
         serde_json::json!({ "name": "line-counts", "itemListKey": "data", "itemKey": "data", "recursive": false, "steps": [{ "name": "count-line", "depends": [], "queue": "count-line" }] })
     );
     assert_eq!(view["workflows"][0]["tasks"][0]["recursive"], true);
-    assert_eq!((&view["warnings"][1]["line"], &view["warnings"][1]["column"]), (&8.into(), &91.into()));
+    assert_eq!(
+        (&view["warnings"][1]["line"], &view["warnings"][1]["column"]),
+        (&8.into(), &91.into())
+    );
 }
 
 #[test]
@@ -459,7 +547,8 @@ not valid: 3 errors in 1 file
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the text, loading ends with definitions or with problems that have a place in the text, in order.
+    /// Whatever the text, loading ends with definitions or with problems that have a place in the
+    /// text, in order.
     #[test]
     fn any_text_is_loaded_or_refused(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..60)) {
         let text = pieces.concat();
@@ -574,6 +663,11 @@ fn checked(text: &str, json: bool) -> (bool, String) {
 fn virtual_hosts_that_differ_in_case_alone_cannot_have_one_table_of_statuses_each() {
     let text = "workflows: [{ name: w, vhosts: [prod, Prod, test], steps: [{ name: a }] }]";
     let error = load_text("f", text).expect_err("refused").to_string();
-    assert!(error.contains("in the virtual host \"Prod\": differs from \"prod/w\" in upper and lower case alone"), "{error}");
+    assert!(
+        error.contains(
+            "in the virtual host \"Prod\": differs from \"prod/w\" in upper and lower case alone"
+        ),
+        "{error}"
+    );
     assert_eq!(error.lines().count(), 1, "{error}");
 }

@@ -1,4 +1,5 @@
-//! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the embedded bus.
+//! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the
+//! embedded bus.
 
 mod by_hand;
 mod calls;

@@ -1,14 +1,20 @@
-//! What a retry and a rerun make of what was under way before: orders to child jobs, their failures, replies.
+//! What a retry and a rerun make of what was under way before: orders to child jobs, their
+//! failures, replies.
 
 use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, FanOutKeys, Graph, Input, Instruction, JobState, Message, OnFailure, Operation, Order, Rejected, Reply, Step,
+    Definition, FanOutKeys, Graph, Input, Instruction, JobState, Message, OnFailure, Operation,
+    Order, Rejected, Reply, Step,
 };
 
 fn fan_out_of_one() -> Arc<Definition> {
     let each = Step { task: Some(1), ..Step::named("each") };
-    let task = Graph::new("t".to_owned(), Some(FanOutKeys::new("items", "item")), vec![Step::named("work")]);
+    let task = Graph::new(
+        "t".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![each]), task]))
 }
 
@@ -20,7 +26,8 @@ fn error(to: &Dispatched, attempt: u32) -> Input {
 #[test]
 fn orders_of_before_a_retry_reach_no_retried_child_job() {
     let mut world = World::new();
-    let parent = world.create(&fan_out_of_one(), Message::parse(br#"{"items":[1]}"#).expect("an object"));
+    let parent =
+        world.create(&fan_out_of_one(), Message::parse(br#"{"items":[1]}"#).expect("an object"));
     let first = world.dispatched.pop_front().expect("dispatched");
     world.take(first.job, error(&first, 1)).expect("taken");
     assert_eq!(world.job(parent).state(), JobState::Failed);
@@ -29,7 +36,13 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
     let second = world.dispatched.pop_front().expect("dispatched again");
     assert_eq!((second.job, second.attempt, world.job(second.job).round()), (first.job, 2, 1));
     let late = || "late".into();
-    for what in [Instruction::Halt(late()), Instruction::Cancel(late()), Instruction::Expire(late()), Instruction::Pause, Instruction::Retry] {
+    for what in [
+        Instruction::Halt(late()),
+        Instruction::Cancel(late()),
+        Instruction::Expire(late()),
+        Instruction::Pause,
+        Instruction::Retry,
+    ] {
         let order = Order { round: 0, what: what.clone() };
         assert_eq!(world.take(second.job, Input::Order(order)), Err(Rejected::Late), "{what:?}");
         assert_eq!(world.job(second.job).state(), JobState::Running);
@@ -41,19 +54,31 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
 /// A fan-out over four items whose failure the job bears, beside a step that fails it.
 fn beside_a_failure() -> Arc<Definition> {
     let each = Step { task: Some(1), on_failure: OnFailure::Continue, ..Step::named("each") };
-    let task = Graph::new("t".to_owned(), Some(FanOutKeys::new("items", "item")), vec![Step::named("work")]);
-    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![each, Step::named("other")]), task]))
+    let task = Graph::new(
+        "t".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
+    Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![each, Step::named("other")]), task],
+    ))
 }
 
 #[test]
 fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_would_be_borne() {
     let mut world = World::new();
-    let id = world.create(&beside_a_failure(), Message::parse(br#"{"items":[1,2,3,4]}"#).expect("an object"));
+    let id = world
+        .create(&beside_a_failure(), Message::parse(br#"{"items":[1,2,3,4]}"#).expect("an object"));
     let mut sent: Vec<Dispatched> = world.dispatched.drain(..).collect();
-    let other = sent.remove(sent.iter().position(|message| message.name == "other").expect("dispatched"));
+    let other =
+        sent.remove(sent.iter().position(|message| message.name == "other").expect("dispatched"));
     world.take(other.job, error(&other, 1)).expect("taken");
     assert_eq!(world.job(id).state(), JobState::Failed);
-    assert!(sent.iter().all(|message| world.job(message.job).state() == JobState::Failed), "the child jobs are halted");
+    assert!(
+        sent.iter().all(|message| world.job(message.job).state() == JobState::Failed),
+        "the child jobs are halted"
+    );
     world.take(id, Input::Operate(Operation::Retry)).expect("retried");
     assert_eq!(world.job(id).state(), JobState::Running);
     // The messages of before the failure are still with their workers.
@@ -67,13 +92,22 @@ fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_wou
 
 #[test]
 fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
-    let definition = Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("a")])]));
+    let definition = Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![Step::named("a")])],
+    ));
     let mut world = World::new();
     let id = world.create(&definition, Message::default());
     let first = world.dispatched.pop_front().expect("dispatched");
-    world.take(id, Input::Operate(Operation::Cancel { reason: "a test".into() })).expect("cancelled");
+    world
+        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .expect("cancelled");
     world.take(id, Input::Operate(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
-    let result = |attempt| Input::Reply { step: "a".to_owned(), attempt, reply: Reply::Result(br#"{"old":1}"#.as_slice().into()) };
+    let result = |attempt| Input::Reply {
+        step: "a".to_owned(),
+        attempt,
+        reply: Reply::Result(br#"{"old":1}"#.as_slice().into()),
+    };
     assert_eq!(world.take(id, result(Some(first.attempt))), Err(Rejected::Late));
     assert_eq!(world.job(id).state(), JobState::Running);
     world.take(id, result(Some(2))).expect("taken");
@@ -84,7 +118,11 @@ fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
 fn child_jobs_of_a_rerun_have_new_ids_even_where_their_items_bring_some() {
     let mut world = World::new();
     let definition = fan_out_of_one();
-    let id = world.create(&definition, Message::parse(br#"{"items":["6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11"]}"#).expect("an object"));
+    let id = world.create(
+        &definition,
+        Message::parse(br#"{"items":["6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11"]}"#)
+            .expect("an object"),
+    );
     let first = world.dispatched.pop_front().expect("dispatched");
     assert_eq!(first.job.to_string(), "6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11");
     world.reply(&first, &first.input.to_text()).expect("taken");

@@ -1,12 +1,14 @@
-//! Properties over random graphs: whatever the order of replies, the duplicates and the window, a job ends as a naive
-//! oracle says, each step settles once, and the rebuilt job equals the live one at every prefix (the world compares).
+//! Properties over random graphs: whatever the order of replies, the duplicates and the window, a
+//! job ends as a naive oracle says, each step settles once, and the rebuilt job equals the live one
+//! at every prefix (the world compares).
 
 use crate::world::{Dispatched, World};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Dependency, FanOutKeys, Graph, Input, Job, JobState, Limits, Message, Operation, Rejected, Step, StepIndex,
+    Definition, Dependency, FanOutKeys, Graph, Input, Job, JobState, Limits, Message, Operation,
+    Rejected, Step, StepIndex,
 };
 
 /// A random graph: each step depends on a subset of the earlier ones, in any order; some fan out.
@@ -22,7 +24,11 @@ struct Plan {
 
 fn plans() -> impl Strategy<Value = Plan> {
     (1usize..7).prop_flat_map(|steps| {
-        let depends: Vec<_> = (0..steps).map(|at| prop::collection::vec(0..u16::try_from(at.max(1)).expect("small"), 0..=at.min(3))).collect();
+        let depends: Vec<_> = (0..steps)
+            .map(|at| {
+                prop::collection::vec(0..u16::try_from(at.max(1)).expect("small"), 0..=at.min(3))
+            })
+            .collect();
         (
             depends,
             prop::collection::vec(prop::bool::weighted(0.3), steps),
@@ -31,7 +37,14 @@ fn plans() -> impl Strategy<Value = Plan> {
             prop::collection::vec(prop::bool::weighted(0.2), 64),
             1u32..4,
         )
-            .prop_map(|(depends, fan_out, items, picks, duplicate, window)| Plan { depends, fan_out, items, picks, duplicate, window })
+            .prop_map(|(depends, fan_out, items, picks, duplicate, window)| Plan {
+                depends,
+                fan_out,
+                items,
+                picks,
+                duplicate,
+                window,
+            })
     })
 }
 
@@ -40,24 +53,31 @@ fn step(name: String, depends: Vec<Dependency>, task: Option<u16>) -> Step {
 }
 
 fn definition(plan: &Plan) -> Arc<Definition> {
-    let steps = plan.depends.iter().zip(&plan.fan_out).enumerate().map(|(at, (depends, fan_out))| {
-        let mut unique: Vec<u16> = Vec::new();
-        depends.iter().filter(|on| usize::from(**on) < at).for_each(|on| {
-            if !unique.contains(on) {
-                unique.push(*on);
-            }
+    let steps =
+        plan.depends.iter().zip(&plan.fan_out).enumerate().map(|(at, (depends, fan_out))| {
+            let mut unique: Vec<u16> = Vec::new();
+            depends.iter().filter(|on| usize::from(**on) < at).for_each(|on| {
+                if !unique.contains(on) {
+                    unique.push(*on);
+                }
+            });
+            let depends = unique.into_iter().map(|on| Dependency::Step(StepIndex(on))).collect();
+            step(format!("s{at}"), depends, fan_out.then_some(1))
         });
-        let depends = unique.into_iter().map(|on| Dependency::Step(StepIndex(on))).collect();
-        step(format!("s{at}"), depends, fan_out.then_some(1))
-    });
     let own = Graph::new("w".to_owned(), None, steps.collect());
     let keys = FanOutKeys::new("items", "item");
-    let child = vec![step("c0".to_owned(), vec![], None), step("c1".to_owned(), vec![Dependency::Step(StepIndex(0))], None)];
+    let child = vec![
+        step("c0".to_owned(), vec![], None),
+        step("c1".to_owned(), vec![Dependency::Step(StepIndex(0))], None),
+    ];
     Arc::new(Definition::new("w", vec![own, Graph::new("t".to_owned(), Some(keys), child)]))
 }
 
 /// What a worker replies: its input, marked with its name, so that every merge shows.
-fn work(name: &str, input: &BTreeMap<String, serde_json::Value>) -> BTreeMap<String, serde_json::Value> {
+fn work(
+    name: &str,
+    input: &BTreeMap<String, serde_json::Value>,
+) -> BTreeMap<String, serde_json::Value> {
     let mut output = input.clone();
     output.insert(format!("by_{name}"), 1.into());
     output.insert("last".to_owned(), name.into());
@@ -78,7 +98,11 @@ fn merged(parts: &[BTreeMap<String, serde_json::Value>]) -> BTreeMap<String, ser
 }
 
 /// The outcome by the rules of SPEC §3, written as plainly as can be and without the engine.
-fn oracle(graph: &Graph, definition: &Definition, message: &BTreeMap<String, serde_json::Value>) -> BTreeMap<String, serde_json::Value> {
+fn oracle(
+    graph: &Graph,
+    definition: &Definition,
+    message: &BTreeMap<String, serde_json::Value>,
+) -> BTreeMap<String, serde_json::Value> {
     let mut outputs: Vec<BTreeMap<String, serde_json::Value>> = Vec::new();
     for step in &graph.steps {
         let parts: Vec<_> = step.depended_on().iter().map(|on| outputs[on.at()].clone()).collect();
@@ -93,7 +117,11 @@ fn oracle(graph: &Graph, definition: &Definition, message: &BTreeMap<String, ser
     merged(&last)
 }
 
-fn gather(task: &Graph, definition: &Definition, input: &BTreeMap<String, serde_json::Value>) -> BTreeMap<String, serde_json::Value> {
+fn gather(
+    task: &Graph,
+    definition: &Definition,
+    input: &BTreeMap<String, serde_json::Value>,
+) -> BTreeMap<String, serde_json::Value> {
     let items = input.get("items").and_then(|list| list.as_array()).cloned().unwrap_or_default();
     if items.is_empty() {
         return input.clone();
@@ -106,7 +134,8 @@ fn gather(task: &Graph, definition: &Definition, input: &BTreeMap<String, serde_
     });
     let results: Vec<BTreeMap<String, serde_json::Value>> = results.collect();
     let mut output = merged(&results);
-    let list: Vec<serde_json::Value> = results.iter().map(|result| result.get("item").cloned().unwrap_or_default()).collect();
+    let list: Vec<serde_json::Value> =
+        results.iter().map(|result| result.get("item").cloned().unwrap_or_default()).collect();
     output.remove("item");
     output.insert("items".to_owned(), list.into());
     output
@@ -221,7 +250,8 @@ fn an_id_that_items_bring_twice_is_given_once() {
         ids.push(next.job.to_string());
         let reply = next.input.to_text();
         assert!(world.reply(&next, &reply).is_ok());
-        // The first child job has ended when the second starts: a second reply to the first is nobody's.
+        // The first child job has ended when the second starts: a second reply to the first is
+        // nobody's.
         assert_eq!(world.reply(&next, &reply), Err(Rejected::Ended));
     }
     assert_eq!(ids[0], brought);

@@ -1,5 +1,5 @@
-//! Clients that ask for everything at once, of the actors on their threads: whatever overtakes what, no job is lost, stuck or wrong,
-//! and nothing of it is left.
+//! Clients that ask for everything at once, of the actors on their threads: whatever overtakes
+//! what, no job is lost, stuck or wrong, and nothing of it is left.
 
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
@@ -64,7 +64,10 @@ impl Clients {
         }
     }
 
-    fn ask(&self, input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput) -> oneshot::Receiver<Answer> {
+    fn ask(
+        &self,
+        input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput,
+    ) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         self.manager.shared().wiring().router.post(input(answer));
         answered
@@ -76,7 +79,13 @@ impl Clients {
 
     /// One client asks something of one job, or several things without waiting for the answers.
     async fn turn(&self, rng: &mut Rng) {
-        let known: Vec<JobId> = self.jobs.borrow().iter().filter(|(_, known)| !known.is_over.get()).map(|(id, _)| *id).collect();
+        let known: Vec<JobId> = self
+            .jobs
+            .borrow()
+            .iter()
+            .filter(|(_, known)| !known.is_over.get())
+            .map(|(id, _)| *id)
+            .collect();
         if known.len() < 20 || rng.u32(0..10) == 0 {
             return self.create(rng).await;
         }
@@ -100,13 +109,22 @@ impl Clients {
                 17..22 => signed(),
                 _ => Operation::Retry,
             };
-            asked.push((matches!(operation, Operation::Cancel { .. }), self.operate(id, operation)));
+            asked
+                .push((matches!(operation, Operation::Cancel { .. }), self.operate(id, operation)));
         }
         for (ends, answered) in asked {
             let answer = tokio::time::timeout(DEADLINE, answered).await;
             match answer {
-                Ok(Ok(Answer::Changed(_) | Answer::Deleted)) if ends => self.jobs.borrow()[&id].is_over.set(true),
-                Ok(Ok(Answer::Changed(_) | Answer::Step(..) | Answer::Deleted | Answer::Conflict(_) | Answer::Unknown)) => {}
+                Ok(Ok(Answer::Changed(_) | Answer::Deleted)) if ends => {
+                    self.jobs.borrow()[&id].is_over.set(true)
+                }
+                Ok(Ok(
+                    Answer::Changed(_)
+                    | Answer::Step(..)
+                    | Answer::Deleted
+                    | Answer::Conflict(_)
+                    | Answer::Unknown,
+                )) => {}
                 other => self.violations.borrow_mut().push(format!("{id} was answered {other:?}")),
             }
         }
@@ -128,13 +146,20 @@ impl Clients {
             JobState::Paused => drop(self.operate(id, Operation::Resume)),
             JobState::Running => drop(self.operate(id, signed())),
         }
-        let steps: Vec<String> = found.job.steps().map(|(step, run)| format!("{}: {:?} {}", step.name, run.state, run.attempt)).collect();
+        let steps: Vec<String> = found
+            .job
+            .steps()
+            .map(|(step, run)| format!("{}: {:?} {}", step.name, run.state, run.attempt))
+            .collect();
         Some(format!("{id} is {}: {}", found.job.state().word(), steps.join(", ")))
     }
 }
 
 fn signed() -> Operation {
-    Operation::Reply { step: "sign".to_owned(), reply: Reply::Result(br#"{"signed":true}"#.as_slice().into()) }
+    Operation::Reply {
+        step: "sign".to_owned(),
+        reply: Reply::Result(br#"{"signed":true}"#.as_slice().into()),
+    }
 }
 
 /// Fails one message in six, for as long as it is not calm.
@@ -160,11 +185,17 @@ async fn race() {
     settings.fanout.window = 3;
     let (is_calm, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let work = worker(&is_calm, &calls);
-    let workers = Workers::new().with("work", 2, work.clone()).with("more", 2, work.clone()).with("last", 1, work);
+    let workers = Workers::new()
+        .with("work", 2, work.clone())
+        .with("more", 2, work.clone())
+        .with("last", 1, work);
     let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
-    let manager = supervisor::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
-    let clients = Rc::new(Clients { manager, jobs: RefCell::default(), violations: RefCell::default() });
-    let turns = std::env::var(TURNS_VARIABLE).map_or(TURNS, |turns| turns.parse().expect("a number"));
+    let manager =
+        supervisor::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
+    let clients =
+        Rc::new(Clients { manager, jobs: RefCell::default(), violations: RefCell::default() });
+    let turns =
+        std::env::var(TURNS_VARIABLE).map_or(TURNS, |turns| turns.parse().expect("a number"));
     let busy: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let clients = clients.clone();
@@ -185,13 +216,21 @@ async fn race() {
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
             tick.tick().await;
-            left = clients.jobs.borrow().iter().filter_map(|(id, known)| clients.unfinished(*id, known)).collect();
+            left = clients
+                .jobs
+                .borrow()
+                .iter()
+                .filter_map(|(id, known)| clients.unfinished(*id, known))
+                .collect();
             let routes = &clients.manager.shared().routes;
             if left.is_empty() && routes.is_empty() {
                 return;
             }
             if left.is_empty() {
-                left.push(format!("{} top-level jobs, child jobs or promised ids are still there", routes.roots()));
+                left.push(format!(
+                    "{} top-level jobs, child jobs or promised ids are still there",
+                    routes.roots()
+                ));
             }
         }
     });
@@ -199,7 +238,9 @@ async fn race() {
     assert!(clients.violations.borrow().is_empty(), "{}", clients.violations.borrow().join("\n"));
     Rc::into_inner(clients).expect("no client is left").manager.stop().await;
     let file = rusqlite::Connection::open(&settings.journal.file).expect("opens");
-    let open: i64 = file.query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0)).expect("counts");
+    let open: i64 = file
+        .query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0))
+        .expect("counts");
     assert_eq!(open, 0, "all is closed");
 }
 

@@ -1,34 +1,51 @@
-//! What a failure says, and when a step began: of nested child jobs the cause comes first; a retry forgets no beginning.
+//! What a failure says, and when a step began: of nested child jobs the cause comes first; a retry
+//! forgets no beginning.
 
 use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId, JobState, Message, Operation, Origin, Parent, Reply,
-    Step, StepIndex, StepState, Timestamp,
+    ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId,
+    JobState, Message, Operation, Origin, Parent, Reply, Step, StepIndex, StepState, Timestamp,
 };
 
 fn error(to: &Dispatched, text: &str) -> Input {
     let body = serde_json::json!({ "error": text, "retryable": false }).to_string();
-    Input::Reply { step: to.name.clone(), attempt: Some(to.attempt), reply: Reply::Error(body.into()) }
+    Input::Reply {
+        step: to.name.clone(),
+        attempt: Some(to.attempt),
+        reply: Reply::Error(body.into()),
+    }
 }
 
 /// `orders` over a list of orders, each with `lines`, of which each has the step `price`.
 fn two_levels() -> Arc<Definition> {
     let graphs = vec![
         Graph::new("w".to_owned(), None, vec![Step { task: Some(1), ..Step::named("orders") }]),
-        Graph::new("order".to_owned(), Some(FanOutKeys::new("orders", "order")), vec![Step { task: Some(2), ..Step::named("lines") }]),
-        Graph::new("line".to_owned(), Some(FanOutKeys::new("lines", "line")), vec![Step::named("price")]),
+        Graph::new(
+            "order".to_owned(),
+            Some(FanOutKeys::new("orders", "order")),
+            vec![Step { task: Some(2), ..Step::named("lines") }],
+        ),
+        Graph::new(
+            "line".to_owned(),
+            Some(FanOutKeys::new("lines", "line")),
+            vec![Step::named("price")],
+        ),
     ];
     Arc::new(Definition::new("w", graphs))
 }
 
 fn failed_line(world: &mut World, text: &str) -> (JobId, JobId) {
-    let job = world.create(&two_levels(), Message::parse(br#"{"orders":[1,2],"lines":[1,2,3]}"#).expect("an object"));
+    let job = world.create(
+        &two_levels(),
+        Message::parse(br#"{"orders":[1,2],"lines":[1,2,3]}"#).expect("an object"),
+    );
     let is_it = |world: &World, message: &Dispatched| {
         let line = world.job(message.job).origin().parent.expect("a child job");
         line.index == 2 && world.job(line.job).origin().parent.is_some_and(|order| order.index == 1)
     };
-    let message = world.dispatched.iter().find(|message| is_it(world, message)).cloned().expect("dispatched");
+    let message =
+        world.dispatched.iter().find(|message| is_it(world, message)).cloned().expect("dispatched");
     world.take(message.job, error(&message, text)).expect("taken");
     (job, message.job)
 }
@@ -39,13 +56,23 @@ fn a_nested_failure_names_the_cause_first_and_then_the_way() {
     let (job, line) = failed_line(&mut world, "no such article");
     let job = world.job(job);
     let cause = "the worker reported an error: no such article";
-    let wanted = format!("step \"price\" of item 2: {cause} (child job {line}, by way of item 1 of step \"orders\", item 2 of step \"lines\")");
+    let wanted = format!(
+        "step \"price\" of item 2: {cause} (child job {line}, by way of item 1 of step \"orders\", item 2 of step \"lines\")"
+    );
     assert_eq!(job.reason().map(|reason| &**reason), Some(&*wanted));
-    assert_eq!(job.step(StepIndex(0)).failure.as_ref().map(|failure| &*failure.reason), Some(&*wanted), "its step says the same");
-    let order = world.job(line).origin().parent.map(|parent| world.job(parent.job)).expect("a parent");
+    assert_eq!(
+        job.step(StepIndex(0)).failure.as_ref().map(|failure| &*failure.reason),
+        Some(&*wanted),
+        "its step says the same"
+    );
+    let order =
+        world.job(line).origin().parent.map(|parent| world.job(parent.job)).expect("a parent");
     let wanted = format!("step \"price\" of item 2: {cause} (child job {line} of step \"lines\")");
     assert_eq!(order.reason().map(|reason| &**reason), Some(&*wanted));
-    assert_eq!(world.job(line).reason().map(|reason| &**reason), Some(&*format!("step \"price\": {cause}")));
+    assert_eq!(
+        world.job(line).reason().map(|reason| &**reason),
+        Some(&*format!("step \"price\": {cause}"))
+    );
 }
 
 #[test]
@@ -55,7 +82,10 @@ fn a_nested_failure_is_bounded() {
     let reason = world.job(job).reason().expect("a reason");
     assert!(reason.chars().count() < 1_300, "{} characters", reason.chars().count());
     assert!(reason.contains(&line.to_string()), "the way is not cut off: {reason}");
-    assert!(world.job(line).reason().expect("a reason").len() > 4_000, "the child job has all of it");
+    assert!(
+        world.job(line).reason().expect("a reason").len() > 4_000,
+        "the child job has all of it"
+    );
 }
 
 #[test]
@@ -63,10 +93,12 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
     let definition = two_levels();
     let (id, above) = (JobId(uuid::Uuid::from_u128(2)), JobId(uuid::Uuid::from_u128(1)));
     let parent = Some(Parent { job: above, step: StepIndex(0), index: 0 });
-    let origin = Origin { id, definition, graph: 2, parent, root: above, depth: 1, created: Timestamp(1) };
+    let origin =
+        Origin { id, definition, graph: 2, parent, root: above, depth: 1, created: Timestamp(1) };
     let stored = r#"[{"job_created":{}},{"step_started":{"step":0,"attempt":1,"at":1}},
         {"step_failed":{"step":0,"at":2,"failure":{"reason":"why"}}},{"job_failed":{"at":2,"reason":"step \"price\": why"}}]"#;
-    let entries: Vec<Entry> = serde_json::from_str(stored).expect("the entries of the version before");
+    let entries: Vec<Entry> =
+        serde_json::from_str(stored).expect("the entries of the version before");
     let job = Job::recover(origin, Some(Message::default()), entries);
     let told = job.open_effects();
     let [Effect::TellParent(_, ended)] = &told[..] else { panic!("{told:?}") };
@@ -82,7 +114,11 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     let id = world.create(&Arc::new(Definition::new("w", vec![graph])), Message::default());
     let times = |world: &World| {
         let run = world.job(id).step(StepIndex(0));
-        (run.started.expect("it has started"), run.attempt_started.expect("so has its attempt"), run.ended)
+        (
+            run.started.expect("it has started"),
+            run.attempt_started.expect("so has its attempt"),
+            run.ended,
+        )
     };
     let (begun, same, _) = times(&world);
     assert_eq!(begun, same);

@@ -1,10 +1,11 @@
-//! Redispatch: the message of a running step goes out once more, as the same attempt, and nothing else changes.
+//! Redispatch: the message of a running step goes out once more, as the same attempt, and nothing
+//! else changes.
 
 use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId, JobState, Message, Millis, Objection, Operation, Rejected, Reply, Retry, Step,
-    StepIndex,
+    Definition, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId, JobState, Message, Millis,
+    Objection, Operation, Rejected, Reply, Retry, Step, StepIndex,
 };
 
 fn again(step: &str) -> Operation {
@@ -16,7 +17,9 @@ fn one_step() -> Arc<Definition> {
 }
 
 fn confirm(world: &mut World, message: &Dispatched) {
-    world.take(message.job, Input::Confirmed { step: message.step, attempt: message.attempt }).expect("confirmed");
+    world
+        .take(message.job, Input::Confirmed { step: message.step, attempt: message.attempt })
+        .expect("confirmed");
 }
 
 #[track_caller]
@@ -24,10 +27,15 @@ fn refused(world: &mut World, id: JobId, step: &str, words: &[&str]) {
     let operation = again(step);
     let before = world.job(id).clone();
     match before.objection(&operation, &world.limits) {
-        Some(Objection::Conflict(text) | Objection::UnknownStep(text)) => assert!(words.iter().all(|word| text.contains(word)), "{text}"),
+        Some(Objection::Conflict(text) | Objection::UnknownStep(text)) => {
+            assert!(words.iter().all(|word| text.contains(word)), "{text}")
+        }
         other => panic!("{step}: {other:?}"),
     }
-    assert!(matches!(world.take(id, Input::Operate(operation)), Err(Rejected::Void | Rejected::UnknownStep)));
+    assert!(matches!(
+        world.take(id, Input::Operate(operation)),
+        Err(Rejected::Void | Rejected::UnknownStep)
+    ));
     assert!(*world.job(id) == before && world.dispatched.is_empty());
 }
 
@@ -42,9 +50,15 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
 
     world.take(id, Input::Operate(again("a"))).expect("sent again");
     let second = world.dispatched.pop_front().expect("dispatched again");
-    assert_eq!((second.attempt, second.input.to_text()), (first.attempt, r#"{"k":1.0}"#.to_owned()));
+    assert_eq!(
+        (second.attempt, second.input.to_text()),
+        (first.attempt, r#"{"k":1.0}"#.to_owned())
+    );
     let open = world.job(id).open_effects();
-    assert!(matches!(open.as_slice(), [Effect::Dispatch { attempt: 1, .. }]), "until it is confirmed a crash would lose it: {open:?}");
+    assert!(
+        matches!(open.as_slice(), [Effect::Dispatch { attempt: 1, .. }]),
+        "until it is confirmed a crash would lose it: {open:?}"
+    );
     refused(&mut world, id, "a", &["no broker has confirmed it"]);
     confirm(&mut world, &second);
     assert!(world.job(id).open_effects().is_empty());
@@ -53,7 +67,10 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
     // Both copies may be answered; the first answer counts.
     world.reply(&second, r#"{"by":2}"#).expect("taken");
     assert!(world.reply(&first, r#"{"by":1}"#).is_err());
-    assert_eq!((world.job(id).state(), world.job(id).result().to_text()), (JobState::Completed, r#"{"by":2}"#.to_owned()));
+    assert_eq!(
+        (world.job(id).state(), world.job(id).result().to_text()),
+        (JobState::Completed, r#"{"by":2}"#.to_owned())
+    );
     refused(&mut world, id, "a", &["is completed", "take no replies"]);
 }
 
@@ -64,17 +81,29 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
         Step { retry: Some(retry), ..Step::named("fails") },
         Step { external: true, ..Step::named("sign") },
         Step { task: Some(1), ..Step::named("each") },
-        Step { depends: vec![workflow_manager::engine::Dependency::Step(StepIndex(1))], ..Step::named("later") },
+        Step {
+            depends: vec![workflow_manager::engine::Dependency::Step(StepIndex(1))],
+            ..Step::named("later")
+        },
     ];
-    let task = Graph::new("t".to_owned(), Some(FanOutKeys::new("items", "item")), vec![Step::named("work")]);
-    let definition = Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps), task]));
+    let task = Graph::new(
+        "t".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
+    let definition =
+        Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps), task]));
     let mut world = World::new();
     let id = world.create(&definition, Message::parse(br#"{"items":[1]}"#).expect("an object"));
     let sent: Vec<Dispatched> = world.dispatched.drain(..).collect();
     for message in &sent {
         confirm(&mut world, message);
     }
-    let error = Input::Reply { step: "fails".to_owned(), attempt: Some(1), reply: Reply::Error(br#"{"error":"x"}"#.as_slice().into()) };
+    let error = Input::Reply {
+        step: "fails".to_owned(),
+        attempt: Some(1),
+        reply: Reply::Error(br#"{"error":"x"}"#.as_slice().into()),
+    };
     world.take(id, error).expect("taken");
     refused(&mut world, id, "fails", &["no attempt", "by itself"]);
     refused(&mut world, id, "sign", &["is external", "no message"]);
@@ -84,15 +113,21 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
     // A child job's step by the child's id.
     let child = sent.iter().find(|message| message.name == "work").expect("dispatched").job;
     world.take(child, Input::Operate(again("work"))).expect("sent again");
-    assert_eq!(world.dispatched.pop_front().map(|message| (message.job, message.attempt)), Some((child, 1)));
+    assert_eq!(
+        world.dispatched.pop_front().map(|message| (message.job, message.attempt)),
+        Some((child, 1))
+    );
     world.take(id, Input::Operate(Operation::Pause)).expect("paused");
-    world.take(id, Input::Operate(Operation::Cancel { reason: "a test".into() })).expect("cancelled");
+    world
+        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .expect("cancelled");
     refused(&mut world, child, "work", &["is cancelled", "take no replies"]);
 }
 
 #[test]
 fn entries_of_the_version_before_are_read() {
-    let entries: Vec<Entry> = serde_json::from_str(r#"[{"step_unconfirmed":{"step":0}}]"#).expect("parses");
+    let entries: Vec<Entry> =
+        serde_json::from_str(r#"[{"step_unconfirmed":{"step":0}}]"#).expect("parses");
     assert_eq!(entries, [Entry::StepUnconfirmed { step: StepIndex(0), at: None }]);
     let mut world = World::new();
     let id = world.create(&one_step(), Message::default());

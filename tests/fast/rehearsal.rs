@@ -1,4 +1,5 @@
-//! `workflow-manager test`: the documentation's example and those of `examples` pass, and what is wrong is told.
+//! `workflow-manager test`: the documentation's example and those of `examples` pass, and what is
+//! wrong is told.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,13 @@ fn passes(path: &Path, count: usize) {
     let outcomes = rehearse(path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcomes.len(), count);
     for outcome in outcomes {
-        assert!(outcome.passed, "{}: {:?}\n{}", outcome.name, outcome.differences, outcome.story.join("\n"));
+        assert!(
+            outcome.passed,
+            "{}: {:?}\n{}",
+            outcome.name,
+            outcome.differences,
+            outcome.story.join("\n")
+        );
     }
 }
 
@@ -45,7 +52,8 @@ fn the_tests_of_the_examples_pass() {
 
 #[test]
 fn the_examples_are_no_cause_for_a_warning() {
-    let files = ["job-application", "word-counts"].map(|name| Path::new(ROOT).join("examples").join(name).join("workflow.yaml"));
+    let files = ["job-application", "word-counts"]
+        .map(|name| Path::new(ROOT).join("examples").join(name).join("workflow.yaml"));
     let loaded = load_files(&files).expect("valid");
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }
@@ -55,7 +63,12 @@ const ONE: &str = "workflows: [ { name: w, steps: [ { name: a }, { name: b, depe
 #[test]
 fn each_difference_is_told() {
     let expect = "{ state: failed, result: { n: 2 }, states: { b: skipped }, attempts: { a: 3 }, inputs: { b: [] }, reason: x, took: 1s }";
-    let (_folder, path) = written(ONE, &format!("{{ workflows: [ order.yaml ], tests: [ {{ name: t, message: {{ n: 1 }}, expect: {expect} }} ] }}"));
+    let (_folder, path) = written(
+        ONE,
+        &format!(
+            "{{ workflows: [ order.yaml ], tests: [ {{ name: t, message: {{ n: 1 }}, expect: {expect} }} ] }}"
+        ),
+    );
     let outcomes = rehearse(&path).expect("it runs");
     assert!(!outcomes[0].passed);
     let told = outcomes[0].differences.join("\n");
@@ -70,12 +83,17 @@ fn each_difference_is_told() {
     ] {
         assert!(told.contains(words), "{words} is not in\n{told}");
     }
-    assert!(outcomes[0].story.iter().any(|line| line.contains("step b completes")), "{:?}", outcomes[0].story);
+    assert!(
+        outcomes[0].story.iter().any(|line| line.contains("step b completes")),
+        "{:?}",
+        outcomes[0].story
+    );
 }
 
 #[test]
 fn durations_are_told_as_files_write_them() {
-    let workflow = "workflows: [ { name: w, deadline: 90d, steps: [ { name: a, external: true } ] } ]";
+    let workflow =
+        "workflows: [ { name: w, deadline: 90d, steps: [ { name: a, external: true } ] } ]";
     let test = "{ workflows: [ order.yaml ], tests: [ { name: t, expect: { state: failed, reason: deadline of 90d, took: 89d } } ] }";
     let (_folder, path) = written(workflow, test);
     let outcomes = rehearse(&path).expect("it runs");
@@ -91,27 +109,56 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
     };
     let with = |test: &str| format!("{{ workflows: [ order.yaml ], tests: [ {test} ] }}");
     for (tests, words) in [
-        (with("{ name: t, expect: { state: x }, worker: {} }"), &["order.test.yaml:1:", "worker"][..]),
-        (with("{ name: t, workers: { c: { silent: true } }, expect: {} }"), &["test \"t\"", "no step \"c\"", "a, b"]),
+        (
+            with("{ name: t, expect: { state: x }, worker: {} }"),
+            &["order.test.yaml:1:", "worker"][..],
+        ),
+        (
+            with("{ name: t, workers: { c: { silent: true } }, expect: {} }"),
+            &["test \"t\"", "no step \"c\"", "a, b"],
+        ),
         (with("{ name: t, workers: { a: { after: 5 } }, expect: {} }"), &["order.test.yaml:1:"]),
         (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "there are w"]),
-        (with("{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, expect: {} }"), &["explode", "cancel, pause"]),
+        (
+            with(
+                "{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, expect: {} }",
+            ),
+            &["explode", "cancel, pause"],
+        ),
         ("{ workflows: [ nowhere.yaml ], tests: [] }".to_owned(), &["nowhere.yaml", "cannot read"]),
-        ("{ workflows: [ order.yaml ], tests: [] }".to_owned(), &["order.test.yaml: \"tests\" is empty"]),
-        ("{ workflows: [ order.yaml ], test: [] }".to_owned(), &["order.test.yaml:1:", "unknown key \"test\"; did you mean \"tests\"?"]),
-        (with("{ name: t, expect: { state: complete } }"), &["test \"t\"", "expect.state is \"complete\"; did you mean \"completed\"?"]),
+        (
+            "{ workflows: [ order.yaml ], tests: [] }".to_owned(),
+            &["order.test.yaml: \"tests\" is empty"],
+        ),
+        (
+            "{ workflows: [ order.yaml ], test: [] }".to_owned(),
+            &["order.test.yaml:1:", "unknown key \"test\"; did you mean \"tests\"?"],
+        ),
+        (
+            with("{ name: t, expect: { state: complete } }"),
+            &["test \"t\"", "expect.state is \"complete\"; did you mean \"completed\"?"],
+        ),
         (
             with("{ name: t, workers: { a: { slient: true } }, expect: {} }"),
             &["order.test.yaml:1:", "unknown key \"slient\"; did you mean \"silent\"?"],
         ),
-        (with("{ name: t, workers: { a: [ { slient: true } ] }, expect: {} }"), &["unknown key \"slient\"; did you mean \"silent\"?"]),
+        (
+            with("{ name: t, workers: { a: [ { slient: true } ] }, expect: {} }"),
+            &["unknown key \"slient\"; did you mean \"silent\"?"],
+        ),
         (with("{ name: t, expects: {} }"), &["unknown key \"expects\"; did you mean \"expect\"?"]),
         (with("{ name: t }"), &["the key \"expect\" is missing"]),
-        (with("{ name: t, workers: { ab: { silent: true } }, expect: {} }"), &["no step \"ab\"; did you mean \"a\"?"]),
+        (
+            with("{ name: t, workers: { ab: { silent: true } }, expect: {} }"),
+            &["no step \"ab\"; did you mean \"a\"?"],
+        ),
     ] {
         let told = refused(&tests);
         let places = told.matches("order.test.yaml").count();
-        assert!(places <= 1 && !told.contains("-->") && !told.contains("line 1 column"), "its place is told once: {told}");
+        assert!(
+            places <= 1 && !told.contains("-->") && !told.contains("line 1 column"),
+            "its place is told once: {told}"
+        );
         assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not in: {told}");
     }
 }

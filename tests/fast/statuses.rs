@@ -6,15 +6,21 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message, Millis, Operation, Origin, Reply, Retry, Step,
-    StepIndex, Timestamp,
+    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
+    Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::retention::Open;
 use workflow_manager::journal::search::Filter;
 use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 100,
+    window_bytes: 1 << 26,
+};
 
 /// A journal in a folder of its own.
 struct Place {
@@ -56,10 +62,13 @@ impl Place {
 }
 
 fn rows(file: &Path, sql: &str) -> Vec<Vec<String>> {
-    let client = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("opens");
+    let client =
+        Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("opens");
     let mut statement = client.prepare(sql).expect("a query");
     let width = statement.column_count();
-    let rows = statement.query_map([], |row| (0..width).map(|at| row.get::<_, rusqlite::types::Value>(at).map(shown)).collect());
+    let rows = statement.query_map([], |row| {
+        (0..width).map(|at| row.get::<_, rusqlite::types::Value>(at).map(shown)).collect()
+    });
     rows.expect("rows").collect::<rusqlite::Result<_>>().expect("rows")
 }
 
@@ -67,14 +76,26 @@ fn shown(value: rusqlite::types::Value) -> String {
     match value {
         rusqlite::types::Value::Text(text) => text,
         rusqlite::types::Value::Integer(number) => number.to_string(),
-        other @ (rusqlite::types::Value::Null | rusqlite::types::Value::Real(_) | rusqlite::types::Value::Blob(_)) => format!("{other:?}"),
+        other @ (rusqlite::types::Value::Null
+        | rusqlite::types::Value::Real(_)
+        | rusqlite::types::Value::Blob(_)) => format!("{other:?}"),
     }
 }
 
 /// Steps in a row, each after the one before.
 fn chain(name: &str, steps: &[&str]) -> Definition {
-    let after = |at: usize| if at == 0 { Vec::new() } else { vec![Dependency::Step(StepIndex(u16::try_from(at - 1).expect("few")))] };
-    let steps = steps.iter().enumerate().map(|(at, step)| Step { depends: after(at), ..Step::named(step) }).collect();
+    let after = |at: usize| {
+        if at == 0 {
+            Vec::new()
+        } else {
+            vec![Dependency::Step(StepIndex(u16::try_from(at - 1).expect("few")))]
+        }
+    };
+    let steps = steps
+        .iter()
+        .enumerate()
+        .map(|(at, step)| Step { depends: after(at), ..Step::named(step) })
+        .collect();
     Definition::new(name, vec![Graph::new(name.to_owned(), None, steps)])
 }
 
@@ -91,7 +112,15 @@ impl Live {
         let id = JobId(uuid::Uuid::from_u128(0xa_0000_0000 + number as u128));
         let now = number * 60_000_000_000;
         let definition = Arc::new(definition.clone());
-        let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: Timestamp(now) };
+        let origin = Origin {
+            id,
+            definition,
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: Timestamp(now),
+        };
         let context = Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };
@@ -108,17 +137,33 @@ impl Live {
     }
 
     fn reply(&mut self, step: &str, body: &str) -> &mut Live {
-        self.take(Input::Reply { step: step.to_owned(), attempt: None, reply: Reply::Result(body.to_owned().into()) })
+        self.take(Input::Reply {
+            step: step.to_owned(),
+            attempt: None,
+            reply: Reply::Result(body.to_owned().into()),
+        })
     }
 
     fn fail(&mut self, step: &str) -> &mut Live {
-        self.take(Input::Reply { step: step.to_owned(), attempt: None, reply: Reply::Error(r#"{"error":"no"}"#.into()) })
+        self.take(Input::Reply {
+            step: step.to_owned(),
+            attempt: None,
+            reply: Reply::Error(r#"{"error":"no"}"#.into()),
+        })
     }
 
     fn keep(&mut self, decision: Decision, created: Option<Created>) {
         let state = decision.state.map(|state| (state, Timestamp(self.now)));
         let (closed, statuses, entries) = (decision.closed, decision.statuses, decision.entries);
-        self.records.push(Record { job: self.number, created, entries, state, closed, statuses, notice: None });
+        self.records.push(Record {
+            job: self.number,
+            created,
+            entries,
+            state,
+            closed,
+            statuses,
+            notice: None,
+        });
     }
 
     fn commit(&mut self, store: &mut Store) {
@@ -152,7 +197,11 @@ fn a_table_is_there_and_empty_before_the_first_job() {
     let names: Vec<&str> = columns.iter().map(|column| column[0].as_str()).collect();
     assert_eq!(names, ["job", "state", "created", "updated", "application", "background-check"]);
     assert!(columns.iter().all(|column| column[1] == "TEXT" && column[2] == "1"), "{columns:?}");
-    assert!(place.rows(r#"select * from "status_job-application" where "background-check" = 'FAILED'"#).is_empty());
+    assert!(
+        place
+            .rows(r#"select * from "status_job-application" where "background-check" = 'FAILED'"#)
+            .is_empty()
+    );
     let plan = place.rows(r#"explain query plan select * from "status_job-application" where "background-check" = 'FAILED'"#);
     assert!(plan[0].join(" ").contains("USING INDEX"), "{plan:?}");
 }
@@ -193,12 +242,25 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         live.commit(&mut store);
         assert_eq!(place.rows("SELECT job, state, a, b, c FROM status_w"), [live.row()], "{what}");
     }
-    assert_eq!(place.rows("SELECT state, a, b, c FROM status_w"), [["completed", "COMPLETED", "BAD", "COMPLETED"]]);
+    assert_eq!(
+        place.rows("SELECT state, a, b, c FROM status_w"),
+        [["completed", "COMPLETED", "BAD", "COMPLETED"]]
+    );
     let mut cancelled = Live::create(2, &definition);
     cancelled.reply("a", "{}").take(Input::Operate(Operation::Cancel { reason: "no more".into() }));
     cancelled.commit(&mut store);
     let row = place.rows("SELECT state, created, updated, a, b, c FROM status_w WHERE _rowid_ = 2");
-    assert_eq!(row, [["cancelled", "1970-01-01T00:02:00.000Z", "1970-01-01T00:02:03.000Z", "COMPLETED", "CANCELLED", ""]]);
+    assert_eq!(
+        row,
+        [[
+            "cancelled",
+            "1970-01-01T00:02:00.000Z",
+            "1970-01-01T00:02:03.000Z",
+            "COMPLETED",
+            "CANCELLED",
+            ""
+        ]]
+    );
     drop(store);
     assert_as_rebuilt(&place, &definition);
 }
@@ -217,10 +279,14 @@ fn a_batch_writes_each_row_once() {
     first.reply("a", "{}").reply("b", "{}");
     second.reply("a", "{}");
     let (one, other) = (first.records.remove(0), first.records.remove(0));
-    let records: Vec<Record> = [one].into_iter().chain(second.records.drain(..)).chain([other]).collect();
+    let records: Vec<Record> =
+        [one].into_iter().chain(second.records.drain(..)).chain([other]).collect();
     store.append(&records).expect("commits");
     assert_eq!(place.rows("SELECT n FROM written ORDER BY n"), [["1"], ["2"]]);
-    assert_eq!(place.rows("SELECT job, state, a, b FROM status_w ORDER BY _rowid_"), [first.row(), second.row()]);
+    assert_eq!(
+        place.rows("SELECT job, state, a, b FROM status_w ORDER BY _rowid_"),
+        [first.row(), second.row()]
+    );
 }
 
 #[test]
@@ -239,7 +305,8 @@ fn what_a_crash_leaves_agrees_with_the_entries() {
     let copy = Place::new();
     for suffix in ["", "-wal"] {
         let name = format!("j.db{suffix}");
-        std::fs::copy(place.folder.path().join(&name), copy.folder.path().join(&name)).expect("copied");
+        std::fs::copy(place.folder.path().join(&name), copy.folder.path().join(&name))
+            .expect("copied");
     }
     drop(copy.open(&[&definition]));
     assert_eq!(copy.rows("SELECT * FROM status_w"), place.rows("SELECT * FROM status_w"));
@@ -253,7 +320,8 @@ fn a_batch_without_room_leaves_no_row() {
     drop(place.open(&[&definition]));
     let mut store = Store::open(&Options { pages_max: 60, ..place.options() }).expect("opens");
     store.relate([&definition]).expect("relates");
-    let records: Vec<Record> = (1..2_000).flat_map(|number| Live::create(number, &definition).records).collect();
+    let records: Vec<Record> =
+        (1..2_000).flat_map(|number| Live::create(number, &definition).records).collect();
     store.append(&records).expect_err("there is no room");
     assert!(place.rows("SELECT * FROM status_w").is_empty());
     store.append(&records[..3]).expect("a small batch has room");
@@ -274,14 +342,20 @@ fn a_new_step_gets_a_column_and_one_that_is_gone_keeps_its_own() {
     running.reply("a", "{}").commit(&mut store);
     let mut other = Live::create(2, &new);
     other.reply("A", "{}").commit(&mut store);
-    assert_eq!(place.rows("SELECT a, b, c FROM status_w"), [["COMPLETED", "PENDING", ""], ["COMPLETED", "", "PENDING"]]);
+    assert_eq!(
+        place.rows("SELECT a, b, c FROM status_w"),
+        [["COMPLETED", "PENDING", ""], ["COMPLETED", "", "PENDING"]]
+    );
     let plan = place.rows("explain query plan select * from status_w where c = 'FAILED'");
     assert!(plan[0].join(" ").contains("USING INDEX"), "{plan:?}");
     // Made anew, it has the columns of all the jobs that there are.
     drop(store);
     place.change("DROP TABLE status_w");
     drop(place.open(&[&new]));
-    assert_eq!(place.rows("SELECT a, b, c FROM status_w"), [["COMPLETED", "PENDING", ""], ["COMPLETED", "", "PENDING"]]);
+    assert_eq!(
+        place.rows("SELECT a, b, c FROM status_w"),
+        [["COMPLETED", "PENDING", ""], ["COMPLETED", "", "PENDING"]]
+    );
 }
 
 #[test]
@@ -293,7 +367,10 @@ fn a_definition_that_was_not_related_is_when_its_job_is_created() {
     first.reply("a", "{}").commit(&mut store);
     second.commit(&mut store);
     first.reply("rowid", "{}").commit(&mut store);
-    assert_eq!(place.rows("SELECT job, state, a, \"rowid\" FROM status_w ORDER BY _rowid_"), [first.row(), second.row()]);
+    assert_eq!(
+        place.rows("SELECT job, state, a, \"rowid\" FROM status_w ORDER BY _rowid_"),
+        [first.row(), second.row()]
+    );
     drop(store);
     assert_as_rebuilt(&place, &definition);
     // SQLite adds no column of a name that it has for its own row numbers.
@@ -301,9 +378,16 @@ fn a_definition_that_was_not_related_is_when_its_job_is_created() {
     let mut store = place.open(&[&later]);
     let mut third = Live::create(3, &later);
     third.reply("a", "{}").reply("rowid", "{}").commit(&mut store);
-    assert_eq!(place.rows("SELECT job, state, a, \"rowid\", oid, b FROM status_w WHERE _rowid_ = 3"), [third.row()]);
+    assert_eq!(
+        place.rows("SELECT job, state, a, \"rowid\", oid, b FROM status_w WHERE _rowid_ = 3"),
+        [third.row()]
+    );
     assert_eq!(place.rows("SELECT _rowid_ FROM status_w ORDER BY 1"), [["1"], ["2"], ["3"]]);
-    let filter = Filter { workflow: Some("w".to_owned()), statuses: vec![("rowid".to_owned(), "COMPLETED".to_owned())], ..Filter::default() };
+    let filter = Filter {
+        workflow: Some("w".to_owned()),
+        statuses: vec![("rowid".to_owned(), "COMPLETED".to_owned())],
+        ..Filter::default()
+    };
     let found = place.reader().search(&filter, NEWEST, 9).expect("reads");
     assert_eq!(found.iter().map(|hit| hit.number).collect::<Vec<_>>(), [3, 1]);
 }
@@ -319,7 +403,8 @@ fn what_was_dropped_or_altered_is_made_anew() {
         "CREATE TRIGGER no BEFORE UPDATE ON status_w BEGIN SELECT RAISE(ABORT, 'no'); END",
     ] {
         let definition = chain("w", &["a", "b"]);
-        let full = |live: &[&Live]| -> Vec<Vec<String>> { live.iter().map(|live| live.row()).collect() };
+        let full =
+            |live: &[&Live]| -> Vec<Vec<String>> { live.iter().map(|live| live.row()).collect() };
         // While it runs: with the next record.
         let place = Place::new();
         let mut store = place.open(&[&definition]);
@@ -329,13 +414,21 @@ fn what_was_dropped_or_altered_is_made_anew() {
         place.change(harm);
         second.reply("a", "{}").commit(&mut store);
         second.reply("b", "{}").commit(&mut store);
-        assert_eq!(place.rows("SELECT job, state, a, b FROM status_w"), full(&[&first, &second]), "{harm}");
+        assert_eq!(
+            place.rows("SELECT job, state, a, b FROM status_w"),
+            full(&[&first, &second]),
+            "{harm}"
+        );
         // While it does not: at the next start.
         drop(store);
         place.change(harm);
         let mut store = place.open(&[&definition]);
         first.reply("a", "{}").commit(&mut store);
-        assert_eq!(place.rows("SELECT job, state, a, b FROM status_w"), full(&[&first, &second]), "{harm}");
+        assert_eq!(
+            place.rows("SELECT job, state, a, b FROM status_w"),
+            full(&[&first, &second]),
+            "{harm}"
+        );
         assert_eq!(store.recover().expect("recovers").len(), 1, "{harm}");
     }
 }
@@ -369,7 +462,12 @@ fn rows_that_are_missing_or_numbered_anew_are_found_at_the_start() {
     (3..9).for_each(|number| Live::create(number, &definition).commit(&mut store));
     drop(store);
     let whole = place.rows("SELECT _rowid_, * FROM status_w");
-    for harm in ["DELETE FROM status_w WHERE _rowid_ = 5", "UPDATE status_w SET _rowid_ = _rowid_ - 2", "DELETE FROM status_w", "VACUUM"] {
+    for harm in [
+        "DELETE FROM status_w WHERE _rowid_ = 5",
+        "UPDATE status_w SET _rowid_ = _rowid_ - 2",
+        "DELETE FROM status_w",
+        "VACUUM",
+    ] {
         place.change(harm);
         drop(place.open(&[&definition]));
         assert_eq!(place.rows("SELECT _rowid_, * FROM status_w"), whole, "{harm}");
@@ -378,7 +476,10 @@ fn rows_that_are_missing_or_numbered_anew_are_found_at_the_start() {
 
 /// Overwrites the first page of a table or index.
 fn smash(file: &Path, name: &str) {
-    let page: u64 = rows(file, &format!("SELECT rootpage FROM sqlite_schema WHERE name = '{name}'"))[0][0].parse().expect("a number");
+    let page: u64 =
+        rows(file, &format!("SELECT rootpage FROM sqlite_schema WHERE name = '{name}'"))[0][0]
+            .parse()
+            .expect("a number");
     let mut bytes = std::fs::read(file).expect("readable");
     let at = usize::try_from((page - 1) * 4096).expect("small");
     bytes[at..at + 4096].fill(0xee);
@@ -405,7 +506,8 @@ fn a_damaged_table_is_made_anew_and_damage_elsewhere_is_refused() {
     }
     // Unverified, it shows at the first write.
     smash(&place.file(), "status_w");
-    let mut store = Store::open(&Options { verify_bytes_max: 0, ..place.options() }).expect("opens");
+    let mut store =
+        Store::open(&Options { verify_bytes_max: 0, ..place.options() }).expect("opens");
     Live::create(400, &definition).commit(&mut store);
     assert_eq!(place.rows("SELECT * FROM status_w").len(), 400);
     drop(store);
@@ -413,7 +515,10 @@ fn a_damaged_table_is_made_anew_and_damage_elsewhere_is_refused() {
     let before = std::fs::read(place.file()).expect("readable");
     let error = Store::open(&place.options()).map(drop).expect_err("is damaged").to_string();
     assert!(error.contains("is damaged"), "{error}");
-    assert!(std::fs::read(place.file()).expect("readable") == before, "a refused journal keeps its bytes");
+    assert!(
+        std::fs::read(place.file()).expect("readable") == before,
+        "a refused journal keeps its bytes"
+    );
 }
 
 #[test]
@@ -431,7 +536,10 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
          CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;",
     );
     let mut store = place.open(&[&definition]);
-    assert_eq!(place.rows("SELECT state, a FROM status_w"), [["completed", "COMPLETED"], ["running", "PENDING"]]);
+    assert_eq!(
+        place.rows("SELECT state, a FROM status_w"),
+        [["completed", "COMPLETED"], ["running", "PENDING"]]
+    );
     assert_eq!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
     assert_eq!(place.rows("SELECT state, a FROM status_w"), [["running", "PENDING"]]);
 }
@@ -439,7 +547,8 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
 #[test]
 fn each_workflow_has_its_own_table_whatever_its_name() {
     let place = Place::new();
-    let in_vhost = |vhost: &str, name: &str| Definition { vhost: vhost.to_owned(), ..chain(name, &["only"]) };
+    let in_vhost =
+        |vhost: &str, name: &str| Definition { vhost: vhost.to_owned(), ..chain(name, &["only"]) };
     let definitions = [
         chain("w", &["a"]),
         in_vhost("/", "w"),
@@ -456,10 +565,17 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
         live.commit(&mut store);
         let table = format!("status_{}", definition.full_name()).replace('"', "\"\"");
         let steps = &definition.graph().steps[0].name;
-        assert_eq!(place.rows(&format!("SELECT job, state, \"{steps}\" FROM \"{table}\"")), [live.row()], "{table}");
+        assert_eq!(
+            place.rows(&format!("SELECT job, state, \"{steps}\" FROM \"{table}\"")),
+            [live.row()],
+            "{table}"
+        );
         let reader = place.reader();
-        let columns = reader.status_columns(&definition.full_name()).expect("reads").expect("is there");
-        let rows = reader.statuses(&definition.full_name(), &columns, &StatusFilter::default(), NEWEST, 10).expect("reads");
+        let columns =
+            reader.status_columns(&definition.full_name()).expect("reads").expect("is there");
+        let rows = reader
+            .statuses(&definition.full_name(), &columns, &StatusFilter::default(), NEWEST, 10)
+            .expect("reads");
         assert_eq!((rows.len(), rows[0].job.as_str()), (1, &*live.job.id().to_string()));
         lives.push(live);
     }
@@ -468,7 +584,14 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
     assert_eq!(store.recover().expect("recovers").len(), definitions.len());
     lives[2].take(Input::Operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
     store.delete(&[3]).expect("deletes");
-    let left: usize = definitions.iter().map(|d| place.rows(&format!("SELECT * FROM \"status_{}\"", d.full_name().replace('"', "\"\""))).len()).sum();
+    let left: usize = definitions
+        .iter()
+        .map(|d| {
+            place
+                .rows(&format!("SELECT * FROM \"status_{}\"", d.full_name().replace('"', "\"\"")))
+                .len()
+        })
+        .sum();
     assert_eq!(left, definitions.len() - 1);
 }
 
@@ -501,9 +624,13 @@ fn more_columns_than_have_an_index() {
     let mut store = place.open(&[&definition]);
     let mut live = Live::create(1, &definition);
     live.reply("s0", "{}").commit(&mut store);
-    let indexes = place.rows("SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'status_w'");
+    let indexes = place
+        .rows("SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'status_w'");
     assert_eq!(indexes, [["66"]]);
-    assert_eq!(place.rows("SELECT s0, s1, s999 FROM status_w WHERE s99 = ''"), [["COMPLETED", "PENDING", ""]]);
+    assert_eq!(
+        place.rows("SELECT s0, s1, s999 FROM status_w WHERE s99 = ''"),
+        [["COMPLETED", "PENDING", ""]]
+    );
 }
 
 #[test]
@@ -511,8 +638,10 @@ fn a_step_beyond_what_a_table_can_have_gets_no_column() {
     let place = Place::new();
     drop(place.open(&[]));
     // As a long life of changing definitions leaves it.
-    let columns: String = (0..1_899).map(|at| format!(", s{at} TEXT NOT NULL DEFAULT ''")).collect();
-    let own = "job TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL";
+    let columns: String =
+        (0..1_899).map(|at| format!(", s{at} TEXT NOT NULL DEFAULT ''")).collect();
+    let own =
+        "job TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL";
     place.change(&format!("CREATE TABLE status_w({own}{columns}) STRICT"));
     let definition = chain("w", &["t0", "t1", "t2"]);
     let mut store = place.open(&[&definition]);
@@ -541,10 +670,18 @@ fn rows_are_read_in_pages_by_what_is_asked() {
     let reader = place.reader();
     let columns = reader.status_columns("w").expect("reads").expect("is there");
     let asked = |filter: StatusFilter, before, limit| -> Vec<JobNumber> {
-        reader.statuses("w", &columns, &filter, before, limit).expect("reads").into_iter().map(|row| row.number).collect()
+        reader
+            .statuses("w", &columns, &filter, before, limit)
+            .expect("reads")
+            .into_iter()
+            .map(|row| row.number)
+            .collect()
     };
     let steps = |steps: &[(&str, &str)]| StatusFilter {
-        steps: steps.iter().map(|(step, status)| ((*step).to_owned(), (*status).to_owned())).collect(),
+        steps: steps
+            .iter()
+            .map(|(step, status)| ((*step).to_owned(), (*status).to_owned()))
+            .collect(),
         ..StatusFilter::default()
     };
     assert_eq!(asked(StatusFilter::default(), NEWEST, 3), [10, 9, 8]);
@@ -553,7 +690,14 @@ fn rows_are_read_in_pages_by_what_is_asked() {
     assert_eq!(asked(steps(&[("a", "COMPLETED"), ("b", "FAILED")]), NEWEST, 10), [10]);
     assert_eq!(asked(steps(&[("a", "COMPLETED"), ("a", "FAILED")]), NEWEST, 10), [0; 0]);
     assert_eq!(asked(steps(&[("b", "")]), NEWEST, 2), [9, 7]);
-    assert_eq!(asked(StatusFilter { state: Some(JobState::Failed), ..StatusFilter::default() }, NEWEST, 10), [10, 5]);
+    assert_eq!(
+        asked(
+            StatusFilter { state: Some(JobState::Failed), ..StatusFilter::default() },
+            NEWEST,
+            10
+        ),
+        [10, 5]
+    );
     let job = Some(JobId(uuid::Uuid::from_u128(0xa_0000_0000 + 4)));
     assert_eq!(asked(StatusFilter { job, ..StatusFilter::default() }, NEWEST, 10), [4]);
     assert_eq!(asked(StatusFilter { job, ..steps(&[("a", "FAILED")]) }, NEWEST, 10), [0; 0]);

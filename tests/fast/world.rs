@@ -1,15 +1,22 @@
-//! A world around the pure engine: jobs in a map, effects done at once, step messages handed to the test. After every
-//! decision each job is rebuilt from its entries, as the journal would hold them, and compared with the live one.
+//! A world around the pure engine: jobs in a map, effects done at once, step messages handed to the
+//! test. After every decision each job is rebuilt from its entries, as the journal would hold them,
+//! and compared with the live one.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin, Rejected, Reply, StepIndex, Timestamp,
+    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message,
+    Origin, Rejected, Reply, StepIndex, Timestamp,
 };
 
-pub(crate) const LIMITS: Limits =
-    Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 10_000, window_bytes: 1 << 26 };
+pub(crate) const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 10_000,
+    window_bytes: 1 << 26,
+};
 
 /// A step message that waits for a reply.
 #[derive(Clone, Debug)]
@@ -47,13 +54,30 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        World { jobs: HashMap::new(), dispatched: VecDeque::new(), reserved: Reserved::default(), now: 1, limits: LIMITS, compare: true }
+        World {
+            jobs: HashMap::new(),
+            dispatched: VecDeque::new(),
+            reserved: Reserved::default(),
+            now: 1,
+            limits: LIMITS,
+            compare: true,
+        }
     }
 
     pub(crate) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
-        let id = JobId(uuid::Uuid::from_u128(0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128));
+        let id = JobId(uuid::Uuid::from_u128(
+            0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128,
+        ));
         self.reserved.claim(id);
-        let origin = Origin { id, definition: definition.clone(), graph: 0, parent: None, root: id, depth: 0, created: Timestamp(self.now) };
+        let origin = Origin {
+            id,
+            definition: definition.clone(),
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created: Timestamp(self.now),
+        };
         self.start(origin, message);
         id
     }
@@ -67,13 +91,21 @@ impl World {
     }
 
     pub(crate) fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
-        self.take(to.job, Input::Reply { step: to.name.clone(), attempt: None, reply: Reply::Result(body.to_owned().into()) })
+        self.take(
+            to.job,
+            Input::Reply {
+                step: to.name.clone(),
+                attempt: None,
+                reply: Reply::Result(body.to_owned().into()),
+            },
+        )
     }
 
     pub(crate) fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
         self.now += 1;
         let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
-        let context = Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        let context =
+            Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
         let decision = live.job.take(input, &context)?;
         self.apply(id, decision);
         Ok(())
@@ -82,7 +114,8 @@ impl World {
     fn start(&mut self, origin: Origin, message: Message) {
         self.now += 1;
         let id = origin.id;
-        let context = Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        let context =
+            Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
         let (job, decision) = Job::create(origin, message, &context);
         self.jobs.insert(id, Live { job, entries: Vec::new() });
         self.apply(id, decision);
@@ -97,7 +130,11 @@ impl World {
             let entries: Vec<Entry> = serde_json::from_str(&stored).expect("entries parse");
             let message = live.job.origin().parent.map(|_| live.job.message().clone());
             let rebuilt = Job::recover(live.job.origin().clone(), message, entries);
-            assert!(rebuilt == live.job, "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}", live.job);
+            assert!(
+                rebuilt == live.job,
+                "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}",
+                live.job
+            );
         }
         if decision.closed {
             self.reserved.0.borrow_mut().remove(&id);
@@ -115,7 +152,10 @@ impl World {
                 }
                 Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
-                    let _ = self.take(parent.job, Input::ChildEnded { step: parent.step, index: parent.index, ended });
+                    let _ = self.take(
+                        parent.job,
+                        Input::ChildEnded { step: parent.step, index: parent.index, ended },
+                    );
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! The broker of the tests, a plain AMQP client, and workers that know nothing but the worker protocol.
+//! The broker of the tests, a plain AMQP client, and workers that know nothing but the worker
+//! protocol.
 
 mod node;
 
@@ -19,8 +20,9 @@ use lapin::{
     Acker, BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     message::Delivery,
     options::{
-        BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-        ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+        BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions,
+        BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+        QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
     },
     types::{AMQPValue, FieldTable, LongString},
 };
@@ -36,7 +38,9 @@ pub(crate) const REPLY_QUEUE: &str = "workflow-manager";
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
 
 #[track_caller]
 fn block_on<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -44,7 +48,8 @@ fn block_on<T>(what: &str, future: impl Future<Output = T>) -> T {
     timed.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
-// ---- the broker ------------------------------------------------------------------------------------------------
+// ---- the broker
+// ------------------------------------------------------------------------------------------------
 
 /// A RabbitMQ node.
 #[derive(Clone)]
@@ -62,7 +67,11 @@ impl Broker {
                 panic!("{name} is not set: these tests need a RabbitMQ. Use tests/run, or: tests/rabbitmq start DIR && . DIR/env (and later tests/rabbitmq stop DIR)")
             })
         };
-        Broker { server: named("AMQP_SERVER"), ctl: named("RABBITMQCTL"), management: named("RABBITMQ_MANAGEMENT") }
+        Broker {
+            server: named("AMQP_SERVER"),
+            ctl: named("RABBITMQCTL"),
+            management: named("RABBITMQ_MANAGEMENT"),
+        }
     }
 
     /// A new virtual host, which goes when the value goes.
@@ -71,39 +80,63 @@ impl Broker {
         let name = format!("slow-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         self.management("PUT", &format!("/api/vhosts/{name}"), Some("{}"));
         let user = self.user();
-        self.management("PUT", &format!("/api/permissions/{name}/{user}"), Some(r#"{"configure":".*","write":".*","read":".*"}"#));
+        self.management(
+            "PUT",
+            &format!("/api/permissions/{name}/{user}"),
+            Some(r#"{"configure":".*","write":".*","read":".*"}"#),
+        );
         let url = self.url(&name);
         Vhost { broker: self.clone(), name, url }
     }
 
     /// The broker's address with another virtual host.
     pub(crate) fn url(&self, vhost: &str) -> String {
-        format!("{}/{vhost}", self.server.rsplit_once('/').expect("AMQP_SERVER ends with /<vhost>").0)
+        format!(
+            "{}/{vhost}",
+            self.server.rsplit_once('/').expect("AMQP_SERVER ends with /<vhost>").0
+        )
     }
 
     pub(crate) fn user(&self) -> &str {
-        self.server.split_once("//").and_then(|(_, rest)| rest.split_once(':')).expect("AMQP_SERVER has a user name").0
+        self.server
+            .split_once("//")
+            .and_then(|(_, rest)| rest.split_once(':'))
+            .expect("AMQP_SERVER has a user name")
+            .0
     }
 
     /// Runs rabbitmqctl.
     #[track_caller]
     pub(crate) fn ctl(&self, arguments: &[&str]) {
         let mut words = self.ctl.split_whitespace();
-        must_succeed(Command::new(words.next().expect("RABBITMQCTL is a command")).args(words).args(arguments));
+        must_succeed(
+            Command::new(words.next().expect("RABBITMQCTL is a command"))
+                .args(words)
+                .args(arguments),
+        );
     }
 
     #[track_caller]
     fn management(&self, method: &str, path: &str, body: Option<&str>) -> String {
         let sent = self.ask_management(method, path, body);
-        let mut response = sent.unwrap_or_else(|error| panic!("RabbitMQ's management API: {method} {path}: {error}"));
+        let mut response = sent
+            .unwrap_or_else(|error| panic!("RabbitMQ's management API: {method} {path}: {error}"));
         response.body_mut().read_to_string().unwrap()
     }
 
-    fn ask_management(&self, method: &str, path: &str, body: Option<&str>) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
-        let config = ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).proxy(None).build();
+    fn ask_management(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+        let config =
+            ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).proxy(None).build();
         let agent = ureq::Agent::from(config);
-        let request =
-            ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.management)).header("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.management))
+            .header("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
         match body {
             Some(text) => agent.run(request.header("Content-Type", "application/json").body(text)?),
             None => agent.run(request.body(())?),
@@ -126,12 +159,14 @@ impl Vhost {
     /// Messages in the queue, ready or delivered and not acknowledged.
     #[track_caller]
     pub(crate) fn messages(&self, queue: &str) -> Option<u64> {
-        let answer = self.broker.management("GET", &format!("/api/queues/{}/{queue}", self.name), None);
+        let answer =
+            self.broker.management("GET", &format!("/api/queues/{}/{queue}", self.name), None);
         let json: Value = serde_json::from_str(&answer).unwrap();
         json["messages"].as_u64()
     }
 
-    /// Waits until the queue has nothing more, not even a message that is delivered and not acknowledged.
+    /// Waits until the queue has nothing more, not even a message that is delivered and not
+    /// acknowledged.
     #[track_caller]
     pub(crate) fn await_drained(&self, queue: &str) {
         eventually(&format!("the queue {queue} is drained"), || match self.messages(queue) {
@@ -141,11 +176,18 @@ impl Vhost {
         });
     }
 
-    /// The policy that a queue has. Without statistics: those of an idle queue may never hear of a policy that is set later.
+    /// The policy that a queue has. Without statistics: those of an idle queue may never hear of a
+    /// policy that is set later.
     #[track_caller]
     pub(crate) fn policy_of(&self, queue: &str) -> Option<String> {
         let path = format!("/api/queues/{}?columns=name,policy&disable_stats=true", self.name);
-        let answer = self.broker.ask_management("GET", &path, None).ok()?.body_mut().read_to_string().ok()?;
+        let answer = self
+            .broker
+            .ask_management("GET", &path, None)
+            .ok()?
+            .body_mut()
+            .read_to_string()
+            .ok()?;
         let listed: Vec<Value> = serde_json::from_str(&answer).ok()?;
         listed.iter().find(|listed| listed["name"] == queue)?["policy"].as_str().map(str::to_owned)
     }
@@ -168,13 +210,18 @@ impl Vhost {
 
     /// Has the management API close the connections of that name; tells how many it lists.
     pub(crate) fn close_connection(&self, name: &str) -> usize {
-        let listed = self.broker.management("GET", &format!("/api/vhosts/{}/connections", self.name), None);
+        let listed =
+            self.broker.management("GET", &format!("/api/vhosts/{}/connections", self.name), None);
         let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
-        let named: Vec<_> = listed.iter().filter(|connection| connection["client_properties"]["connection_name"] == name).collect();
+        let named: Vec<_> = listed
+            .iter()
+            .filter(|connection| connection["client_properties"]["connection_name"] == name)
+            .collect();
         for connection in &named {
             let id = connection["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
             // One that has gone in the meantime answers 404.
-            let _gone = self.broker.ask_management("DELETE", &format!("/api/connections/{id}"), None);
+            let _gone =
+                self.broker.ask_management("DELETE", &format!("/api/connections/{id}"), None);
         }
         named.len()
     }
@@ -187,13 +234,16 @@ impl Vhost {
 impl Drop for Vhost {
     fn drop(&mut self) {
         // Also while a test fails: a second panic would hide the first.
-        let config = ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).proxy(None).build();
-        let request = ureq::Agent::from(config).delete(format!("{}/api/vhosts/{}", self.broker.management, self.name));
+        let config =
+            ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).proxy(None).build();
+        let request = ureq::Agent::from(config)
+            .delete(format!("{}/api/vhosts/{}", self.broker.management, self.name));
         let _left_behind = request.header("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=").call();
     }
 }
 
-// ---- messages --------------------------------------------------------------------------------------------------
+// ---- messages
+// --------------------------------------------------------------------------------------------------
 
 /// A message as a worker sees it.
 #[derive(Clone, Debug)]
@@ -213,7 +263,11 @@ impl StepMessage {
 
     #[track_caller]
     pub(crate) fn correlation_id(&self) -> String {
-        self.properties.correlation_id().as_ref().unwrap_or_else(|| panic!("no correlation id: {self:?}")).to_string()
+        self.properties
+            .correlation_id()
+            .as_ref()
+            .unwrap_or_else(|| panic!("no correlation id: {self:?}"))
+            .to_string()
     }
 
     #[track_caller]
@@ -226,17 +280,28 @@ impl StepMessage {
     #[track_caller]
     pub(crate) fn step(&self) -> String {
         let id = self.correlation_id();
-        id.split_once(':').unwrap_or_else(|| panic!("the correlation id {id:?} is not <UUID>:<step>")).1.to_owned()
+        id.split_once(':')
+            .unwrap_or_else(|| panic!("the correlation id {id:?} is not <UUID>:<step>"))
+            .1
+            .to_owned()
     }
 
     #[track_caller]
     pub(crate) fn message_id(&self) -> String {
-        self.properties.message_id().as_ref().unwrap_or_else(|| panic!("no message id: {self:?}")).to_string()
+        self.properties
+            .message_id()
+            .as_ref()
+            .unwrap_or_else(|| panic!("no message id: {self:?}"))
+            .to_string()
     }
 
     #[track_caller]
     pub(crate) fn reply_to(&self) -> String {
-        self.properties.reply_to().as_ref().unwrap_or_else(|| panic!("no reply_to: {self:?}")).to_string()
+        self.properties
+            .reply_to()
+            .as_ref()
+            .unwrap_or_else(|| panic!("no reply_to: {self:?}"))
+            .to_string()
     }
 
     #[track_caller]
@@ -246,7 +311,8 @@ impl StepMessage {
 
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("a step message that is not JSON ({error}): {self:?}"))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("a step message that is not JSON ({error}): {self:?}"))
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<AMQPValue> {
@@ -257,7 +323,9 @@ impl StepMessage {
     #[track_caller]
     pub(crate) fn header_text(&self, name: &str) -> String {
         match self.header(name) {
-            Some(AMQPValue::LongString(text)) => String::from_utf8(text.as_bytes().to_vec()).unwrap(),
+            Some(AMQPValue::LongString(text)) => {
+                String::from_utf8(text.as_bytes().to_vec()).unwrap()
+            }
             other => panic!("the header {name} is not a text but {other:?}"),
         }
     }
@@ -281,7 +349,8 @@ pub(crate) fn text_argument(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text))
 }
 
-// ---- a client that does one thing at a time --------------------------------------------------------------------
+// ---- a client that does one thing at a time
+// --------------------------------------------------------------------
 
 /// An AMQP client that does what it is told, one call at a time.
 pub(crate) struct Client {
@@ -293,7 +362,8 @@ impl Client {
     #[track_caller]
     pub(crate) fn connect(url: &str) -> Client {
         block_on("a client connects", async {
-            let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+            let connection =
+                Connection::connect(url, ConnectionProperties::default()).await.unwrap();
             let channel = connection.create_channel().await.unwrap();
             channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
             Client { connection, channel }
@@ -303,7 +373,10 @@ impl Client {
     /// Declares a queue, durable.
     #[track_caller]
     pub(crate) fn declare(&self, queue: &str, arguments: FieldTable) {
-        let declared = block_on("a queue is declared", self.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments));
+        let declared = block_on(
+            "a queue is declared",
+            self.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments),
+        );
         declared.unwrap_or_else(|error| panic!("the declaration of {queue}: {error}"));
     }
 
@@ -311,34 +384,55 @@ impl Client {
     #[track_caller]
     pub(crate) fn declare_exclusive(&self, queue: &str) {
         let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-        block_on("a queue is declared", self.channel.queue_declare(queue.into(), options, FieldTable::default())).unwrap();
+        block_on(
+            "a queue is declared",
+            self.channel.queue_declare(queue.into(), options, FieldTable::default()),
+        )
+        .unwrap();
     }
 
     #[track_caller]
     pub(crate) fn declare_exchange(&self, exchange: &str, kind: &str) {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let declared = self.channel.exchange_declare(exchange.into(), ExchangeKind::Custom(kind.to_owned()), options, FieldTable::default());
+        let declared = self.channel.exchange_declare(
+            exchange.into(),
+            ExchangeKind::Custom(kind.to_owned()),
+            options,
+            FieldTable::default(),
+        );
         block_on("an exchange is declared", declared).unwrap();
     }
 
     #[track_caller]
     pub(crate) fn bind(&self, queue: &str, exchange: &str, key: &str) {
-        let bound = self.channel.queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default());
+        let bound = self.channel.queue_bind(
+            queue.into(),
+            exchange.into(),
+            key.into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        );
         block_on("a queue is bound", bound).unwrap();
     }
 
     #[track_caller]
     pub(crate) fn delete(&self, queue: &str) {
-        block_on("a queue is deleted", self.channel.queue_delete(queue.into(), QueueDeleteOptions::default())).unwrap();
+        block_on(
+            "a queue is deleted",
+            self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()),
+        )
+        .unwrap();
     }
 
-    /// How many messages are ready and how many consumers there are; `None`: there is no such queue.
+    /// How many messages are ready and how many consumers there are; `None`: there is no such
+    /// queue.
     pub(crate) fn count(&self, queue: &str) -> Option<(u32, u32)> {
         block_on("a queue is looked at", async {
             // A queue that is missing closes the channel.
             let channel = self.connection.create_channel().await.unwrap();
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let queue = channel.queue_declare(queue.into(), passive, FieldTable::default()).await.ok()?;
+            let queue =
+                channel.queue_declare(queue.into(), passive, FieldTable::default()).await.ok()?;
             let _closed = channel.close(200, "OK".into()).await;
             Some((queue.message_count(), queue.consumer_count()))
         })
@@ -362,7 +456,11 @@ impl Client {
     /// Takes the next message of a queue if there is one.
     pub(crate) fn take_now(&self, queue: &str) -> Option<StepMessage> {
         self.count(queue)?;
-        let got = block_on("a message is asked for", self.channel.basic_get(queue.into(), BasicGetOptions::default())).unwrap();
+        let got = block_on(
+            "a message is asked for",
+            self.channel.basic_get(queue.into(), BasicGetOptions::default()),
+        )
+        .unwrap();
         got.map(|message| StepMessage::new(message.delivery))
     }
 
@@ -370,7 +468,16 @@ impl Client {
     #[track_caller]
     pub(crate) fn publish(&self, queue: &str, body: impl AsRef<[u8]>, properties: BasicProperties) {
         block_on("a message is confirmed", async {
-            let sent = self.channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), body.as_ref(), properties).await;
+            let sent = self
+                .channel
+                .basic_publish(
+                    "".into(),
+                    queue.into(),
+                    BasicPublishOptions::default(),
+                    body.as_ref(),
+                    properties,
+                )
+                .await;
             let confirm = sent.unwrap().await.unwrap();
             assert!(confirm.is_ack(), "the broker refused a message: {confirm:?}");
         });
@@ -385,8 +492,17 @@ impl Client {
 
     /// Replies with these properties and the message's correlation id; acknowledges nothing.
     #[track_caller]
-    pub(crate) fn say(&self, message: &StepMessage, body: impl AsRef<[u8]>, properties: BasicProperties) {
-        self.publish(&message.reply_to(), body, properties.with_correlation_id(message.correlation_id().into()));
+    pub(crate) fn say(
+        &self,
+        message: &StepMessage,
+        body: impl AsRef<[u8]>,
+        properties: BasicProperties,
+    ) {
+        self.publish(
+            &message.reply_to(),
+            body,
+            properties.with_correlation_id(message.correlation_id().into()),
+        );
     }
 
     #[track_caller]
@@ -397,17 +513,26 @@ impl Client {
     /// Gives a message back to its queue.
     #[track_caller]
     pub(crate) fn requeue(&self, message: &StepMessage) {
-        block_on("a nack", message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() })).unwrap();
+        block_on(
+            "a nack",
+            message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }),
+        )
+        .unwrap();
     }
 
     /// Refuses a message for good.
     #[track_caller]
     pub(crate) fn nack(&self, message: &StepMessage) {
-        block_on("a nack", message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() })).unwrap();
+        block_on(
+            "a nack",
+            message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }),
+        )
+        .unwrap();
     }
 }
 
-// ---- a worker --------------------------------------------------------------------------------------------------
+// ---- a worker
+// --------------------------------------------------------------------------------------------------
 
 /// What a worker does with a message.
 pub(crate) enum Answer {
@@ -427,7 +552,8 @@ impl Answer {
     }
 }
 
-/// A worker that consumes from some queues until it is dropped. It survives the end of its connection, as a worker must.
+/// A worker that consumes from some queues until it is dropped. It survives the end of its
+/// connection, as a worker must.
 pub(crate) struct Worker {
     seen: Arc<Mutex<Vec<StepMessage>>>,
     task: tokio::task::JoinHandle<()>,
@@ -436,18 +562,31 @@ pub(crate) struct Worker {
 impl Worker {
     /// Returns when the worker consumes from all the queues.
     #[track_caller]
-    pub(crate) fn start(url: &str, queues: &[impl AsRef<str>], work: impl FnMut(&StepMessage) -> Answer + Send + 'static) -> Worker {
+    pub(crate) fn start(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        work: impl FnMut(&StepMessage) -> Answer + Send + 'static,
+    ) -> Worker {
         Worker::begin(url, queues, true, Box::new(work))
     }
 
     /// One that keeps nothing of what it receives, however large that is.
     #[track_caller]
-    pub(crate) fn forgetful(url: &str, queues: &[impl AsRef<str>], work: impl FnMut(&StepMessage) -> Answer + Send + 'static) -> Worker {
+    pub(crate) fn forgetful(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        work: impl FnMut(&StepMessage) -> Answer + Send + 'static,
+    ) -> Worker {
         Worker::begin(url, queues, false, Box::new(work))
     }
 
     #[track_caller]
-    fn begin(url: &str, queues: &[impl AsRef<str>], keeps: bool, work: Box<dyn FnMut(&StepMessage) -> Answer + Send>) -> Worker {
+    fn begin(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        keeps: bool,
+        work: Box<dyn FnMut(&StepMessage) -> Answer + Send>,
+    ) -> Worker {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let duties = Duties {
@@ -459,7 +598,9 @@ impl Worker {
             ready,
         };
         let task = RUNTIME.spawn(duties.run_for_ever());
-        is_ready.recv_timeout(DEADLINE).expect("the worker's consumers are there within the deadline");
+        is_ready
+            .recv_timeout(DEADLINE)
+            .expect("the worker's consumers are there within the deadline");
         Worker { seen, task }
     }
 
@@ -510,8 +651,23 @@ impl Duties {
         channel.basic_qos(50, BasicQosOptions::default()).await?;
         let mut consumers = futures_util::stream::SelectAll::new();
         for queue in &self.queues {
-            channel.queue_declare(queue.as_str().into(), QueueDeclareOptions::durable(), FieldTable::default()).await?;
-            consumers.push(channel.basic_consume(queue.as_str().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default()).await?);
+            channel
+                .queue_declare(
+                    queue.as_str().into(),
+                    QueueDeclareOptions::durable(),
+                    FieldTable::default(),
+                )
+                .await?;
+            consumers.push(
+                channel
+                    .basic_consume(
+                        queue.as_str().into(),
+                        "".into(),
+                        BasicConsumeOptions::default(),
+                        FieldTable::default(),
+                    )
+                    .await?,
+            );
         }
         let _nobody_waits = self.ready.send(());
 
@@ -520,9 +676,15 @@ impl Duties {
             let answer = (self.work)(&message);
             match answer {
                 Answer::Reply(body) => reply_and_ack(&channel, &message, &body).await?,
-                Answer::Silence => message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?,
+                Answer::Silence => {
+                    message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?
+                }
                 Answer::Hold => {}
-                Answer::Nack => message.acker.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }).await.map(|_nacked| ())?,
+                Answer::Nack => message
+                    .acker
+                    .nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() })
+                    .await
+                    .map(|_nacked| ())?,
             }
             if self.keeps {
                 self.seen.lock().unwrap().push(message);
@@ -539,7 +701,9 @@ async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) ->
         properties = properties.with_correlation_id(id.clone());
     }
     let reply_to = message.properties.reply_to().clone().unwrap_or_default();
-    let confirm = channel.basic_publish("".into(), reply_to, BasicPublishOptions::default(), body, properties).await?;
+    let confirm = channel
+        .basic_publish("".into(), reply_to, BasicPublishOptions::default(), body, properties)
+        .await?;
     let acker = message.acker.clone();
     tokio::spawn(async move {
         if confirm.await.is_ok_and(|confirmation| confirmation.is_ack()) {
@@ -565,7 +729,9 @@ fn a_worker_of_this_suite_replies_to_whoever_asks() {
     // A worker outlives its connection.
     vhost.close_connections();
     let client = vhost.client();
-    eventually("the worker is back", || client.count("questions").filter(|count| count.1 == 1).ok_or("no consumer"));
+    eventually("the worker is back", || {
+        client.count("questions").filter(|count| count.1 == 1).ok_or("no consumer")
+    });
     client.publish("questions", r#"{"k":2}"#, asked.with_correlation_id("two:step".into()));
     assert_eq!(client.take("answers").text(), r#"{"k":2}"#);
     assert_eq!(worker.seen_count(), 2);

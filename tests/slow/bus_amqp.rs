@@ -1,4 +1,5 @@
-//! The bus over AMQP against a real broker, below the daemon: what it reports, what it sends, what it acknowledges.
+//! The bus over AMQP against a real broker, below the daemon: what it reports, what it sends, what
+//! it acknowledges.
 //!
 //! A relay between bus and broker plays the network that breaks.
 
@@ -15,9 +16,12 @@ use workflow_manager::bus::{Bus, BusState, Delivery, Notice};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;
 
-use rig::{Client, Observed, Relay, Seen, arguments, on_an_arbiter, server, settings, text, unique, until};
+use rig::{
+    Client, Observed, Relay, Seen, arguments, on_an_arbiter, server, settings, text, unique, until,
+};
 
-// ---- publishing -------------------------------------------------------------------------------------------------
+// ---- publishing
+// -------------------------------------------------------------------------------------------------
 
 #[test]
 fn queues_are_declared_and_every_message_is_confirmed_once() {
@@ -52,16 +56,26 @@ fn a_step_message_has_the_properties_of_the_protocol() {
         let job = observed.publish(&queue, 1)[0];
         observed.until_confirmed(&[job]).await;
         let client = Client::connect().await;
-        let got = client.channel.basic_get(queue.as_str().into(), BasicGetOptions { no_ack: true }).await.expect("an answer").expect("a message");
+        let got = client
+            .channel
+            .basic_get(queue.as_str().into(), BasicGetOptions { no_ack: true })
+            .await
+            .expect("an answer")
+            .expect("a message");
         let properties = &got.delivery.properties;
-        let shown = |value: &Option<lapin::types::ShortString>| value.as_ref().map(ToString::to_string).unwrap_or_default();
+        let shown = |value: &Option<lapin::types::ShortString>| {
+            value.as_ref().map(ToString::to_string).unwrap_or_default()
+        };
         assert_eq!(got.delivery.data, br#"{"filename":"alice.txt"}"#);
         assert_eq!(shown(properties.content_type()), "application/json");
         assert_eq!(shown(properties.correlation_id()), format!("{job}:split"));
         assert_eq!(shown(properties.message_id()), format!("{job}:split:2"));
         assert_eq!(shown(properties.reply_to()), reply_queue);
         assert_eq!(shown(properties.app_id()), "workflow-manager");
-        assert_eq!((*properties.delivery_mode(), *properties.priority(), *properties.timestamp()), (Some(2), Some(4), Some(1_700_000_000)));
+        assert_eq!(
+            (*properties.delivery_mode(), *properties.priority(), *properties.timestamp()),
+            (Some(2), Some(4), Some(1_700_000_000))
+        );
         let headers = properties.headers().clone().unwrap_or_default();
         let expected = arguments(&[
             ("workflow", text("book-word-counts")),
@@ -86,7 +100,11 @@ fn a_missing_queue_waits_for_the_manager_and_blocks_no_other() {
         observed.until("the missing queue is reported", |seen| seen.held.len() == 1).await;
         let going = observed.publish(&there, 10);
         observed.until("the others are confirmed", |seen| seen.confirmed.len() == 10).await;
-        assert_eq!(client.ready(&missing).await, None, "declared before the manager has taken note");
+        assert_eq!(
+            client.ready(&missing).await,
+            None,
+            "declared before the manager has taken note"
+        );
         observed.seen().held.drain(..).for_each(|taken| taken.send(()).expect("waited for"));
         observed.until_confirmed(&[waiting, going].concat()).await;
         assert_eq!(observed.seen().missing, std::slice::from_ref(&missing));
@@ -123,7 +141,8 @@ fn a_queue_replaced_behind_the_managers_back_is_reported_as_well() {
         client.declare(&queue, FieldTable::default()).await;
         let mut observed = Observed::connect(settings(&server(), "replaced"));
         let mut jobs = Vec::new();
-        // Whether a message comes upon the gap is a matter of luck; when one does, the manager must hear of it.
+        // Whether a message comes upon the gap is a matter of luck; when one does, the manager must
+        // hear of it.
         for _ in 0..200 {
             jobs.extend(observed.publish(&queue, 50));
             client.delete(&queue).await;
@@ -148,12 +167,24 @@ fn what_a_full_queue_refuses_is_sent_again() {
     on_an_arbiter(async {
         let queue = unique("full");
         let client = Client::connect().await;
-        client.declare(&queue, arguments(&[("x-max-length", AMQPValue::LongInt(5)), ("x-overflow", text("reject-publish"))])).await;
+        client
+            .declare(
+                &queue,
+                arguments(&[
+                    ("x-max-length", AMQPValue::LongInt(5)),
+                    ("x-overflow", text("reject-publish")),
+                ]),
+            )
+            .await;
         let mut observed = Observed::connect(settings(&server(), "full"));
         let jobs = observed.publish(&queue, 20);
         observed.until("some are refused", |seen| seen.count(Notice::Refused) > 0).await;
         until("all are confirmed while the queue is emptied", async || {
-            client.channel.queue_purge(queue.as_str().into(), QueuePurgeOptions::default()).await.expect("purged");
+            client
+                .channel
+                .queue_purge(queue.as_str().into(), QueuePurgeOptions::default())
+                .await
+                .expect("purged");
             observed.bus.unconfirmed() == 0
         })
         .await;
@@ -168,7 +199,10 @@ fn many_queues_are_looked_at_quickly() {
     on_an_arbiter(async {
         let prefix = unique("many");
         let queues: Vec<Arc<str>> = (0..100).map(|i| format!("{prefix}-{i}").into()).collect();
-        let mut observed = Observed::connect(AmqpSettings { queues: queues.clone(), ..settings(&server(), "many") });
+        let mut observed = Observed::connect(AmqpSettings {
+            queues: queues.clone(),
+            ..settings(&server(), "many")
+        });
         observed.until("all are reported", |seen| seen.missing.len() == queues.len()).await;
         let jobs: Vec<JobId> = queues.iter().flat_map(|queue| observed.publish(queue, 1)).collect();
         observed.until_confirmed(&jobs).await;
@@ -180,7 +214,8 @@ fn many_queues_are_looked_at_quickly() {
     });
 }
 
-// ---- connections ------------------------------------------------------------------------------------------------
+// ---- connections
+// ------------------------------------------------------------------------------------------------
 
 #[test]
 fn nothing_is_lost_over_cut_connections() {
@@ -192,14 +227,26 @@ fn nothing_is_lost_over_cut_connections() {
         let mut jobs = Vec::new();
         for round in 1..=5 {
             jobs.extend(observed.publish(&queue, 2000));
-            observed.until("some more are confirmed", |seen| seen.confirmed.len() > (round - 1) * 2000 + 100).await;
+            observed
+                .until("some more are confirmed", |seen| {
+                    seen.confirmed.len() > (round - 1) * 2000 + 100
+                })
+                .await;
             relay.cut();
-            observed.until("connected again", |seen| seen.states.iter().filter(|state| **state == BusState::Connected).count() > round).await;
+            observed
+                .until("connected again", |seen| {
+                    seen.states.iter().filter(|state| **state == BusState::Connected).count()
+                        > round
+                })
+                .await;
         }
         observed.until_confirmed(&jobs).await;
         assert!(observed.seen().count(Notice::Resent) > 0);
         let client = Client::connect().await;
-        assert!(client.ready(&queue).await >= Some(10_000), "a message may come twice, but not go missing");
+        assert!(
+            client.ready(&queue).await >= Some(10_000),
+            "a message may come twice, but not go missing"
+        );
         client.delete(&queue).await;
         observed.bus.close().await;
     });
@@ -213,7 +260,11 @@ fn a_broker_that_comes_late_is_found() {
         relay.close().await;
         let mut observed = Observed::connect(settings(&relay.server(), "late"));
         let jobs = observed.publish(&queue, 10);
-        let says_why = |seen: &Seen| seen.states.iter().any(|state| state.to_string().contains("no broker listens at 127.0.0.1"));
+        let says_why = |seen: &Seen| {
+            seen.states
+                .iter()
+                .any(|state| state.to_string().contains("no broker listens at 127.0.0.1"))
+        };
         observed.until("it says why it is not connected", says_why).await;
         relay.open_again().await;
         observed.until("connected", Seen::is_connected).await;
@@ -230,12 +281,29 @@ fn wrong_credentials_and_virtual_hosts_are_named() {
         let (_, rest) = server.rsplit_once('@').expect("AMQP_SERVER has credentials");
         let with = |changed: AmqpSettings| Observed::connect(changed);
         let wrong_user = with(settings(&format!("amqp://nobody:wrong-password@{rest}"), "user"));
-        let wrong_vhost = with(AmqpSettings { vhost: Some("no-such-vhost".to_owned()), ..settings(&server, "vhost") });
+        let wrong_vhost = with(AmqpSettings {
+            vhost: Some("no-such-vhost".to_owned()),
+            ..settings(&server, "vhost")
+        });
         let says = |observed: Rc<Observed>, words: &'static str| async move {
-            observed.until(words, |seen| seen.states.iter().any(|state| state.to_string().contains(words))).await;
-            assert!(observed.seen().states.iter().all(|state| !state.to_string().contains("wrong-password")));
+            observed
+                .until(words, |seen| {
+                    seen.states.iter().any(|state| state.to_string().contains(words))
+                })
+                .await;
+            assert!(
+                observed
+                    .seen()
+                    .states
+                    .iter()
+                    .all(|state| !state.to_string().contains("wrong-password"))
+            );
         };
-        says(Rc::new(wrong_user), "the broker refused the user name or password for user \"nobody\"").await;
+        says(
+            Rc::new(wrong_user),
+            "the broker refused the user name or password for user \"nobody\"",
+        )
+        .await;
         says(Rc::new(wrong_vhost), "the broker has no virtual host \"no-such-vhost\"").await;
     });
 }
@@ -252,7 +320,8 @@ fn a_bus_without_a_broker_closes_at_once() {
     });
 }
 
-// ---- consuming --------------------------------------------------------------------------------------------------
+// ---- consuming
+// --------------------------------------------------------------------------------------------------
 
 fn second_process_is_refused(kind: ReplyQueueType) {
     on_an_arbiter(async move {
@@ -262,7 +331,11 @@ fn second_process_is_refused(kind: ReplyQueueType) {
         let second = Observed::connect(settings.clone());
         second.until("the second is refused", |seen| seen.refused.is_some()).await;
         let reason = second.seen().refused.clone().unwrap_or_default();
-        assert!(reason.contains("another process consumes the reply queue") && reason.contains(&settings.reply_queue), "{reason}");
+        assert!(
+            reason.contains("another process consumes the reply queue")
+                && reason.contains(&settings.reply_queue),
+            "{reason}"
+        );
         assert!(!second.seen().is_connected());
         let client = Client::connect().await;
         client.reply(&settings.reply_queue, "{}", BasicProperties::default()).await;
@@ -306,7 +379,9 @@ fn a_delivery_tells_what_came() {
         let mut observed = Observed::connect(settings.clone());
         observed.until("connected", Seen::is_connected).await;
         let client = Client::connect().await;
-        let properties = BasicProperties::default().with_correlation_id("some:step".into()).with_type("progress".into());
+        let properties = BasicProperties::default()
+            .with_correlation_id("some:step".into())
+            .with_type("progress".into());
         let properties = properties.with_headers(arguments(&[("attempt", text("3"))]));
         client.reply(&settings.reply_queue, r#"{"progress":0.5}"#, properties).await;
         client.reply(&settings.reply_queue, "", BasicProperties::default()).await;
@@ -321,11 +396,24 @@ fn a_delivery_tells_what_came() {
         let job = observed.publish(&queue, 1)[0];
         observed.until("all three came", |seen| seen.deliveries.len() == 3).await;
         let deliveries = std::mem::take(&mut observed.seen().deliveries);
-        let find = |id: Option<&str>| deliveries.iter().find(|delivery| delivery.correlation_id.as_deref() == id).expect("delivered");
-        let (progress, empty, dead) = (find(Some("some:step")), find(None), find(Some(&format!("{job}:split"))));
-        assert_eq!((progress.kind.as_deref(), &*progress.body, progress.redelivered), (Some("progress"), &br#"{"progress":0.5}"#[..], false));
+        let find = |id: Option<&str>| {
+            deliveries
+                .iter()
+                .find(|delivery| delivery.correlation_id.as_deref() == id)
+                .expect("delivered")
+        };
+        let (progress, empty, dead) =
+            (find(Some("some:step")), find(None), find(Some(&format!("{job}:split"))));
+        assert_eq!(
+            (progress.kind.as_deref(), &*progress.body, progress.redelivered),
+            (Some("progress"), &br#"{"progress":0.5}"#[..], false)
+        );
         assert_eq!((empty.kind.as_deref(), empty.body.len(), &empty.dead_letter), (None, 0, &None));
-        assert_eq!((progress.attempt, empty.attempt, dead.attempt), (Some(3), None, Some(2)), "a dead letter tells its attempt by itself");
+        assert_eq!(
+            (progress.attempt, empty.attempt, dead.attempt),
+            (Some(3), None, Some(2)),
+            "a dead letter tells its attempt by itself"
+        );
         let death = dead.dead_letter.as_ref().expect("a dead letter");
         assert_eq!((death.queue.as_str(), death.reason.as_str()), (queue.as_str(), "expired"));
         deliveries.into_iter().for_each(Delivery::ack);
@@ -357,7 +445,11 @@ fn acknowledged_deliveries_are_gone_and_dropped_ones_come_back() {
         assert!(again.iter().all(|delivery| delivery.redelivered && delivery.body.ends_with(b"3")));
         again.into_iter().for_each(Delivery::ack);
         observed.bus.close().await;
-        assert_eq!(client.ready(&settings.reply_queue).await, Some(0), "the closing flushes the acks");
+        assert_eq!(
+            client.ready(&settings.reply_queue).await,
+            Some(0),
+            "the closing flushes the acks"
+        );
         client.delete(&settings.reply_queue).await;
     });
 }
@@ -398,7 +490,13 @@ fn a_deleted_reply_queue_is_declared_again() {
         let mut observed = Observed::connect(settings.clone());
         observed.until("connected", Seen::is_connected).await;
         client.delete(&settings.reply_queue).await;
-        observed.until("it says why", |seen| seen.states.iter().any(|state| state.to_string().contains("reply queue was deleted"))).await;
+        observed
+            .until("it says why", |seen| {
+                seen.states
+                    .iter()
+                    .any(|state| state.to_string().contains("reply queue was deleted"))
+            })
+            .await;
         observed.until("connected again", Seen::is_connected).await;
         client.reply(&settings.reply_queue, "{}", BasicProperties::default()).await;
         observed.until("replies come", |seen| seen.deliveries.len() == 1).await;

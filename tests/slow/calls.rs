@@ -1,4 +1,5 @@
-//! Every workflow is a worker: a message on its queue asks for a job, and the job's end is the reply.
+//! Every workflow is a worker: a message on its queue asks for a job, and the job's end is the
+//! reply.
 
 use lapin::BasicProperties;
 use lapin::types::AMQPValue;
@@ -12,7 +13,10 @@ use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Definition, Graph, JobState, Message, Millis, Retry, Step};
 use workflow_manager::settings::{ServerAddress, Settings};
 
-use crate::amqp::{Answer, Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties, text_argument};
+use crate::amqp::{
+    Answer, Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties,
+    text_argument,
+};
 use crate::harness::{Daemon, Setup, eventually, when};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] } ] } ]";
@@ -27,7 +31,10 @@ workflows:
 ";
 
 fn asks(correlation_id: &str, message_id: &str) -> BasicProperties {
-    json_properties().with_correlation_id(correlation_id.into()).with_message_id(message_id.into()).with_reply_to(ANSWERS.into())
+    json_properties()
+        .with_correlation_id(correlation_id.into())
+        .with_message_id(message_id.into())
+        .with_reply_to(ANSWERS.into())
 }
 
 /// A daemon with the workflow `chain`, and a client that asks for jobs.
@@ -40,7 +47,9 @@ fn chain(vhost: &Vhost) -> (Daemon, Client) {
 /// Publishes once the queue is there.
 fn ask(client: &Client, workflow: &str, body: &str, properties: BasicProperties) {
     let queue = format!("workflow.{workflow}");
-    eventually("the workflow's queue is consumed", || client.count(&queue).filter(|(_, consumers)| *consumers > 0).ok_or("not yet"));
+    eventually("the workflow's queue is consumed", || {
+        client.count(&queue).filter(|(_, consumers)| *consumers > 0).ok_or("not yet")
+    });
     client.publish(&queue, body, properties);
 }
 
@@ -65,7 +74,11 @@ fn assert_error(answer: &StepMessage, words: &str, retryable: bool) {
 }
 
 fn open_jobs(daemon: &Daemon) -> i64 {
-    let connection = rusqlite::Connection::open_with_flags(daemon.database(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let connection = rusqlite::Connection::open_with_flags(
+        daemon.database(),
+        rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
+    )
+    .unwrap();
     connection.query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0)).unwrap()
 }
 
@@ -81,8 +94,14 @@ fn a_message_on_its_queue_asks_for_a_job_and_its_end_is_the_reply() {
     let vhost = Vhost::new();
     let (daemon, client) = chain(&vhost);
     let id = Uuid::new_v4();
-    let headers = arguments([("attempt", AMQPValue::LongInt(4)), ("x-own", text_argument("kept by nobody"))]);
-    ask(&client, "chain", r#"{"k":1.50}"#, asks("my own id", &id.to_string()).with_headers(headers));
+    let headers =
+        arguments([("attempt", AMQPValue::LongInt(4)), ("x-own", text_argument("kept by nobody"))]);
+    ask(
+        &client,
+        "chain",
+        r#"{"k":1.50}"#,
+        asks("my own id", &id.to_string()).with_headers(headers),
+    );
     let first = client.take("first");
     assert_eq!((first.job(), first.text()), (id, r#"{"k":1.50}"#));
     vhost.await_drained("workflow.chain");
@@ -93,7 +112,10 @@ fn a_message_on_its_queue_asks_for_a_job_and_its_end_is_the_reply() {
     assert_eq!((answer.text(), kind(&answer)), (r#"{"z":1e400,"a":[ ]}"#, None));
     assert_eq!(*answer.properties.delivery_mode(), Some(2), "answers are persistent");
     assert_eq!(answer.message_id(), format!("{id}:__end__:0:0"));
-    assert_eq!((answer.header_text("job"), answer.header_text("workflow")), (id.to_string(), "chain".to_owned()));
+    assert_eq!(
+        (answer.header_text("job"), answer.header_text("workflow")),
+        (id.to_string(), "chain".to_owned())
+    );
     assert_eq!(answer.header("attempt"), Some(AMQPValue::LongLongInt(4)), "given back");
     assert_eq!(daemon.api.await_result(id), answer.text());
     await_closed(&daemon);
@@ -128,8 +150,11 @@ fn a_message_that_comes_again_starts_no_second_job_and_is_answered_again() {
     vhost.await_drained("workflow.chain");
     assert_eq!(daemon.api.get("/api/jobs").expect(200).ids("jobs").len(), 3);
     let worker = Worker::echo(&vhost.url, &["first", "second"]);
-    let mut answered: Vec<String> =
-        (0..3).map(|_| client.take(ANSWERS)).inspect(|answer| client.ack(answer)).map(|answer| answer.correlation_id()).collect();
+    let mut answered: Vec<String> = (0..3)
+        .map(|_| client.take(ANSWERS))
+        .inspect(|answer| client.ack(answer))
+        .map(|answer| answer.correlation_id())
+        .collect();
     answered.sort();
     assert_eq!(answered, ["a", "b", "c"]);
     await_closed(&daemon);
@@ -190,7 +215,8 @@ fn the_managers_own_reply_queue_is_no_callers() {
     let running = daemon.api.create("c", "{}");
     let message = client.take("work");
     let unknown = format!("{}:ask-c", Uuid::new_v4());
-    // None of them is the message of a step that runs and asks for `c`: this one's goes to another queue.
+    // None of them is the message of a step that runs and asks for `c`: this one's goes to another
+    // queue.
     for place in ["", "nonsense", &unknown, &message.correlation_id()] {
         let properties = asks(place, &format!("{place}:1")).with_reply_to(REPLY_QUEUE.into());
         ask(&client, "c", "{}", properties);
@@ -202,14 +228,22 @@ fn the_managers_own_reply_queue_is_no_callers() {
     });
     vhost.await_drained("workflow.c");
     let log = daemon.log();
-    assert_eq!(log.lines().filter(|line| line.contains("the manager's own reply queue")).count(), 1, "{log}");
+    assert_eq!(
+        log.lines().filter(|line| line.contains("the manager's own reply queue")).count(),
+        1,
+        "{log}"
+    );
     // A step of a workflow asks as ever.
     let worker = Worker::echo(&vhost.url, &["work", "echo"]);
     assert_eq!(daemon.api.await_result(daemon.api.create("a", r#"{"k":1}"#)), r#"{"k":1}"#);
     client.reply(&message, r#"{"k":2}"#);
     assert_eq!(daemon.api.await_result(running), r#"{"k":2}"#);
     assert_eq!(worker.seen_count(), 2, "no other job was made");
-    assert!(!metrics().contains("workflow_replies_rejected_total{"), "nobody was answered: {}", metrics());
+    assert!(
+        !metrics().contains("workflow_replies_rejected_total{"),
+        "nobody was answered: {}",
+        metrics()
+    );
 }
 
 #[test]
@@ -219,7 +253,12 @@ fn calls_wait_while_no_job_can_be_taken() {
     client.declare(ANSWERS, arguments([]));
     let daemon = Setup::new(&vhost.url, CHAIN).set("limits.jobs_running_max", "1").start();
     for number in 0..3 {
-        ask(&client, "chain", &format!(r#"{{"n":{number}}}"#), asks(&number.to_string(), &Uuid::new_v4().to_string()));
+        ask(
+            &client,
+            "chain",
+            &format!(r#"{{"n":{number}}}"#),
+            asks(&number.to_string(), &Uuid::new_v4().to_string()),
+        );
     }
     for number in 0..3 {
         let first = client.take("first");
@@ -232,7 +271,8 @@ fn calls_wait_while_no_job_can_be_taken() {
     await_closed(&daemon);
 }
 
-// ---- workflows that ask workflows ------------------------------------------------------------------------------
+// ---- workflows that ask workflows
+// ------------------------------------------------------------------------------
 
 #[test]
 fn three_workflows_in_a_chain_lose_nothing_over_kills() {
@@ -240,14 +280,20 @@ fn three_workflows_in_a_chain_lose_nothing_over_kills() {
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, THREE).start();
     let message = |n: u32| format!(r#"{{"n":{n},"digits":1.50}}"#);
-    let jobs: Vec<(Uuid, String)> = (0..JOBS).map(|n| (daemon.api.create("a", &message(n)), message(n))).collect();
+    let jobs: Vec<(Uuid, String)> =
+        (0..JOBS).map(|n| (daemon.api.create("a", &message(n)), message(n))).collect();
     vhost.client().await_count("work", JOBS);
-    // First in order: what is confirmed is journaled as that, and none of it is dispatched again, which would count among the faults.
+    // First in order: what is confirmed is journaled as that, and none of it is dispatched again,
+    // which would count among the faults.
     daemon.stop();
     daemon.start_again();
     daemon.kill();
     // The innermost jobs end, and it dies while it tells.
-    let faults = ["outbox::dispatch=20*off->return(abort)", "amqp::publish=9*off->return(abort)", "amqp::confirm=1*off->return(abort)"];
+    let faults = [
+        "outbox::dispatch=20*off->return(abort)",
+        "amqp::publish=9*off->return(abort)",
+        "amqp::confirm=1*off->return(abort)",
+    ];
     daemon.set_faults(Some(faults[0]));
     daemon.start_again();
     let _worker = Worker::echo(&vhost.url, &["work", "echo"]);
@@ -266,14 +312,17 @@ fn three_workflows_in_a_chain_lose_nothing_over_kills() {
     assert!(!metrics.contains(r#"kind="unanswerable""#), "{metrics}");
 }
 
-/// An inner job that fails is a failed attempt of the step that asked for it: another one asks for another job.
+/// An inner job that fails is a failed attempt of the step that asked for it: another one asks for
+/// another job.
 async fn retried(on: Option<&Vhost>) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::defaults().unwrap();
     settings.journal.file = folder.path().join("journal.db");
     let retry = Retry { attempts: 3, backoff: Millis(20), ..Retry::default() };
     let ask = Step { queue: "workflow.inner".into(), retry: Some(retry), ..Step::named("ask") };
-    let graph = |name: &str, step: Step| Arc::new(Definition::new(name, vec![Graph::new(name.to_owned(), None, vec![step])]));
+    let graph = |name: &str, step: Step| {
+        Arc::new(Definition::new(name, vec![Graph::new(name.to_owned(), None, vec![step])]))
+    };
     let definitions = vec![graph("outer", ask), graph("inner", Step::named("work"))];
     // The third time it works.
     let times = Arc::new(AtomicU32::new(0));
@@ -281,11 +330,17 @@ async fn retried(on: Option<&Vhost>) {
     let _worker = on.map(|vhost| {
         settings.amqp.server = ServerAddress(vhost.url.clone());
         let body = |time: u32| if time == 3 { r#"{"done":true}"# } else { "[]" };
-        Worker::start(&vhost.url, &["work"], move |_| Answer::Reply(body(times.fetch_add(1, Ordering::SeqCst) + 1).into()))
+        Worker::start(&vhost.url, &["work"], move |_| {
+            Answer::Reply(body(times.fetch_add(1, Ordering::SeqCst) + 1).into())
+        })
     });
     let workers = Workers::new().with("work", 1, move |_| {
         let is_third = counted.fetch_add(1, Ordering::SeqCst) == 2;
-        if is_third { Ok(r#"{"done":true}"#.into()) } else { Err(WorkerError { reason: "not yet".to_owned() }) }
+        if is_third {
+            Ok(r#"{"done":true}"#.into())
+        } else {
+            Err(WorkerError { reason: "not yet".to_owned() })
+        }
     });
     let manager = supervisor::start(settings, definitions, workers).await.unwrap();
     let answer = manager.create("outer", None, Message::default()).await;
@@ -294,7 +349,12 @@ async fn retried(on: Option<&Vhost>) {
         let job = manager.shared().reader.job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     });
-    assert_eq!((job.state(), job.result().to_text().as_str()), (JobState::Completed, r#"{"done":true}"#), "{:?}", job.reason());
+    assert_eq!(
+        (job.state(), job.result().to_text().as_str()),
+        (JobState::Completed, r#"{"done":true}"#),
+        "{:?}",
+        job.reason()
+    );
     let counted = manager.shared().metrics.jobs_created.with_label_values(&["inner"]).get();
     assert_eq!(counted, 3, "each attempt is a job of its own");
     manager.stop().await;
@@ -339,9 +399,13 @@ fn messages_wait_in_the_queue_of_a_workflow_that_a_reload_has_taken_away() {
     daemon.write_workflows("workflows: [ { name: other, steps: [ { name: first } ] } ]");
     daemon.api.post("/api/reload", "").expect(200);
     let state = || client.count("workflow.chain");
-    eventually("its queue is left", || state().filter(|(_, consumers)| *consumers == 0).ok_or("not yet"));
+    eventually("its queue is left", || {
+        state().filter(|(_, consumers)| *consumers == 0).ok_or("not yet")
+    });
     client.publish("workflow.chain", r#"{"n":2}"#, asks("meanwhile", ""));
-    eventually("it waits there", || state().filter(|(messages, _)| *messages == 1).ok_or("not yet"));
+    eventually("it waits there", || {
+        state().filter(|(messages, _)| *messages == 1).ok_or("not yet")
+    });
     daemon.write_workflows(CHAIN);
     daemon.api.post("/api/reload", "").expect(200);
     assert_eq!(take_answer(&client, "meanwhile").text(), r#"{"n":2}"#);
@@ -362,7 +426,9 @@ fn a_call_that_waited_over_a_lost_connection_starts_one_job() {
     ask(&client, "chain", r#"{"n":1}"#, json_properties());
     daemon.await_log(&["calls wait"]);
     for _ in 0..3 {
-        eventually("the manager is connected", || when(vhost.close_connection("workflow-manager: replies") > 0, "not yet"));
+        eventually("the manager is connected", || {
+            when(vhost.close_connection("workflow-manager: replies") > 0, "not yet")
+        });
         eventually("it has the message again", || {
             let count = client.count("workflow.chain");
             when(count == Some((0, 1)), format!("{count:?}"))
@@ -375,7 +441,11 @@ fn a_call_that_waited_over_a_lost_connection_starts_one_job() {
     vhost.await_drained("workflow.chain");
     eventually("all jobs have ended", || {
         let jobs = daemon.api.get("/api/workflow/chain").json();
-        when(jobs["completed"].as_array().is_some_and(|jobs| jobs.len() == 2) && jobs["running"].as_array().is_none_or(Vec::is_empty), jobs)
+        when(
+            jobs["completed"].as_array().is_some_and(|jobs| jobs.len() == 2)
+                && jobs["running"].as_array().is_none_or(Vec::is_empty),
+            jobs,
+        )
     });
     assert!(client.take_now("first").is_none(), "no third job has begun");
 }

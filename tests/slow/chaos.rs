@@ -1,4 +1,5 @@
-//! Real parts are broken under load: the process is killed, the broker ends, blocks or loses queues, the disk is full, bytes of the journal change.
+//! Real parts are broken under load: the process is killed, the broker ends, blocks or loses
+//! queues, the disk is full, bytes of the journal change.
 
 use std::{
     collections::BTreeSet,
@@ -21,9 +22,14 @@ use crate::{
     load::{Account, LONG, Ledger, Load, StopOnDrop, WORKFLOWS},
 };
 
-/// Does something bad while jobs are offered and done, and tells when it is over; then all must end well.
+/// Does something bad while jobs are offered and done, and tells when it is over; then all must end
+/// well.
 #[track_caller]
-fn under_load(vhost: &Vhost, setup: Setup, bad: impl FnOnce(&mut Daemon, &Load)) -> (Daemon, Account) {
+fn under_load(
+    vhost: &Vhost,
+    setup: Setup,
+    bad: impl FnOnce(&mut Daemon, &Load),
+) -> (Daemon, Account) {
     let load = Load::new(&vhost.url);
     let mut daemon = setup.start();
     let (stop, api) = (AtomicBool::new(false), daemon.api.clone());
@@ -51,7 +57,8 @@ fn await_more(load: &Load, more: usize) {
     load.await_seen(load.seen_count() + more);
 }
 
-// ---- connections and queues ------------------------------------------------------------------------------------
+// ---- connections and queues
+// ------------------------------------------------------------------------------------
 
 #[test]
 fn connections_are_closed_one_by_one_by_the_management_api() {
@@ -61,11 +68,12 @@ fn connections_are_closed_one_by_one_by_the_management_api() {
     let (_daemon, account) = under_load(&vhost, setup(&vhost), |daemon, load| {
         for _ in 0..ROUNDS {
             for role in ["replies", "step messages"] {
-                closed +=
-                    eventually("the management API lists the connection", || match vhost.close_connection(&format!("workflow-manager: {role}")) {
+                closed += eventually("the management API lists the connection", || {
+                    match vhost.close_connection(&format!("workflow-manager: {role}")) {
                         0 => Err("none"),
                         count => Ok(count),
-                    });
+                    }
+                });
                 daemon.await_ready();
                 await_more(load, 30);
             }
@@ -78,8 +86,8 @@ fn connections_are_closed_one_by_one_by_the_management_api() {
 fn queues_are_deleted_under_running_steps() {
     let vhost = Vhost::new();
     let (_daemon, account) = under_load(&vhost, Setup::new(&vhost.url, WORKFLOWS), |_, load| {
-        // Those that new jobs go to: the next message to it is returned, and that is how the daemon notices. A worker that
-        // declared it before would hide the loss.
+        // Those that new jobs go to: the next message to it is returned, and that is how the daemon
+        // notices. A worker that declared it before would hide the loss.
         for queue in ["double", "split", "multiply"] {
             load.rest();
             let client = vhost.client();
@@ -88,7 +96,9 @@ fn queues_are_deleted_under_running_steps() {
                 other => Err(format!("{other:?}")),
             });
             client.delete(queue);
-            eventually("the daemon declares the queue again", || client.count(queue).ok_or("it is missing"));
+            eventually("the daemon declares the queue again", || {
+                client.count(queue).ok_or("it is missing")
+            });
             load.work();
             await_more(load, 50);
         }
@@ -96,7 +106,8 @@ fn queues_are_deleted_under_running_steps() {
     assert!(account.accepted > 0 && account.lost.is_empty());
 }
 
-// ---- the broker ------------------------------------------------------------------------------------------------
+// ---- the broker
+// ------------------------------------------------------------------------------------------------
 
 /// One node for all phases, since a node takes long to start.
 #[test]
@@ -105,13 +116,18 @@ fn the_broker_is_killed_and_blocks_under_load() {
     let vhost = node.broker.vhost();
 
     let (mut daemon, _) = under_load(&vhost, setup(&vhost), |daemon, load| {
-        // Many messages are in the broker when it is killed, and more jobs are accepted while it is away.
+        // Many messages are in the broker when it is killed, and more jobs are accepted while it is
+        // away.
         load.rest();
         let accepted = load.accepted_count();
-        within(LONG, "jobs are accepted", || when(load.accepted_count() >= accepted + 200, load.accepted_count()));
+        within(LONG, "jobs are accepted", || {
+            when(load.accepted_count() >= accepted + 200, load.accepted_count())
+        });
         node.kill();
         let accepted = load.accepted_count();
-        within(LONG, "jobs are accepted without a broker", || when(load.accepted_count() >= accepted + 100, load.accepted_count()));
+        within(LONG, "jobs are accepted without a broker", || {
+            when(load.accepted_count() >= accepted + 100, load.accepted_count())
+        });
         node.start_again();
         let begun = Instant::now();
         daemon.await_ready();
@@ -122,7 +138,9 @@ fn the_broker_is_killed_and_blocks_under_load() {
     assert!(daemon.stop().success());
 
     // With room for more than are running when it is blocked.
-    let roomy = setup(&vhost).set("amqp.reply_queue", "other-replies").set("limits.jobs_running_max", "5000");
+    let roomy = setup(&vhost)
+        .set("amqp.reply_queue", "other-replies")
+        .set("limits.jobs_running_max", "5000");
     let (mut daemon, _) = under_load(&vhost, roomy, |daemon, load| {
         node.broker.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
         eventually("the daemon says that it is blocked", || {
@@ -130,7 +148,9 @@ fn the_broker_is_killed_and_blocks_under_load() {
             when(answer.status == 503 && answer.text.contains("blocked"), &answer)
         });
         let accepted = load.accepted_count();
-        within(LONG, "jobs are accepted while it is blocked", || when(load.accepted_count() >= accepted + 50, load.accepted_count()));
+        within(LONG, "jobs are accepted while it is blocked", || {
+            when(load.accepted_count() >= accepted + 50, load.accepted_count())
+        });
         node.broker.ctl(&["set_vm_memory_high_watermark", "0.4"]);
         daemon.await_ready();
         await_more(load, 100);
@@ -138,7 +158,8 @@ fn the_broker_is_killed_and_blocks_under_load() {
     assert!(daemon.stop().success());
 }
 
-// ---- the process -----------------------------------------------------------------------------------------------
+// ---- the process
+// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn it_is_killed_and_stopped_by_turns_under_load() {
@@ -159,14 +180,18 @@ fn it_is_killed_and_stopped_by_turns_under_load() {
             await_more(load, 40);
         }
     });
-    assert!(!safe.is_empty() && account.repeated.is_disjoint(&safe), "only what was not confirmed is sent again");
+    assert!(
+        !safe.is_empty() && account.repeated.is_disjoint(&safe),
+        "only what was not confirmed is sent again"
+    );
 }
 
 #[cfg(feature = "failpoints")]
 #[test]
 fn the_clock_goes_back_and_forth() {
     let vhost = Vhost::new();
-    let skewed = setup(&vhost).faults("clock::now=20%return(86400)->20%return(-86400)->20%return(-3600)");
+    let skewed =
+        setup(&vhost).faults("clock::now=20%return(86400)->20%return(-86400)->20%return(-3600)");
     let mut safe = BTreeSet::new();
     let (mut daemon, account) = under_load(&vhost, skewed, |daemon, load| {
         await_more(load, 200);
@@ -176,27 +201,34 @@ fn the_clock_goes_back_and_forth() {
         daemon.start_again();
         await_more(load, 200);
     });
-    assert!(!safe.is_empty() && account.repeated.is_disjoint(&safe), "only what was not confirmed is sent again");
+    assert!(
+        !safe.is_empty() && account.repeated.is_disjoint(&safe),
+        "only what was not confirmed is sent again"
+    );
     assert!(daemon.stop().success());
 }
 
-// ---- the disk --------------------------------------------------------------------------------------------------
+// ---- the disk
+// --------------------------------------------------------------------------------------------------
 
 /// The file reaches its largest size; deleting ended jobs makes room, and it goes on by itself.
 #[test]
 fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
     const PAGES: &str = "300";
     let vhost = Vhost::new();
-    let mut daemon = Setup::new(&vhost.url, "workflows: [ { name: single, steps: [ { name: work } ] } ]")
-        .set("journal.pages_max", PAGES)
-        .set("journal.full_retry", "200ms")
-        .start();
+    let mut daemon =
+        Setup::new(&vhost.url, "workflows: [ { name: single, steps: [ { name: work } ] } ]")
+            .set("journal.pages_max", PAGES)
+            .set("journal.full_retry", "200ms")
+            .start();
     let worker = Worker::echo(&vhost.url, &["work"]);
     let body = format!(r#"{{"text":"{}"}}"#, "x".repeat(10_000));
-    let (accepted, stop, api) = (Mutex::new(Vec::new()), AtomicBool::new(false), daemon.api.clone());
+    let (accepted, stop, api) =
+        (Mutex::new(Vec::new()), AtomicBool::new(false), daemon.api.clone());
     thread::scope(|scope| {
         let _stopped = StopOnDrop(&stop);
-        // The creation that finds no room is answered when there is some; those after it are refused.
+        // The creation that finds no room is answered when there is some; those after it are
+        // refused.
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 let answer = api.post("/api/workflow/single", &body);
@@ -204,7 +236,10 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
                     return drop(answer.expect_problem(503, &["room"]));
                 }
                 accepted.lock().unwrap().push(answer.id());
-                assert!(accepted.lock().unwrap().len() < 1000, "the file has at most {PAGES} pages, yet takes job after job");
+                assert!(
+                    accepted.lock().unwrap().len() < 1000,
+                    "the file has at most {PAGES} pages, yet takes job after job"
+                );
             }
         });
         eventually("readiness is red", || {
@@ -212,12 +247,28 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
             when(answer.status == 503 && answer.text.contains("no room on the disk"), &answer)
         });
         stop.store(true, Ordering::SeqCst);
-        assert!(!daemon.api.post("/api/workflow/single", "{}").expect_problem(503, &["room"]).header("retry-after").is_empty());
-        let ended: Vec<_> = accepted.lock().unwrap().iter().copied().filter(|id| daemon.api.job(*id).state == "completed").collect();
+        assert!(
+            !daemon
+                .api
+                .post("/api/workflow/single", "{}")
+                .expect_problem(503, &["room"])
+                .header("retry-after")
+                .is_empty()
+        );
+        let ended: Vec<_> = accepted
+            .lock()
+            .unwrap()
+            .iter()
+            .copied()
+            .filter(|id| daemon.api.job(*id).state == "completed")
+            .collect();
         assert!(!ended.is_empty());
         for id in ended {
             let answer = daemon.api.delete(&format!("/api/job/{id}?erase=true"));
-            assert!(answer.status < 300, "an ended job can be deleted while the disk is full: {answer}");
+            assert!(
+                answer.status < 300,
+                "an ended job can be deleted while the disk is full: {answer}"
+            );
             accepted.lock().unwrap().retain(|kept| *kept != id);
         }
     });
@@ -231,9 +282,11 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
     assert!(worker.seen_count() > 1 && daemon.stop().success());
 }
 
-// ---- a damaged journal -----------------------------------------------------------------------------------------
+// ---- a damaged journal
+// -----------------------------------------------------------------------------------------
 
-/// Whatever byte is changed, and wherever the file is cut off: it either matters to nothing, or the start is refused and the file left as it is.
+/// Whatever byte is changed, and wherever the file is cut off: it either matters to nothing, or the
+/// start is refused and the file left as it is.
 #[test]
 fn a_journal_that_is_cut_off_or_changed_anywhere_is_refused_or_whole() {
     const CHANGES: usize = 24;
@@ -263,7 +316,11 @@ fn a_journal_that_is_cut_off_or_changed_anywhere_is_refused_or_whole() {
             daemon.kill();
         } else {
             refusals += 1;
-            assert!(daemon.log().lines().last().unwrap_or_default().contains("journal.db"), "the file is named:\n{}", daemon.log());
+            assert!(
+                daemon.log().lines().last().unwrap_or_default().contains("journal.db"),
+                "the file is named:\n{}",
+                daemon.log()
+            );
             assert!(fs::read(&database).unwrap() == damaged, "the file is left as it was");
         }
         assert!(change % 4 != 3 || refusals > 0, "a file that is cut off is refused");
@@ -283,10 +340,12 @@ fn remove_side_files(database: &Path) {
 
 /// Whether the daemon comes up; false when it has ended, not by success.
 fn starts(daemon: &mut Daemon) -> bool {
-    let up = eventually("it starts or ends", || match (daemon.ended(), daemon.api.try_send("GET", "/livez", &[], None)) {
-        (Some(_), _) => Ok(false),
-        (None, Ok(answer)) => when(answer.status == 200, answer).map(|()| true),
-        (None, Err(error)) => Err(error.to_string()),
+    let up = eventually("it starts or ends", || {
+        match (daemon.ended(), daemon.api.try_send("GET", "/livez", &[], None)) {
+            (Some(_), _) => Ok(false),
+            (None, Ok(answer)) => when(answer.status == 200, answer).map(|()| true),
+            (None, Err(error)) => Err(error.to_string()),
+        }
     });
     if !up {
         assert!(!daemon.await_end().success());
@@ -297,17 +356,30 @@ fn starts(daemon: &mut Daemon) -> bool {
 #[test]
 fn a_write_ahead_log_that_is_cut_off_loses_the_end_alone() {
     let vhost = Vhost::new();
-    let mut daemon = Setup::new(&vhost.url, "workflows: [ { name: single, steps: [ { name: work } ] } ]").start();
-    let ids: Vec<_> = (0..40).map(|n| daemon.api.create("single", &format!(r#"{{"n":{n}}}"#))).collect();
+    let mut daemon =
+        Setup::new(&vhost.url, "workflows: [ { name: single, steps: [ { name: work } ] } ]")
+            .start();
+    let ids: Vec<_> =
+        (0..40).map(|n| daemon.api.create("single", &format!(r#"{{"n":{n}}}"#))).collect();
     daemon.kill();
     let wal = daemon.database().with_file_name("journal.db-wal");
     let bytes = fs::read(&wal).unwrap();
     fs::write(&wal, &bytes[..bytes.len() * 2 / 3]).unwrap();
     daemon.start_again();
     // What a disk lost that had promised to keep it cannot come back; what is before it is whole.
-    let found: Vec<bool> = ids.iter().map(|id| daemon.api.get(&format!("/api/job/{id}")).status == 200).collect();
+    let found: Vec<bool> =
+        ids.iter().map(|id| daemon.api.get(&format!("/api/job/{id}")).status == 200).collect();
     let kept = found.iter().filter(|is_there| **is_there).count();
-    assert!(kept > 0 && kept < ids.len() && found[..kept].iter().all(|is_there| *is_there), "{kept} of {}: {found:?}", ids.len());
+    assert!(
+        kept > 0 && kept < ids.len() && found[..kept].iter().all(|is_there| *is_there),
+        "{kept} of {}: {found:?}",
+        ids.len()
+    );
     let running = daemon.api.get("/api/jobs").expect(200);
-    assert_eq!(running.ids("jobs").len(), kept, "{}", serde_json::from_str::<Value>(&running.text).unwrap());
+    assert_eq!(
+        running.ids("jobs").len(),
+        kept,
+        "{}",
+        serde_json::from_str::<Value>(&running.text).unwrap()
+    );
 }

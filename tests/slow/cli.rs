@@ -59,12 +59,18 @@ fn run_takes_its_message_from_a_file_or_from_standard_input() {
     assert_eq!(json_of(&ran), json!({ "greeting": "Hello, File!" }));
 
     let program = env!("CARGO_BIN_EXE_workflow-manager");
-    let piped = format!(r#"echo '{{"name":"Pipe"}}' | "{program}" run greet --message - --server {}"#, daemon.url());
+    let piped = format!(
+        r#"echo '{{"name":"Pipe"}}' | "{program}" run greet --message - --server {}"#,
+        daemon.url()
+    );
     let ran = run(Command::new("sh").args(["-c", &piped]));
     assert_eq!(json_of(&ran), json!({ "greeting": "Hello, Pipe!" }));
 
     let missing = client(&daemon, &["run", "greet", "--message", "@nowhere.json"]);
-    assert!(missing.code.is_some_and(|code| code != 0) && missing.stderr.contains("nowhere.json"), "{missing}");
+    assert!(
+        missing.code.is_some_and(|code| code != 0) && missing.stderr.contains("nowhere.json"),
+        "{missing}"
+    );
 }
 
 #[test]
@@ -73,7 +79,14 @@ fn run_takes_an_id_and_the_server_from_the_environment() {
     let id = Uuid::new_v4();
     let mut in_environment = command();
     in_environment.env("WORKFLOW_MANAGER_URL", daemon.url());
-    let ran = run(in_environment.args(["run", "greet", "--id", &id.to_string(), "--message", r#"{"name":"Ida"}"#]));
+    let ran = run(in_environment.args([
+        "run",
+        "greet",
+        "--id",
+        &id.to_string(),
+        "--message",
+        r#"{"name":"Ida"}"#,
+    ]));
     assert_eq!(ran.code, Some(0), "{ran}");
     assert_eq!(daemon.api.await_result(id), r#"{"greeting":"Hello, Ida!"}"#);
 }
@@ -87,7 +100,10 @@ fn a_job_that_fails_is_exit_code_1_with_the_reason() {
     assert!(ran.stdout.trim().is_empty(), "there is no result: {ran}");
 
     let unknown = client(&daemon, &["run", "gret"]);
-    assert!(unknown.code.is_some_and(|code| code != 0) && unknown.stderr.contains("gret"), "{unknown}");
+    assert!(
+        unknown.code.is_some_and(|code| code != 0) && unknown.stderr.contains("gret"),
+        "{unknown}"
+    );
 }
 
 #[test]
@@ -110,13 +126,20 @@ fn jobs_and_job_show_what_runs() {
     assert_eq!((&machine["uuid"], &machine["state"]), (&json!(id), &json!("running")));
 
     let unknown = client(&daemon, &["job", &Uuid::new_v4().to_string()]);
-    assert!(unknown.code.is_some_and(|code| code != 0) && unknown.stdout.is_empty() && !unknown.stderr.is_empty(), "{unknown}");
+    assert!(
+        unknown.code.is_some_and(|code| code != 0)
+            && unknown.stdout.is_empty()
+            && !unknown.stderr.is_empty(),
+        "{unknown}"
+    );
 }
 
 #[test]
 fn a_manager_that_is_not_there_is_exit_code_3() {
     let nowhere = format!("http://127.0.0.1:{}", free_port());
-    for arguments in [&["jobs"][..], &["job", "4d1f598a-0000-4000-8000-000000000000"], &["run", "greet"]] {
+    for arguments in
+        [&["jobs"][..], &["job", "4d1f598a-0000-4000-8000-000000000000"], &["run", "greet"]]
+    {
         let ran = run(command().args(arguments).args(["--server", &nowhere]));
         assert_eq!(ran.code, Some(3), "{ran}");
         assert!(ran.stderr.contains(&nowhere), "the address is named: {ran}");
@@ -125,7 +148,15 @@ fn a_manager_that_is_not_there_is_exit_code_3() {
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
-    for arguments in [&["no-such-command"][..], &["run"], &["job"], &["check"], &["serve", "--no-such-flag"], &["job", "not-a-uuid"], &[]] {
+    for arguments in [
+        &["no-such-command"][..],
+        &["run"],
+        &["job"],
+        &["check"],
+        &["serve", "--no-such-flag"],
+        &["job", "not-a-uuid"],
+        &[],
+    ] {
         let ran = run(command().args(arguments));
         assert_eq!(ran.code, Some(2), "{arguments:?}: {ran}");
         assert!(!ran.stderr.is_empty(), "{arguments:?}: {ran}");
@@ -136,21 +167,35 @@ fn wrong_usage_is_exit_code_2() {
 fn help_names_the_commands() {
     let help = run(command().arg("--help"));
     assert_eq!(help.code, Some(0), "{help}");
-    for word in ["serve", "check", "schema", "test", "run", "jobs", "search", "job", "watch", "why", "retry", "complete"] {
+    for word in [
+        "serve", "check", "schema", "test", "run", "jobs", "search", "job", "watch", "why",
+        "retry", "complete",
+    ] {
         assert!(help.stdout.contains(word), "no {word} in {help}");
     }
     let version = run(command().arg("--version"));
-    assert!(version.code == Some(0) && version.stdout.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    assert!(
+        version.code == Some(0) && version.stdout.contains(env!("CARGO_PKG_VERSION")),
+        "{version}"
+    );
 }
 
 #[test]
 fn settings_are_shown_with_their_secrets_masked() {
     let shown = run(command()
-        .args(["serve", "--print-settings", "--amqp-server", "amqp://me:secret-4711@broker.example:5672/%2f"])
+        .args([
+            "serve",
+            "--print-settings",
+            "--amqp-server",
+            "amqp://me:secret-4711@broker.example:5672/%2f",
+        ])
         .env("WORKFLOW_MANAGER__HTTP__TOKEN", "sesame-4711")
         .env("WORKFLOW_MANAGER__AMQP__REPLY_QUEUE", "from-the-environment"));
     assert_eq!(shown.code, Some(0), "{shown}");
-    assert!(shown.stdout.contains("from-the-environment") && shown.stdout.contains("broker.example"), "{shown}");
+    assert!(
+        shown.stdout.contains("from-the-environment") && shown.stdout.contains("broker.example"),
+        "{shown}"
+    );
     assert!(!shown.text().contains("4711"), "{shown}");
 }
 
@@ -158,7 +203,11 @@ fn settings_are_shown_with_their_secrets_masked() {
 fn flags_win_over_the_environment_and_the_environment_over_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("settings.yaml");
-    fs::write(&file, "amqp:\n  reply_queue: from-file\n  prefetch: 11\nhttp:\n  listen: 127.0.0.1:1111\n").unwrap();
+    fs::write(
+        &file,
+        "amqp:\n  reply_queue: from-file\n  prefetch: 11\nhttp:\n  listen: 127.0.0.1:1111\n",
+    )
+    .unwrap();
     let shown = run(command()
         .args(["serve", "--print-settings", "--listen", "127.0.0.1:3333", "--config"])
         .arg(&file)
@@ -167,12 +216,21 @@ fn flags_win_over_the_environment_and_the_environment_over_files() {
         .env("WORKFLOW_MANAGER__AMQP__PREFETCH", "22"));
     assert_eq!(shown.code, Some(0), "{shown}");
     let text = shown.stdout.replace('"', "");
-    for (wanted, unwanted) in [("from-file", "\u{0}"), ("prefetch: 22", "prefetch: 11"), ("3333", "2222"), ("from-environment.example", "1111")] {
-        assert!(text.contains(wanted) && !text.contains(unwanted), "{wanted}, not {unwanted}: {shown}");
+    for (wanted, unwanted) in [
+        ("from-file", "\u{0}"),
+        ("prefetch: 22", "prefetch: 11"),
+        ("3333", "2222"),
+        ("from-environment.example", "1111"),
+    ] {
+        assert!(
+            text.contains(wanted) && !text.contains(unwanted),
+            "{wanted}, not {unwanted}: {shown}"
+        );
     }
 }
 
 #[track_caller]
 fn json_of(ran: &Ran) -> Value {
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("standard output is not JSON ({error}): {ran}"))
+    serde_json::from_str(&ran.stdout)
+        .unwrap_or_else(|error| panic!("standard output is not JSON ({error}): {ran}"))
 }

@@ -1,7 +1,9 @@
-//! Every vector of `tests/conformance` (how JSON flows), end to end: jobs are created over HTTP, steps are worked over AMQP.
+//! Every vector of `tests/conformance` (how JSON flows), end to end: jobs are created over HTTP,
+//! steps are worked over AMQP.
 //!
-//! All vectors of a file run side by side on one daemon: the workflow of vector 7 is called `w-7`, and each of its steps has a queue of its own,
-//! `v7-<queue>`. What a step is called, its worker reads from the correlation id.
+//! All vectors of a file run side by side on one daemon: the workflow of vector 7 is called `w-7`,
+//! and each of its steps has a queue of its own, `v7-<queue>`. What a step is called, its worker
+//! reads from the correlation id.
 
 use std::{
     collections::HashMap,
@@ -40,7 +42,8 @@ fn statuses() {
     run_file("statuses", |_| true);
 }
 
-/// Beyond the vectors: a fan-out whose children change nothing alters not one byte, key order and digits included.
+/// Beyond the vectors: a fan-out whose children change nothing alters not one byte, key order and
+/// digits included.
 #[test]
 fn a_fan_out_gives_back_what_it_was_given_byte_for_byte() {
     let vhost = Vhost::new();
@@ -60,7 +63,8 @@ workflows:
     assert_eq!(daemon.api.await_result(id), message);
 }
 
-// ---- the vectors' form -----------------------------------------------------------------------------------------
+// ---- the vectors' form
+// -----------------------------------------------------------------------------------------
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -98,16 +102,24 @@ struct Expected {
     statuses: Map<String, Value>,
 }
 
-// ---- running them ----------------------------------------------------------------------------------------------
+// ---- running them
+// ----------------------------------------------------------------------------------------------
 
-/// The time in which a running job must stay running when a vector expects that nothing more happens.
+/// The time in which a running job must stay running when a vector expects that nothing more
+/// happens.
 const QUIET: Duration = Duration::from_secs(1);
 
 fn run_file(file: &str, wanted: impl Fn(&Vector) -> bool) {
     let path = format!("{}/tests/conformance/{file}.json", env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let all: Vec<Vector> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let mut runs: Vec<VectorRun> = all.into_iter().filter(wanted).enumerate().map(|(number, vector)| VectorRun::new(number, vector)).collect();
+    let all: Vec<Vector> =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut runs: Vec<VectorRun> = all
+        .into_iter()
+        .filter(wanted)
+        .enumerate()
+        .map(|(number, vector)| VectorRun::new(number, vector))
+        .collect();
     assert!(!runs.is_empty(), "{path} has no vectors");
 
     let vhost = Vhost::new();
@@ -115,7 +127,8 @@ fn run_file(file: &str, wanted: impl Fn(&Vector) -> bool) {
     let daemon = Setup::new(&vhost.url, &json!({ "workflows": definitions }).to_string()).start();
     let queues: Vec<String> = runs.iter().flat_map(|run| run.queues.iter().cloned()).collect();
 
-    // The worker hands every message on and never replies by itself: the replies' order is the vectors' affair.
+    // The worker hands every message on and never replies by itself: the replies' order is the
+    // vectors' affair.
     let (sender, messages) = mpsc::channel();
     let _worker = Worker::start(&vhost.url, &queues, move |message| {
         let _ended = sender.send(message.clone());
@@ -143,7 +156,13 @@ fn run_file(file: &str, wanted: impl Fn(&Vector) -> bool) {
     }
 
     let problems: Vec<String> = runs.iter().filter_map(VectorRun::problem).collect();
-    assert!(problems.is_empty(), "{} of {} vectors of {file}.json do not hold:\n\n{}", problems.len(), runs.len(), problems.join("\n\n"));
+    assert!(
+        problems.is_empty(),
+        "{} of {} vectors of {file}.json do not hold:\n\n{}",
+        problems.len(),
+        runs.len(),
+        problems.join("\n\n")
+    );
 }
 
 struct VectorRun {
@@ -183,9 +202,16 @@ impl VectorRun {
 
     /// The vector's workflow with a name and queues that no other vector has.
     fn definition(&mut self) -> Value {
-        let workflows = self.vector.definition["workflows"].as_array().expect("a definition has workflows");
-        let [only] = workflows.as_slice() else { panic!("the vector \"{}\" has not exactly one workflow", self.vector.name) };
-        assert_eq!(only["name"], self.vector.workflow, "the vector \"{}\" runs another workflow than its own", self.vector.name);
+        let workflows =
+            self.vector.definition["workflows"].as_array().expect("a definition has workflows");
+        let [only] = workflows.as_slice() else {
+            panic!("the vector \"{}\" has not exactly one workflow", self.vector.name)
+        };
+        assert_eq!(
+            only["name"], self.vector.workflow,
+            "the vector \"{}\" runs another workflow than its own",
+            self.vector.name
+        );
         let mut workflow = only.clone();
         workflow["name"] = self.workflow().into();
         self.rename_queues(&mut workflow["steps"]);
@@ -202,7 +228,12 @@ impl VectorRun {
             if step.get("task").is_some() {
                 continue;
             }
-            let old = step.get("queue").unwrap_or(&step["name"]).as_str().expect("a queue's name is a string").to_owned();
+            let old = step
+                .get("queue")
+                .unwrap_or(&step["name"])
+                .as_str()
+                .expect("a queue's name is a string")
+                .to_owned();
             let queue = format!("v{}-{old}", self.number);
             step["queue"] = queue.clone().into();
             self.queues.push(queue);
@@ -227,7 +258,8 @@ impl VectorRun {
         self.quiet_since = Instant::now();
         let step = message.step();
         // A number like 1e400 is no Value; such an input is compared as text.
-        let input = serde_json::from_slice(&message.body).unwrap_or_else(|_| Value::String(message.text().to_owned()));
+        let input = serde_json::from_slice(&message.body)
+            .unwrap_or_else(|_| Value::String(message.text().to_owned()));
         self.inputs.entry(step.clone()).or_default().push(input.clone());
         let Some(reply) = self.reply_for(&step, &input, &message) else { return };
         let place = (0..self.held.len()).find(|&place| {
@@ -250,7 +282,9 @@ impl VectorRun {
     fn reply_for(&mut self, step: &str, input: &Value, message: &StepMessage) -> Option<Vec<u8>> {
         let mut reply = self.vector.replies.get(step);
         if let Some(Value::Array(cases)) = reply {
-            let matching = cases.iter().find(|case| contains(input, case["if"].as_object().expect("\"if\" is an object")));
+            let matching = cases
+                .iter()
+                .find(|case| contains(input, case["if"].as_object().expect("\"if\" is an object")));
             reply = matching.map(|case| &case["reply"]);
         }
         match reply {
@@ -258,10 +292,22 @@ impl VectorRun {
             Some(Value::Object(object)) if object.get("none") == Some(&Value::Bool(true)) => None,
             Some(Value::Object(object)) => {
                 let raw = object.get("raw").and_then(Value::as_str);
-                Some(raw.map_or_else(|| Value::Object(object.clone()).to_string().into_bytes(), |text| text.as_bytes().to_vec()))
+                Some(raw.map_or_else(
+                    || Value::Object(object.clone()).to_string().into_bytes(),
+                    |text| text.as_bytes().to_vec(),
+                ))
             }
-            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) | None => {
-                self.failure = Some(format!("step {step} was sent the input {input}, for which the vector has no reply"));
+            Some(
+                Value::Null
+                | Value::Bool(_)
+                | Value::Number(_)
+                | Value::String(_)
+                | Value::Array(_),
+            )
+            | None => {
+                self.failure = Some(format!(
+                    "step {step} was sent the input {input}, for which the vector has no reply"
+                ));
                 None
             }
         }
@@ -276,7 +322,8 @@ impl VectorRun {
         let job = daemon.api.job(id);
         let is_quiet = self.quiet_since.elapsed() > QUIET;
         if job.state != "running" || (self.vector.expect.state == "running" && is_quiet) {
-            let answer = daemon.api.get(&format!("/api/status/{}?job={id}", self.workflow())).expect(200);
+            let answer =
+                daemon.api.get(&format!("/api/status/{}?job={id}", self.workflow())).expect(200);
             self.row = answer.json()["rows"][0].clone();
             self.ended = Some(job);
         } else if overdue {
@@ -285,7 +332,9 @@ impl VectorRun {
     }
 
     fn problem(&self) -> Option<String> {
-        let told = |what: String| Some(format!("\"{}\" (workflow {}): {what}", self.vector.name, self.workflow()));
+        let told = |what: String| {
+            Some(format!("\"{}\" (workflow {}): {what}", self.vector.name, self.workflow()))
+        };
         if let Some(failure) = &self.failure {
             return told(failure.clone());
         }
@@ -294,23 +343,40 @@ impl VectorRun {
         if job.state != expect.state {
             return told(format!("expected the state {}, got {}", expect.state, job.text));
         }
-        if self.row["state"] != expect.state || expect.statuses.iter().any(|(step, status)| self.row["steps"][step] != *status) {
-            return told(format!("expected the statuses\n  {}\ngot the row\n  {}", Value::from(expect.statuses.clone()), self.row));
+        if self.row["state"] != expect.state
+            || expect.statuses.iter().any(|(step, status)| self.row["steps"][step] != *status)
+        {
+            return told(format!(
+                "expected the statuses\n  {}\ngot the row\n  {}",
+                Value::from(expect.statuses.clone()),
+                self.row
+            ));
         }
         for (step, expected) in &expect.inputs {
             let seen = self.inputs.get(step).cloned().unwrap_or_default();
             if !same_in_any_order(expected, &seen) {
-                return told(format!("expected the inputs of {step}\n  {}\nsaw\n  {}", Value::from(expected.clone()), Value::from(seen)));
+                return told(format!(
+                    "expected the inputs of {step}\n  {}\nsaw\n  {}",
+                    Value::from(expected.clone()),
+                    Value::from(seen)
+                ));
             }
         }
         let has_result = expect.result.is_some() || expect.result_raw.is_some();
         let raw = if has_result { job.message_of("__end__") } else { String::new() };
         if expect.result_raw.as_ref().is_some_and(|expected| *expected != raw) {
-            return told(format!("expected the result, byte for byte,\n  {}\ngot\n  {raw}", expect.result_raw.as_deref().unwrap_or_default()));
+            return told(format!(
+                "expected the result, byte for byte,\n  {}\ngot\n  {raw}",
+                expect.result_raw.as_deref().unwrap_or_default()
+            ));
         }
-        let result: Option<Value> = expect.result.as_ref().and_then(|_| serde_json::from_str(&raw).ok());
+        let result: Option<Value> =
+            expect.result.as_ref().and_then(|_| serde_json::from_str(&raw).ok());
         if expect.result != result {
-            return told(format!("expected the result\n  {}\ngot\n  {raw}", expect.result.clone().unwrap_or_default()));
+            return told(format!(
+                "expected the result\n  {}\ngot\n  {raw}",
+                expect.result.clone().unwrap_or_default()
+            ));
         }
         None
     }
@@ -323,7 +389,9 @@ fn contains(whole: &Value, part: &Map<String, Value>) -> bool {
 
 fn same_in_any_order(left: &[Value], right: &[Value]) -> bool {
     let mut rest = right.to_vec();
-    let all_found = left.iter().all(|value| rest.iter().position(|other| other == value).map(|place| rest.swap_remove(place)).is_some());
+    let all_found = left.iter().all(|value| {
+        rest.iter().position(|other| other == value).map(|place| rest.swap_remove(place)).is_some()
+    });
     all_found && rest.is_empty()
 }
 

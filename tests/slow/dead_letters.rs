@@ -1,4 +1,5 @@
-//! Dead letters: what the broker gives up is a failed attempt, with the policy set by the manager or by the documented command.
+//! Dead letters: what the broker gives up is a failed attempt, with the policy set by the manager
+//! or by the documented command.
 
 use lapin::types::AMQPValue;
 use serde_json::Value;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 use workflow_manager::actors::outbox;
 use workflow_manager::actors::supervisor::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{Definition, Graph, Job, JobId, JobState, Message, Millis, Retry, Step};
+use workflow_manager::engine::{
+    Definition, Graph, Job, JobId, JobState, Message, Millis, Retry, Step,
+};
 use workflow_manager::settings::{ServerAddress, Settings};
 
 use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
@@ -22,7 +25,8 @@ async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> M
     settings.amqp.management = ServerAddress(management.to_owned());
     let retry = Retry { attempts: 3, backoff: Millis(50), ..Retry::default() };
     let step = Step { retry: Some(retry), ..Step::named("swallow") };
-    let definition = Definition::new("poison", vec![Graph::new("poison".to_owned(), None, vec![step])]);
+    let definition =
+        Definition::new("poison", vec![Graph::new("poison".to_owned(), None, vec![step])]);
     supervisor::start(settings, vec![Arc::new(definition)], Workers::new()).await.unwrap()
 }
 
@@ -52,15 +56,25 @@ async fn a_poison_message_stops(vhost: Vhost, management: &str, policy: &str) {
     let worker = Worker::start(&vhost.url, &["swallow"], |_| Answer::Nack);
     if management.is_empty() {
         // As docs/operations.md has it.
-        let definition = format!(r#"{{"dead-letter-exchange":"","dead-letter-routing-key":"{REPLY_QUEUE}"}}"#);
+        let definition =
+            format!(r#"{{"dead-letter-exchange":"","dead-letter-routing-key":"{REPLY_QUEUE}"}}"#);
         vhost.ctl("set_policy", &[policy, "^(swallow)$", &definition, "--apply-to", "queues"]);
     }
     await_policy(&vhost, "swallow", policy);
     let job = ended(&manager, create(&manager).await);
     assert_eq!(job.state(), JobState::Failed);
     let reason = job.reason().unwrap();
-    assert!(reason.contains("dead-lettered") && reason.contains("swallow") && reason.contains("rejected"), "{reason}");
-    let attempts: Vec<_> = worker.seen().iter().map(|message| message.message_id().rsplit_once(':').unwrap().1.to_owned()).collect();
+    assert!(
+        reason.contains("dead-lettered")
+            && reason.contains("swallow")
+            && reason.contains("rejected"),
+        "{reason}"
+    );
+    let attempts: Vec<_> = worker
+        .seen()
+        .iter()
+        .map(|message| message.message_id().rsplit_once(':').unwrap().1.to_owned())
+        .collect();
     assert_eq!(attempts, ["1", "2", "3"]);
     vhost.await_drained(REPLY_QUEUE);
     manager.stop().await;
@@ -81,8 +95,13 @@ fn a_poison_message_stops_after_its_attempts_by_the_documented_command() {
 #[test]
 fn a_policy_of_the_user_comes_first_and_the_log_says_so() {
     let vhost = Vhost::new();
-    vhost.ctl("set_policy", &["mine", "^swallow$", r#"{"max-length":1000}"#, "--apply-to", "queues"]);
-    let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:guest")).start();
+    vhost.ctl(
+        "set_policy",
+        &["mine", "^swallow$", r#"{"max-length":1000}"#, "--apply-to", "queues"],
+    );
+    let daemon = Setup::new(&vhost.url, POISON)
+        .set("amqp.management", &vhost.management_url("guest:guest"))
+        .start();
     daemon.await_log(&["policies of a higher priority", "swallow"]);
     await_policy(&vhost, "swallow", "mine");
 }
@@ -90,18 +109,27 @@ fn a_policy_of_the_user_comes_first_and_the_log_says_so() {
 #[test]
 fn where_no_other_policy_is_the_log_warns_of_none() {
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:guest")).start();
+    let daemon = Setup::new(&vhost.url, POISON)
+        .set("amqp.management", &vhost.management_url("guest:guest"))
+        .start();
     daemon.await_log(&["no other policy keeps dead letters"]);
     let log = daemon.log();
-    assert!(!log.contains("policies of a higher priority") && !log.contains("cannot be seen"), "{log}");
+    assert!(
+        !log.contains("policies of a higher priority") && !log.contains("cannot be seen"),
+        "{log}"
+    );
     await_policy(&vhost, "swallow", REPLY_QUEUE);
 }
 
 #[test]
 fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
     let vhost = Vhost::new();
-    let workflow = |queue: &str| format!("workflows: [ {{ name: poison, steps: [ {{ name: swallow, queue: {queue} }} ] }} ]");
-    let mut daemon = Setup::new(&vhost.url, &workflow("earlier")).set("amqp.management", &vhost.management_url("guest:guest")).start();
+    let workflow = |queue: &str| {
+        format!("workflows: [ {{ name: poison, steps: [ {{ name: swallow, queue: {queue} }} ] }} ]")
+    };
+    let mut daemon = Setup::new(&vhost.url, &workflow("earlier"))
+        .set("amqp.management", &vhost.management_url("guest:guest"))
+        .start();
     let client = vhost.client();
     await_policy(&vhost, "earlier", REPLY_QUEUE);
     let id = daemon.api.create("poison", "{}");
@@ -121,7 +149,9 @@ fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
 #[test]
 fn a_management_api_that_refuses_stops_nothing_and_its_password_is_never_shown() {
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, POISON).set("amqp.management", &vhost.management_url("guest:wrong-password")).start();
+    let daemon = Setup::new(&vhost.url, POISON)
+        .set("amqp.management", &vhost.management_url("guest:wrong-password"))
+        .start();
     daemon.await_log(&["the dead-letter policy cannot be set", "401"]);
     let _worker = Worker::echo(&vhost.url, &["swallow"]);
     let id = daemon.api.create("poison", r#"{"k":1}"#);
@@ -133,11 +163,22 @@ fn a_management_api_that_refuses_stops_nothing_and_its_password_is_never_shown()
 fn the_reason_of_a_dead_letter_is_told() {
     let vhost = Vhost::new();
     let client = vhost.client();
-    let letters = [("x-dead-letter-exchange", text_argument("")), ("x-dead-letter-routing-key", text_argument(REPLY_QUEUE))];
+    let letters = [
+        ("x-dead-letter-exchange", text_argument("")),
+        ("x-dead-letter-routing-key", text_argument(REPLY_QUEUE)),
+    ];
     let [exchange, key] = letters;
     client.declare("rejects", arguments([exchange.clone(), key.clone()]));
-    client.declare("expires", arguments([exchange.clone(), key.clone(), ("x-message-ttl", AMQPValue::LongInt(1))]));
-    let limited = [exchange, key, ("x-queue-type", text_argument("quorum")), ("x-delivery-limit", AMQPValue::LongInt(1))];
+    client.declare(
+        "expires",
+        arguments([exchange.clone(), key.clone(), ("x-message-ttl", AMQPValue::LongInt(1))]),
+    );
+    let limited = [
+        exchange,
+        key,
+        ("x-queue-type", text_argument("quorum")),
+        ("x-delivery-limit", AMQPValue::LongInt(1)),
+    ];
     client.declare("limits", arguments(limited));
     let workflows = "workflows: [ { name: rejects, steps: [ { name: rejects } ] }, { name: expires, steps: [ { name: expires } ] }, \
                      { name: limits, steps: [ { name: limits } ] } ]";

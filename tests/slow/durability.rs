@@ -1,4 +1,5 @@
-//! What was accepted is not lost: the daemon is killed and stopped at bad moments, queues go away, connections break.
+//! What was accepted is not lost: the daemon is killed and stopped at bad moments, queues go away,
+//! connections break.
 
 use std::{
     collections::BTreeSet,
@@ -48,7 +49,8 @@ fn chain_result(n: usize) -> Value {
     json!({ "n": n, "result": n * 2 + 1 })
 }
 
-// ---- kill -9 ---------------------------------------------------------------------------------------------------
+// ---- kill -9
+// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn kill_five_times_in_the_middle_of_300_chain_jobs() {
@@ -86,8 +88,16 @@ fn kill_five_times_in_the_middle_of_300_chain_jobs() {
     assert!(daemon.api.get("/api/jobs").expect(200).ids("jobs").is_empty());
     let seen = worker.seen();
     let repeated = repeated(&seen).len();
-    eprintln!("{} messages for {} steps, {repeated} of them sent again after {KILLS} kills", seen.len(), JOBS * STEPS.len());
-    assert!(repeated <= JOBS, "only what was not confirmed is sent again: {repeated} of {} messages", seen.len());
+    eprintln!(
+        "{} messages for {} steps, {repeated} of them sent again after {KILLS} kills",
+        seen.len(),
+        JOBS * STEPS.len()
+    );
+    assert!(
+        repeated <= JOBS,
+        "only what was not confirmed is sent again: {repeated} of {} messages",
+        seen.len()
+    );
 }
 
 #[test]
@@ -102,11 +112,17 @@ workflows:
       - { name: one, itemListKey: items, steps: [ { name: prepare }, { name: finish, depends: [ prepare ] } ] }
 ";
     let mut daemon = Setup::new(&vhost.url, workflows).start();
-    let worker = Worker::start(&vhost.url, &["prepare", "finish", "after"], |message| match message.step().as_str() {
-        "finish" => Answer::json(&json!({ "item": message.json()["item"].as_u64().map_or(0, |n| n * n) })),
-        _ => Answer::Reply(message.body.clone()),
-    });
-    let id = daemon.api.create("fan", &json!({ "items": (0..ITEMS).collect::<Vec<_>>() }).to_string());
+    let worker =
+        Worker::start(&vhost.url, &["prepare", "finish", "after"], |message| {
+            match message.step().as_str() {
+                "finish" => Answer::json(
+                    &json!({ "item": message.json()["item"].as_u64().map_or(0, |n| n * n) }),
+                ),
+                _ => Answer::Reply(message.body.clone()),
+            }
+        });
+    let id =
+        daemon.api.create("fan", &json!({ "items": (0..ITEMS).collect::<Vec<_>>() }).to_string());
     for threshold in [ITEMS / 4, ITEMS, ITEMS * 7 / 4] {
         within(LONG, "the children go on", || {
             let count = worker.seen_count();
@@ -118,9 +134,17 @@ workflows:
     let result: Value = serde_json::from_str(&daemon.api.await_result(id)).unwrap();
     assert_eq!(result, json!({ "items": (0..ITEMS).map(|n| n * n).collect::<Vec<_>>() }));
     let seen = worker.seen();
-    let prepared: BTreeSet<Uuid> = seen.iter().filter(|message| message.step() == "prepare").map(StepMessage::job).collect();
+    let prepared: BTreeSet<Uuid> =
+        seen.iter().filter(|message| message.step() == "prepare").map(StepMessage::job).collect();
     assert_eq!(prepared.len(), ITEMS, "a child keeps its id over a restart");
-    assert_eq!(seen.iter().filter(|message| message.step() == "after").map(StepMessage::message_id).collect::<BTreeSet<_>>().len(), 1);
+    assert_eq!(
+        seen.iter()
+            .filter(|message| message.step() == "after")
+            .map(StepMessage::message_id)
+            .collect::<BTreeSet<_>>()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -136,7 +160,10 @@ fn a_job_that_was_answered_201_exists_after_an_immediate_kill() {
         daemon.spawn_again();
         daemon.await_alive();
         let job = daemon.api.job(id);
-        assert_eq!((job.state.as_str(), job.message_of("__start__")), ("running", format!(r#"{{"n":{n}}}"#)));
+        assert_eq!(
+            (job.state.as_str(), job.message_of("__start__")),
+            ("running", format!(r#"{{"n":{n}}}"#))
+        );
     }
     let worker = Worker::echo(&vhost.url, &["work"]);
     for (n, id) in ids.iter().enumerate() {
@@ -163,9 +190,18 @@ fn every_job_that_was_answered_under_load_exists_after_a_kill() {
                     scope.spawn(move || {
                         let mut accepted = Vec::new();
                         for n in 0.. {
-                            let message = format!(r#"{{"round":{round},"client":{client},"n":{n}}}"#);
-                            // No answer: the daemon was killed, and what it made of the request is open.
-                            let Ok(answer) = api.try_send("POST", "/api/workflow/single", &[], Some(message.as_bytes())) else { break };
+                            let message =
+                                format!(r#"{{"round":{round},"client":{client},"n":{n}}}"#);
+                            // No answer: the daemon was killed, and what it made of the request is
+                            // open.
+                            let Ok(answer) = api.try_send(
+                                "POST",
+                                "/api/workflow/single",
+                                &[],
+                                Some(message.as_bytes()),
+                            ) else {
+                                break;
+                            };
                             accepted.push((answer.expect(201).id(), message));
                             count.fetch_add(1, Ordering::SeqCst);
                         }
@@ -175,7 +211,10 @@ fn every_job_that_was_answered_under_load_exists_after_a_kill() {
                 .collect();
             within(LONG, "there is load", || {
                 let accepted = count.load(Ordering::SeqCst);
-                when(accepted >= 10 * CLIENTS || clients.iter().any(|client| client.is_finished()), accepted)
+                when(
+                    accepted >= 10 * CLIENTS || clients.iter().any(|client| client.is_finished()),
+                    accepted,
+                )
             });
             daemon.kill();
             clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
@@ -200,7 +239,8 @@ fn replies_wait_while_the_daemon_is_down() {
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, SINGLE).start();
     let client = vhost.client();
-    let ids: Vec<Uuid> = (0..JOBS).map(|n| daemon.api.create("single", &format!(r#"{{"n":{n}}}"#))).collect();
+    let ids: Vec<Uuid> =
+        (0..JOBS).map(|n| daemon.api.create("single", &format!(r#"{{"n":{n}}}"#))).collect();
     client.await_count("work", JOBS);
     daemon.kill();
 
@@ -224,13 +264,16 @@ fn confirmed_messages_are_not_sent_again_after_a_restart() {
         daemon.api.create("single", "{}");
     }
     client.await_count("work", JOBS);
-    // That a message is confirmed may be journaled late, but not later than all that two jobs do after it.
+    // That a message is confirmed may be journaled late, but not later than all that two jobs do
+    // after it.
     let probe = |daemon: &Daemon| {
         for _ in 0..2 {
             daemon.api.await_result(daemon.api.create("probe", "{}"));
         }
     };
-    for end in [Daemon::kill as fn(&mut Daemon), |daemon: &mut Daemon| assert!(daemon.stop().success())] {
+    for end in
+        [Daemon::kill as fn(&mut Daemon), |daemon: &mut Daemon| assert!(daemon.stop().success())]
+    {
         probe(&daemon);
         end(&mut daemon);
         daemon.start_again();
@@ -259,7 +302,8 @@ fn a_running_job_keeps_the_definition_it_started_with() {
     assert_eq!(daemon.api.await_result(new), r#"{"new":"done"}"#);
 }
 
-// ---- SIGTERM ---------------------------------------------------------------------------------------------------
+// ---- SIGTERM
+// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn sigterm_under_load_ends_well_and_loses_nothing() {
@@ -275,11 +319,17 @@ fn sigterm_under_load_ends_well_and_loses_nothing() {
             let mut accepted = Vec::new();
             for n in 0.. {
                 let body = json!({ "n": n }).to_string();
-                match daemon.api.try_send("POST", "/api/workflow/chain", &[], Some(body.as_bytes())) {
+                match daemon.api.try_send("POST", "/api/workflow/chain", &[], Some(body.as_bytes()))
+                {
                     Ok(answer) if answer.status == 201 => accepted.push((n, answer.id())),
-                    Ok(answer) => assert!(stopping.load(Ordering::SeqCst) && answer.status == 503, "{answer}"),
+                    Ok(answer) => {
+                        assert!(stopping.load(Ordering::SeqCst) && answer.status == 503, "{answer}")
+                    }
                     Err(error) => {
-                        assert!(stopping.load(Ordering::SeqCst), "the daemon gave no answer: {error}");
+                        assert!(
+                            stopping.load(Ordering::SeqCst),
+                            "the daemon gave no answer: {error}"
+                        );
                         break;
                     }
                 }
@@ -289,7 +339,10 @@ fn sigterm_under_load_ends_well_and_loses_nothing() {
         });
         within(LONG, "there is load", || {
             let (jobs, messages) = (accepted_count.load(Ordering::SeqCst), worker.seen_count());
-            when((jobs >= 100 && messages >= 150) || poster.is_finished(), format!("{jobs} jobs, {messages} messages"))
+            when(
+                (jobs >= 100 && messages >= 150) || poster.is_finished(),
+                format!("{jobs} jobs, {messages} messages"),
+            )
         });
         stopping.store(true, Ordering::SeqCst);
         daemon.ask_to_stop();
@@ -314,12 +367,21 @@ fn sigterm_at_rest_ends_it_at_once() {
     let mut daemon = Setup::new(&vhost.url, SINGLE).start();
     let begun = Instant::now();
     assert_eq!(daemon.stop().code(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(5), "nothing was to be waited for, yet it took {:?}", begun.elapsed());
-    let left: Vec<_> = std::fs::read_dir(daemon.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with("-wal")), "the journal was closed in order: {left:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "nothing was to be waited for, yet it took {:?}",
+        begun.elapsed()
+    );
+    let left: Vec<_> =
+        std::fs::read_dir(daemon.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        !left.iter().any(|name| name.to_string_lossy().ends_with("-wal")),
+        "the journal was closed in order: {left:?}"
+    );
 }
 
-// ---- queues and connections ------------------------------------------------------------------------------------
+// ---- queues and connections
+// ------------------------------------------------------------------------------------
 
 #[test]
 fn a_queue_that_was_deleted_is_declared_again_and_its_steps_are_dispatched_again() {
@@ -345,7 +407,10 @@ fn a_queue_that_was_deleted_is_declared_again_and_its_steps_are_dispatched_again
     for id in &ids {
         daemon.api.await_result(*id);
     }
-    assert_eq!(worker.seen().iter().map(StepMessage::job).collect::<BTreeSet<_>>(), ids.into_iter().collect());
+    assert_eq!(
+        worker.seen().iter().map(StepMessage::job).collect::<BTreeSet<_>>(),
+        ids.into_iter().collect()
+    );
 }
 
 #[test]
@@ -388,7 +453,11 @@ fn connections_that_break_again_and_again_lose_nothing() {
     let worker = chain_worker(&vhost);
     let ids: Vec<Uuid> = thread::scope(|scope| {
         let api = &daemon.api;
-        let poster = scope.spawn(move || (0..JOBS).map(|n| api.create("chain", &json!({ "n": n }).to_string())).collect::<Vec<_>>());
+        let poster = scope.spawn(move || {
+            (0..JOBS)
+                .map(|n| api.create("chain", &json!({ "n": n }).to_string()))
+                .collect::<Vec<_>>()
+        });
         for threshold in [JOBS / 2, JOBS, JOBS * 2] {
             within(LONG, "the jobs go on", || {
                 let count = worker.seen_count();

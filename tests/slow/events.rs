@@ -38,7 +38,8 @@ workflows:
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-// ---- reading a stream ------------------------------------------------------------------------------------------
+// ---- reading a stream
+// ------------------------------------------------------------------------------------------
 
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +71,8 @@ impl Reading {
     #[track_caller]
     pub(crate) fn open(daemon: &Daemon, path: &str) -> Reading {
         let config = ureq::Agent::config_builder().proxy(None).build();
-        let response = ureq::Agent::from(config).get(format!("{}{path}", daemon.url())).call().unwrap();
+        let response =
+            ureq::Agent::from(config).get(format!("{}{path}", daemon.url())).call().unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let body = BufReader::new(response.into_body().into_reader());
         Reading::of(body)
@@ -104,7 +106,9 @@ impl Reading {
         match self.items.recv_timeout(DEADLINE) {
             Ok(sent) => Some(sent),
             Err(mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("nothing came, and the stream did not end, within {DEADLINE:?}"),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                panic!("nothing came, and the stream did not end, within {DEADLINE:?}")
+            }
         }
     }
 
@@ -113,7 +117,9 @@ impl Reading {
     pub(crate) fn until(&self, name: &str, job: Uuid) -> Vec<Sent> {
         let mut all = Vec::new();
         loop {
-            let sent = self.next().unwrap_or_else(|| panic!("the stream ended before {name} of {job}: {all:?}"));
+            let sent = self
+                .next()
+                .unwrap_or_else(|| panic!("the stream ended before {name} of {job}: {all:?}"));
             let is_last = sent.name == name && sent.data["data"]["job"] == job.to_string();
             all.push(sent);
             if is_last {
@@ -142,10 +148,17 @@ fn lines(sent: &[Sent]) -> Vec<String> {
     sent.iter().map(Sent::line).collect()
 }
 
-const CHAIN: [&str; 6] =
-    ["job.running", "step.running first", "step.completed first", "step.running second", "step.completed second", "job.completed"];
+const CHAIN: [&str; 6] = [
+    "job.running",
+    "step.running first",
+    "step.completed first",
+    "step.running second",
+    "step.completed second",
+    "job.completed",
+];
 
-// ---- streams ---------------------------------------------------------------------------------------------------
+// ---- streams
+// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_stream_of_all_jobs_has_each_change_once_and_in_order() {
@@ -161,24 +174,42 @@ fn the_stream_of_all_jobs_has_each_change_once_and_in_order() {
     let sent = all.until("job.completed", id);
     assert_eq!(lines(&sent), CHAIN);
     assert_eq!(lines(&of_jobs.until("job.completed", id)), ["job.running", "job.completed"]);
-    let steps: Vec<Sent> = first.iter().chain(&sent).filter(|sent| sent.name.starts_with("step.")).cloned().collect();
-    assert_eq!(of_steps.until("step.completed", id).len() + 2, steps.len(), "up to the first of its two steps");
+    let steps: Vec<Sent> =
+        first.iter().chain(&sent).filter(|sent| sent.name.starts_with("step.")).cloned().collect();
+    assert_eq!(
+        of_steps.until("step.completed", id).len() + 2,
+        steps.len(),
+        "up to the first of its two steps"
+    );
 
     let ids: HashSet<&str> = first.iter().chain(&sent).map(|sent| sent.id.as_str()).collect();
     assert_eq!(ids.len(), first.len() + sent.len(), "each has an id of its own");
     for sent in &sent {
         assert_eq!((&sent.data["id"], &sent.data["specversion"]), (&json!(sent.id), &json!("1.0")));
         assert_eq!(sent.data["type"], format!("workflow-manager.{}", sent.name));
-        assert_eq!((&sent.data["source"], &sent.data["data"]["workflow"]), (&json!("/workflow-manager"), &json!("chain")));
+        assert_eq!(
+            (&sent.data["source"], &sent.data["data"]["workflow"]),
+            (&json!("/workflow-manager"), &json!("chain"))
+        );
     }
     assert_eq!(sent[2].data["subject"], format!("{id}/first"));
-    assert_eq!((&sent[2].data["data"]["status"], &sent[2].data["data"]["attempt"]), (&json!("COMPLETED"), &json!(1)));
-    let children: HashSet<&Value> = first.iter().filter(|sent| sent.data["data"]["task"] == "piece").map(|sent| &sent.data["data"]["job"]).collect();
+    assert_eq!(
+        (&sent[2].data["data"]["status"], &sent[2].data["data"]["attempt"]),
+        (&json!("COMPLETED"), &json!(1))
+    );
+    let children: HashSet<&Value> = first
+        .iter()
+        .filter(|sent| sent.data["data"]["task"] == "piece")
+        .map(|sent| &sent.data["data"]["job"])
+        .collect();
     assert_eq!(children.len(), 2);
     assert_eq!(first.len(), 4 + 2 * 4, "{:?}", lines(&first));
 
     daemon.api.get("/api/events?kind=jobs").expect_problem(400, &["job or step"]);
-    daemon.api.get("/api/events?workflow=chian").expect_problem(404, &["chian", "did you mean \"chain\""]);
+    daemon
+        .api
+        .get("/api/events?workflow=chian")
+        .expect_problem(404, &["chian", "did you mean \"chain\""]);
     assert_eq!(daemon.api.post("/api/events", "{}").status, 405);
 }
 
@@ -200,7 +231,10 @@ fn the_stream_of_a_job_ends_with_it_and_of_an_ended_job_it_is_its_end() {
     for sent in &sent {
         assert!(sent.data["data"]["reason"].as_str().unwrap().contains("no luck"), "{sent:?}");
     }
-    assert_eq!((&sent[0].data["data"]["state"], &sent[0].data["data"]["status"]), (&json!("failed"), &json!("FAILED")));
+    assert_eq!(
+        (&sent[0].data["data"]["state"], &sent[0].data["data"]["status"]),
+        (&json!("failed"), &json!("FAILED"))
+    );
 
     let path = format!("/api/job/{id}/events");
     let again = Reading::open(&daemon, &path).rest();
@@ -209,7 +243,10 @@ fn the_stream_of_a_job_ends_with_it_and_of_an_ended_job_it_is_its_end() {
     assert_eq!((back.status, back.text.as_str()), (204, ""), "who has the end need not come back");
 
     daemon.api.await_state(elsewhere, "failed");
-    daemon.api.get(&format!("/api/job/{}/events", Uuid::new_v4())).expect_problem(404, &["unknown job"]);
+    daemon
+        .api
+        .get(&format!("/api/job/{}/events", Uuid::new_v4()))
+        .expect_problem(404, &["unknown job"]);
     daemon.api.get("/api/job/nonsense/events").expect_problem(400, &["uuid"]);
 }
 
@@ -236,7 +273,10 @@ fn a_stream_on_which_nothing_happens_sends_comments_and_a_stop_ends_it() {
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, WORKFLOWS).set("http.event_heartbeat", "100ms").start();
     let id = daemon.api.create("chain", "{}");
-    let quiet = [Reading::open(&daemon, "/api/events"), Reading::open(&daemon, &format!("/api/job/{id}/events"))];
+    let quiet = [
+        Reading::open(&daemon, "/api/events"),
+        Reading::open(&daemon, &format!("/api/job/{id}/events")),
+    ];
     for reading in &quiet {
         let heard = |_| reading.comments.recv_timeout(DEADLINE).unwrap();
         assert!((0..8).map(heard).filter(|line| line.starts_with(": still here")).count() >= 2);
@@ -268,7 +308,12 @@ fn offer(daemon: &Daemon, count: usize) -> (Vec<TcpStream>, usize) {
             let mut rest = [0; 1024];
             let length = stream.read(&mut rest).unwrap();
             let text = String::from_utf8_lossy(&rest[..length]).to_lowercase();
-            assert!(head == *b"HTTP/1.1 503" && text.contains("retry-after: ") && text.contains("http.event_streams_max"), "{text}");
+            assert!(
+                head == *b"HTTP/1.1 503"
+                    && text.contains("retry-after: ")
+                    && text.contains("http.event_streams_max"),
+                "{text}"
+            );
             refused.push(stream);
         }
     }
@@ -279,11 +324,19 @@ fn offer(daemon: &Daemon, count: usize) -> (Vec<TcpStream>, usize) {
 fn more_streams_than_are_allowed_are_refused_and_memory_stays() {
     let vhost = Vhost::new();
     let daemon = start(&vhost);
-    let descriptors = run(Command::new("sh").args(["-c", "ulimit -n"])).stdout.trim().parse().unwrap_or(20_000usize);
+    let descriptors = run(Command::new("sh").args(["-c", "ulimit -n"]))
+        .stdout
+        .trim()
+        .parse()
+        .unwrap_or(20_000usize);
     let offered = 10_000.min(descriptors.saturating_sub(500));
     let (streams, refused) = offer(&daemon, offered);
     let peak = daemon.memory_peak();
-    eprintln!("{offered} streams offered, {} accepted; at most {} MiB", streams.len(), peak / MEBIBYTE);
+    eprintln!(
+        "{offered} streams offered, {} accepted; at most {} MiB",
+        streams.len(),
+        peak / MEBIBYTE
+    );
     assert_eq!((streams.len(), refused), (1_000, offered - 1_000));
     assert!(peak < 400 * MEBIBYTE, "at most {} MiB", peak / MEBIBYTE);
 
@@ -326,7 +379,8 @@ fn a_reader_that_does_not_keep_up_is_told_what_it_missed() {
 
     let reading = Reading::of(BufReader::new(slow.remove(0)));
     let sent = reading.until("job.completed", id);
-    let (lagged, told): (Vec<&Sent>, Vec<&Sent>) = sent.iter().partition(|sent| sent.name == "lagged");
+    let (lagged, told): (Vec<&Sent>, Vec<&Sent>) =
+        sent.iter().partition(|sent| sent.name == "lagged");
     let missed: u64 = lagged.iter().map(|sent| sent.data["missed"].as_u64().unwrap()).sum();
     eprintln!("{} told, {missed} missed; memory grew by {memory} MiB", told.len());
     assert!(missed > 0 && memory < 300, "{missed} missed, {memory} MiB");
@@ -334,22 +388,33 @@ fn a_reader_that_does_not_keep_up_is_told_what_it_missed() {
     assert_eq!(told.len() as u64 + missed, 4 * (ITEMS as u64 + 1));
 }
 
-// ---- the command line ------------------------------------------------------------------------------------------
+// ---- the command line
+// ------------------------------------------------------------------------------------------
 
 #[test]
 fn watch_follows_a_job_line_by_line() {
     let vhost = Vhost::new();
     let daemon = start(&vhost);
-    let _worker = Worker::start(&vhost.url, &["first", "second"], |message| match message.json()["fails"].as_bool() {
-        Some(true) => Answer::Reply(b"[]".to_vec()),
-        _ => Answer::Reply(message.body.clone()),
+    let _worker = Worker::start(&vhost.url, &["first", "second"], |message| {
+        match message.json()["fails"].as_bool() {
+            Some(true) => Answer::Reply(b"[]".to_vec()),
+            _ => Answer::Reply(message.body.clone()),
+        }
     });
-    let watch = |arguments: &[&str]| run(command().arg("watch").args(arguments).args(["--server", &daemon.url()]));
-    let (good, bad) = (daemon.api.create("chain", "{}"), daemon.api.create("chain", r#"{"fails":true}"#));
+    let watch = |arguments: &[&str]| {
+        run(command().arg("watch").args(arguments).args(["--server", &daemon.url()]))
+    };
+    let (good, bad) =
+        (daemon.api.create("chain", "{}"), daemon.api.create("chain", r#"{"fails":true}"#));
     let ran = watch(&[&good.to_string()]);
     assert_eq!(ran.code, Some(0), "{ran}");
     let last = ran.stdout.lines().last().unwrap();
-    assert!(last.contains(&good.to_string()) && last.contains("chain") && last.ends_with("job completed"), "{ran}");
+    assert!(
+        last.contains(&good.to_string())
+            && last.contains("chain")
+            && last.ends_with("job completed"),
+        "{ran}"
+    );
     let ran = watch(&[&bad.to_string(), "--json"]);
     assert_eq!(ran.code, Some(1), "{ran}");
     let last: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
@@ -377,12 +442,16 @@ fn watch_follows_all_jobs_until_the_manager_stops() {
     assert_eq!(ran.stdout.lines().count(), CHAIN.len(), "{ran}");
 }
 
-// ---- the topic exchange ----------------------------------------------------------------------------------------
+// ---- the topic exchange
+// ----------------------------------------------------------------------------------------
 
 #[test]
 fn events_are_published_on_a_topic_exchange() {
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, WORKFLOWS).set("events.exchange", "their.events").set("events.source", "/here").start();
+    let daemon = Setup::new(&vhost.url, WORKFLOWS)
+        .set("events.exchange", "their.events")
+        .set("events.source", "/here")
+        .start();
     daemon.await_log(&["publishing events", "their.events"]);
     let client = vhost.client();
     for (queue, key) in [("all", "#"), ("ends", "chain.job.completed"), ("steps", "*.step.*")] {
@@ -404,7 +473,10 @@ fn events_are_published_on_a_topic_exchange() {
         );
         assert_eq!(message.message_id(), told.id);
         let properties = &message.properties;
-        assert_eq!(properties.content_type().as_ref().map(ToString::to_string).as_deref(), Some("application/cloudevents+json"));
+        assert_eq!(
+            properties.content_type().as_ref().map(ToString::to_string).as_deref(),
+            Some("application/cloudevents+json")
+        );
         assert_eq!(properties.delivery_mode(), &Some(2));
     }
     let end = client.take("ends");
@@ -418,14 +490,20 @@ fn events_are_published_on_a_topic_exchange() {
     daemon.api.await_state(again, "completed");
     let client = vhost.client();
     assert_eq!(client.take("ends").json()["data"]["job"], again.to_string());
-    assert_eq!(metric(&daemon, r#"workflow_events_dropped_total{sink="exchange"}"#).replace("none", "0"), "0");
+    assert_eq!(
+        metric(&daemon, r#"workflow_events_dropped_total{sink="exchange"}"#).replace("none", "0"),
+        "0"
+    );
 }
 
 #[test]
 fn an_exchange_that_cannot_be_had_holds_nothing_up() {
     let vhost = Vhost::new();
     vhost.client().declare_exchange("taken", "fanout");
-    let mut daemon = Setup::new(&vhost.url, WORKFLOWS).set("events.exchange", "taken").set("events.exchange_buffer_max", "2").start();
+    let mut daemon = Setup::new(&vhost.url, WORKFLOWS)
+        .set("events.exchange", "taken")
+        .set("events.exchange_buffer_max", "2")
+        .start();
     let _worker = Worker::echo(&vhost.url, &["first", "second"]);
     daemon.await_log(&["refuses the topic exchange", "taken"]);
     let id = daemon.api.create("chain", "{}");

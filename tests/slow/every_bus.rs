@@ -1,4 +1,5 @@
-//! One suite for every bus: the manager in this process, on the embedded bus and on RabbitMQ, with the same workflows and the same workers.
+//! One suite for every bus: the manager in this process, on the embedded bus and on RabbitMQ, with
+//! the same workflows and the same workers.
 
 use std::path::Path;
 
@@ -39,7 +40,13 @@ const QUEUES: [&str; 6] = ["echo", "mark", "left", "right", "no-object", "gate"]
 /// The workers, for every bus the same.
 fn work(queue: &str, body: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(body).unwrap();
-    let with = |pair: &str| if text == "{}" { format!("{{{pair}}}") } else { format!("{},{pair}}}", &text[..text.len() - 1]) };
+    let with = |pair: &str| {
+        if text == "{}" {
+            format!("{{{pair}}}")
+        } else {
+            format!("{},{pair}}}", &text[..text.len() - 1])
+        }
+    };
     let output = match queue {
         "mark" => with(r#""marked":1.50"#),
         "left" | "right" => format!(r#"{{"from":"{queue}","only_{queue}":[1,  2]}}"#),
@@ -56,7 +63,8 @@ enum Transport {
 }
 
 impl Transport {
-    /// Starts a manager on the journal in `folder`; while the gate is shut nobody works on the queue of that name.
+    /// Starts a manager on the journal in `folder`; while the gate is shut nobody works on the
+    /// queue of that name.
     async fn start(&self, folder: &Path, gate_is_open: bool) -> (Manager, Vec<Worker>) {
         let mut settings = Settings::defaults().unwrap();
         settings.journal.file = folder.join("journal.db");
@@ -74,7 +82,11 @@ impl Transport {
                     };
                     embedded = embedded.with(queue, 2, work);
                 }
-                Transport::Amqp(vhost) => others.push(Worker::start(&vhost.url, &[queue], move |message| Answer::Reply(work(queue, &message.body)))),
+                Transport::Amqp(vhost) => {
+                    others.push(Worker::start(&vhost.url, &[queue], move |message| {
+                        Answer::Reply(work(queue, &message.body))
+                    }))
+                }
             }
         }
         if let Transport::Amqp(vhost) = self {
@@ -106,8 +118,16 @@ async fn suite(transport: Transport) {
         ("chain", digits, marked.as_str()),
         ("chain", "{}", r#"{"marked":1.50}"#),
         ("diamond", digits, r#"{"from":"right","only_right":[1,  2],"only_left":[1,  2]}"#),
-        ("fan", r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[]}"#, r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[],"marked":1.50}"#),
-        ("fan", r#"{"items":[1,2],"parts":[7,8.0]}"#, r#"{"items":[1,2],"parts":[7,8.0],"marked":1.50}"#),
+        (
+            "fan",
+            r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[]}"#,
+            r#"{"k":1,"items":["a",{ "b":2.0 },null],"parts":[],"marked":1.50}"#,
+        ),
+        (
+            "fan",
+            r#"{"items":[1,2],"parts":[7,8.0]}"#,
+            r#"{"items":[1,2],"parts":[7,8.0],"marked":1.50}"#,
+        ),
         ("fan", r#"{"items":[]}"#, r#"{"items":[]}"#),
     ];
     let mut jobs = Vec::new();

@@ -1,4 +1,5 @@
-//! The daemon is broken at every point where it writes, commits, acknowledges, publishes or connects (see `src/faults.rs`), and nothing is lost.
+//! The daemon is broken at every point where it writes, commits, acknowledges, publishes or
+//! connects (see `src/faults.rs`), and nothing is lost.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +24,8 @@ const JOBS: usize = 24;
 const DAEMONS: usize = 4;
 const EXIT_IO_ERROR: i32 = 74;
 
-/// The lives of one daemon: the points at which it breaks, and how that ends. After them it lives once more, unbroken.
+/// The lives of one daemon: the points at which it breaks, and how that ends. After them it lives
+/// once more, unbroken.
 #[derive(Clone, Copy)]
 struct Case(&'static [(&'static str, Ends)]);
 
@@ -61,7 +63,8 @@ fn it_dies_at_any_point_and_loses_nothing() {
         Case(&[("amqp::confirm=3*off->return(abort)", Aborted)]),
         Case(&[("amqp::deliver=12*off->return(abort)", Aborted)]),
         Case(&[("amqp::ack=3*off->return(abort)", Aborted)]),
-        // Several lives in a row: the first commits, publishes and confirms after a recovery are broken too.
+        // Several lives in a row: the first commits, publishes and confirms after a recovery are
+        // broken too.
         Case(&[
             ("journal::committed=12*off->return(abort)", Aborted),
             ("journal::commit=return(abort)", Aborted),
@@ -76,18 +79,39 @@ fn it_dies_at_any_point_and_loses_nothing() {
 fn an_error_at_any_point_loses_nothing() {
     side_by_side(&[
         Case(&[("journal::write=25*off->return(io)", Exited(EXIT_IO_ERROR))]),
-        Case(&[("journal::commit=8*off->return(io)", Exited(EXIT_IO_ERROR)), ("journal::commit=return(io)", Exited(EXIT_IO_ERROR))]),
+        Case(&[
+            ("journal::commit=8*off->return(io)", Exited(EXIT_IO_ERROR)),
+            ("journal::commit=return(io)", Exited(EXIT_IO_ERROR)),
+        ]),
         Case(&[("journal::commit=8*off->panic", Exited(EXIT_IO_ERROR))]),
         Case(&[("outbox::ack=12*off->panic", Exited(EXIT_IO_ERROR))]),
-        Case(&[("journal::write=25*off->1*return(full)->10*off->2*return(full)", GoesOn("no room for the journal"))]),
-        Case(&[("journal::commit=4*off->1*return(full)->4*off->2*return(full)", GoesOn("no room for the journal"))]),
+        Case(&[(
+            "journal::write=25*off->1*return(full)->10*off->2*return(full)",
+            GoesOn("no room for the journal"),
+        )]),
+        Case(&[(
+            "journal::commit=4*off->1*return(full)->4*off->2*return(full)",
+            GoesOn("no room for the journal"),
+        )]),
         Case(&[("job::take=5*off->1*return->9*off->2*return", GoesOn("the job's actor panicked"))]),
         Case(&[("amqp::connect=4*return", GoesOn("failpoint amqp::connect"))]),
-        Case(&[("amqp::publish=5*off->1*return->15*off->3*return", GoesOn("failpoint amqp::publish"))]),
-        Case(&[("amqp::confirm=2*off->1*return->2*off->2*return", GoesOn("failpoint amqp::confirm"))]),
-        Case(&[("amqp::deliver=5*off->1*return->15*off->3*return", GoesOn("failpoint amqp::deliver"))]),
+        Case(&[(
+            "amqp::publish=5*off->1*return->15*off->3*return",
+            GoesOn("failpoint amqp::publish"),
+        )]),
+        Case(&[(
+            "amqp::confirm=2*off->1*return->2*off->2*return",
+            GoesOn("failpoint amqp::confirm"),
+        )]),
+        Case(&[(
+            "amqp::deliver=5*off->1*return->15*off->3*return",
+            GoesOn("failpoint amqp::deliver"),
+        )]),
         Case(&[("amqp::ack=2*off->1*return->2*off->2*return", GoesOn("failpoint amqp::ack"))]),
-        Case(&[("amqp::publish=2%return;amqp::deliver=2%return;amqp::confirm=2%return;amqp::connect=20%return", GoesOn("failpoint amqp::"))]),
+        Case(&[(
+            "amqp::publish=2%return;amqp::deliver=2%return;amqp::confirm=2%return;amqp::connect=20%return",
+            GoesOn("failpoint amqp::"),
+        )]),
     ]);
 }
 
@@ -123,7 +147,10 @@ fn run(case: Case) {
     let _named = Named(case);
     let vhost = Vhost::new();
     let load = Load::new(&vhost.url);
-    let mut daemon = Setup::new(&vhost.url, WORKFLOWS).set("journal.full_retry", "200ms").faults(case.0[0].0).spawn();
+    let mut daemon = Setup::new(&vhost.url, WORKFLOWS)
+        .set("journal.full_retry", "200ms")
+        .faults(case.0[0].0)
+        .spawn();
     let safe = thread::scope(|scope| {
         let api = daemon.api.clone();
         let load = &load;
@@ -177,19 +204,32 @@ fn assert_ended(status: ExitStatus, ends: Ends, case: Case, daemon: &Daemon) {
     assert!(as_expected, "{case}: {ends:?}, but it ended by {status}:\n{}", daemon.log());
 }
 
-/// What was confirmed or settled by the journal when the daemon last ended is not published again after it.
+/// What was confirmed or settled by the journal when the daemon last ended is not published again
+/// after it.
 #[track_caller]
 fn assert_repeats(account: &Account, safe: &BTreeSet<String>, case: Case) {
     if case.0.iter().all(|(_, ends)| *ends == Aborted) && case.0.len() == 1 {
         let needless: Vec<_> = account.repeated.intersection(safe).collect();
-        assert!(needless.is_empty(), "{case}: {} of {} messages that the broker had confirmed: {needless:?}", needless.len(), account.messages);
+        assert!(
+            needless.is_empty(),
+            "{case}: {} of {} messages that the broker had confirmed: {needless:?}",
+            needless.len(),
+            account.messages
+        );
     }
-    if case.0.iter().all(|(faults, _)| faults.starts_with("journal::") && faults.contains("full") || faults.contains("sleep")) {
-        assert!(account.repeated.is_empty(), "{case}: nothing was lost, yet {:?} went out again", account.repeated);
+    if case.0.iter().all(|(faults, _)| {
+        faults.starts_with("journal::") && faults.contains("full") || faults.contains("sleep")
+    }) {
+        assert!(
+            account.repeated.is_empty(),
+            "{case}: nothing was lost, yet {:?} went out again",
+            account.repeated
+        );
     }
 }
 
-// ---- an actor that panics --------------------------------------------------------------------------------------
+// ---- an actor that panics
+// --------------------------------------------------------------------------------------
 
 const TWO: &str = "workflows: [ { name: broken, steps: [ { name: bad } ] }, { name: sound, steps: [ { name: good } ] } ]";
 
@@ -198,13 +238,25 @@ fn a_job_whose_actor_panics_again_and_again_fails_and_no_other_notices() {
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, TWO).faults("job::take=4*return").start();
     let client = vhost.client();
-    let others: Vec<Uuid> = (0..10).map(|n| daemon.api.create("sound", &format!(r#"{{"n":{n}}}"#))).collect();
+    let others: Vec<Uuid> =
+        (0..10).map(|n| daemon.api.create("sound", &format!(r#"{{"n":{n}}}"#))).collect();
     client.await_count("good", 10);
     let broken = daemon.api.create("broken", "{}");
     client.reply(&client.take("bad"), "{}");
     let failed = daemon.api.await_state(broken, "failed");
-    assert!(failed.text.contains("panicked 4 times"), "the reason says what happened: {}", failed.text);
-    assert!(daemon.api.get("/metrics").expect(200).text.contains("workflow_actor_restarts_total{actor=\"job\"} 4"));
+    assert!(
+        failed.text.contains("panicked 4 times"),
+        "the reason says what happened: {}",
+        failed.text
+    );
+    assert!(
+        daemon
+            .api
+            .get("/metrics")
+            .expect(200)
+            .text
+            .contains("workflow_actor_restarts_total{actor=\"job\"} 4")
+    );
 
     let _worker = Worker::echo(&vhost.url, &["good"]);
     for (n, id) in others.iter().enumerate() {
@@ -222,26 +274,45 @@ fn a_job_whose_actor_panics_once_goes_on() {
     let id = daemon.api.create("broken", r#"{"k":1}"#);
     assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
     vhost.await_drained(REPLY_QUEUE);
-    assert!(worker.seen_count() <= 2, "the step is done again only if its message was not confirmed: {}", worker.seen_count());
-    assert!(daemon.api.get("/metrics").expect(200).text.contains("workflow_actor_restarts_total{actor=\"job\"} 1"));
+    assert!(
+        worker.seen_count() <= 2,
+        "the step is done again only if its message was not confirmed: {}",
+        worker.seen_count()
+    );
+    assert!(
+        daemon
+            .api
+            .get("/metrics")
+            .expect(200)
+            .text
+            .contains("workflow_actor_restarts_total{actor=\"job\"} 1")
+    );
 }
 
 /// A loop of the bus that panicked cannot be left dead behind a daemon that looks alive.
 #[test]
 fn a_panic_in_the_bus_ends_the_process_and_the_next_start_recovers() {
-    side_by_side(&[Case(&[("amqp::publish=9*off->1*panic", Exited(1))]), Case(&[("amqp::deliver=9*off->1*panic", Exited(1))])]);
+    side_by_side(&[
+        Case(&[("amqp::publish=9*off->1*panic", Exited(1))]),
+        Case(&[("amqp::deliver=9*off->1*panic", Exited(1))]),
+    ]);
 }
 
-// ---- a full disk -----------------------------------------------------------------------------------------------
+// ---- a full disk
+// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn while_the_disk_is_full_nothing_is_accepted_or_acknowledged_and_then_it_goes_on() {
     const WAITING: u64 = 20;
     let vhost = Vhost::new();
     // The creations and the confirms are committed; what follows finds no room, for about 8 s.
-    let mut daemon = Setup::new(&vhost.url, TWO).set("journal.full_retry", "200ms").set("journal.lag", "1ms").start();
+    let mut daemon = Setup::new(&vhost.url, TWO)
+        .set("journal.full_retry", "200ms")
+        .set("journal.lag", "1ms")
+        .start();
     let client = vhost.client();
-    let ids: Vec<Uuid> = (0..WAITING).map(|n| daemon.api.create("sound", &format!(r#"{{"n":{n}}}"#))).collect();
+    let ids: Vec<Uuid> =
+        (0..WAITING).map(|n| daemon.api.create("sound", &format!(r#"{{"n":{n}}}"#))).collect();
     client.await_count("good", u32::try_from(WAITING).unwrap());
     assert!(daemon.stop().success());
     daemon.set_faults(Some("journal::commit=40*return(full)"));
@@ -276,31 +347,44 @@ fn while_the_disk_is_full_nothing_is_accepted_or_acknowledged_and_then_it_goes_o
     assert!(daemon.stop().success());
 }
 
-// ---- the first start -------------------------------------------------------------------------------------------
+// ---- the first start
+// -------------------------------------------------------------------------------------------
 
-/// A reply to a queue that is not there would be dropped by the broker: nothing is sent before the reply queue is there.
+/// A reply to a queue that is not there would be dropped by the broker: nothing is sent before the
+/// reply queue is there.
 #[test]
 fn the_reply_queue_is_there_before_the_first_step_message() {
     let vhost = Vhost::new();
     let worker = Worker::echo(&vhost.url, &["good"]);
     // The consumer is opened first, and fails; the publisher is there long before it.
-    let daemon = Setup::new(&vhost.url, TWO).faults("amqp::connect=1*return->1*off->5*return").set("amqp.reconnect_max", "300ms").launch();
+    let daemon = Setup::new(&vhost.url, TWO)
+        .faults("amqp::connect=1*return->1*off->5*return")
+        .set("amqp.reconnect_max", "300ms")
+        .launch();
     let id = daemon.api.create("sound", r#"{"k":1}"#);
     assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
     assert_eq!(worker.seen_count(), 1);
 }
 
-// ---- a thread that never ends ----------------------------------------------------------------------------------
+// ---- a thread that never ends
+// ----------------------------------------------------------------------------------
 
-/// `delay` spins, `sleep` does not: neither holds up the end of the process, and what it was about is taken up by the next start. Where
-/// the thread is the one that stops the others, the end is cut off.
+/// `delay` spins, `sleep` does not: neither holds up the end of the process, and what it was about
+/// is taken up by the next start. Where the thread is the one that stops the others, the end is cut
+/// off.
 #[test]
 fn a_thread_that_does_not_end_does_not_hold_up_the_end_of_the_process() {
     const ENDS_WITHIN: Duration = Duration::from_secs(20);
     const CUT_OFF: &str = "supervisor::stop=sleep(600000)";
-    for faults in ["job::take=delay(600000)", "job::take=sleep(600000)", "journal::commit=1*off->sleep(600000)", CUT_OFF] {
+    for faults in [
+        "job::take=delay(600000)",
+        "job::take=sleep(600000)",
+        "journal::commit=1*off->sleep(600000)",
+        CUT_OFF,
+    ] {
         let vhost = Vhost::new();
-        let mut daemon = Setup::new(&vhost.url, TWO).set("shutdown.grace", "1s").faults(faults).start();
+        let mut daemon =
+            Setup::new(&vhost.url, TWO).set("shutdown.grace", "1s").faults(faults).start();
         let client = vhost.client();
         let id = daemon.api.create("broken", r#"{"k":1}"#);
         client.reply(&client.take("bad"), r#"{"k":2}"#);

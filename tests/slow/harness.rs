@@ -18,16 +18,19 @@ use tempfile::TempDir;
 use ureq::http::{Request, StatusCode};
 use uuid::Uuid;
 
-/// How long a condition is waited for where a test gives no other time: generous, since it passes only when something is wrong.
+/// How long a condition is waited for where a test gives no other time: generous, since it passes
+/// only when something is wrong.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 const BINARY: &str = env!("CARGO_BIN_EXE_workflow-manager");
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 const LOG_LINES_SHOWN: usize = 60;
 
-// ---- waiting ---------------------------------------------------------------------------------------------------
+// ---- waiting
+// ---------------------------------------------------------------------------------------------------
 
-/// Asks `probe` until it answers `Ok`; its last `Err` says what was seen instead when the deadline passes.
+/// Asks `probe` until it answers `Ok`; its last `Err` says what was seen instead when the deadline
+/// passes.
 #[track_caller]
 pub(crate) fn eventually<T, E: Display>(what: &str, probe: impl FnMut() -> Result<T, E>) -> T {
     within(DEADLINE, what, probe)
@@ -35,13 +38,19 @@ pub(crate) fn eventually<T, E: Display>(what: &str, probe: impl FnMut() -> Resul
 
 /// As [`eventually`], with a deadline of its own.
 #[track_caller]
-pub(crate) fn within<T, E: Display>(deadline: Duration, what: &str, mut probe: impl FnMut() -> Result<T, E>) -> T {
+pub(crate) fn within<T, E: Display>(
+    deadline: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Result<T, E>,
+) -> T {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(2);
     loop {
         match probe() {
             Ok(found) => return found,
-            Err(seen) if begun.elapsed() > deadline => panic!("not within {deadline:?}: {what}; seen last: {seen}"),
+            Err(seen) if begun.elapsed() > deadline => {
+                panic!("not within {deadline:?}: {what}; seen last: {seen}")
+            }
             Err(_) => thread::sleep(pause),
         }
         pause = (pause * 2).min(Duration::from_millis(100));
@@ -53,7 +62,8 @@ pub(crate) fn when(condition: bool, seen: impl Display) -> Result<(), String> {
     if condition { Ok(()) } else { Err(seen.to_string()) }
 }
 
-// ---- the daemon ------------------------------------------------------------------------------------------------
+// ---- the daemon
+// ------------------------------------------------------------------------------------------------
 
 /// How a daemon is to be started.
 pub(crate) struct Setup {
@@ -76,7 +86,10 @@ impl Setup {
             dir: tempfile::Builder::new().prefix("workflow-manager-slow-").tempdir().unwrap(),
             server: server.to_owned(),
             workflows: workflows.to_owned(),
-            settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            settings: settings
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             flags: Vec::new(),
             listen: None,
             faults: None,
@@ -126,7 +139,11 @@ impl Setup {
     pub(crate) fn spawn(self) -> Daemon {
         let port = free_port();
         fs::write(self.dir.path().join("workflows.yaml"), &self.workflows).unwrap();
-        let token = self.settings.iter().find(|(path, _)| path == "http.token").map(|(_, value)| value.clone());
+        let token = self
+            .settings
+            .iter()
+            .find(|(path, _)| path == "http.token")
+            .map(|(_, value)| value.clone());
         let api = Api::new(&format!("http://127.0.0.1:{port}"), token.as_deref());
         let mut daemon = Daemon { setup: self, port, api, child: None };
         daemon.spawn_again();
@@ -134,7 +151,8 @@ impl Setup {
     }
 }
 
-/// A daemon, its files and its address; they outlive its process, so that it can be killed and started again.
+/// A daemon, its files and its address; they outlive its process, so that it can be killed and
+/// started again.
 pub(crate) struct Daemon {
     setup: Setup,
     port: u16,
@@ -169,10 +187,22 @@ impl Daemon {
         assert!(self.child.is_none(), "the daemon runs already");
         let dir = self.setup.dir.path();
         let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
-        let listen = self.setup.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{}", self.port)).replace("{port}", &self.port.to_string());
+        let listen = self
+            .setup
+            .listen
+            .clone()
+            .unwrap_or_else(|| format!("127.0.0.1:{}", self.port))
+            .replace("{port}", &self.port.to_string());
         let mut command = command();
-        command.arg("serve").arg("--workflows").arg(dir.join("workflows.yaml")).arg("--db").arg(dir.join("journal.db"));
-        command.args(["--amqp-server", &self.setup.server, "--listen", &listen]).args(&self.setup.flags);
+        command
+            .arg("serve")
+            .arg("--workflows")
+            .arg(dir.join("workflows.yaml"))
+            .arg("--db")
+            .arg(dir.join("journal.db"));
+        command
+            .args(["--amqp-server", &self.setup.server, "--listen", &listen])
+            .args(&self.setup.flags);
         command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
         command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
         let stderr = self.setup.stderr.as_ref().unwrap_or(&log).try_clone().unwrap();
@@ -251,7 +281,8 @@ impl Daemon {
     /// Asks the process to end, without waiting for it.
     pub(crate) fn ask_to_stop(&self) {
         let pid = self.child.as_ref().expect("the daemon runs").id();
-        let status = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status().unwrap();
+        let status =
+            Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status().unwrap();
         assert!(status.success());
     }
 
@@ -271,7 +302,9 @@ impl Daemon {
     #[track_caller]
     pub(crate) fn await_log(&self, words: &[&str]) {
         eventually(&format!("a line of the log has {words:?}"), || {
-            let found = self.log().lines().any(|line| words.iter().all(|word| line.to_lowercase().contains(&word.to_lowercase())));
+            let found = self.log().lines().any(|line| {
+                words.iter().all(|word| line.to_lowercase().contains(&word.to_lowercase()))
+            });
             when(found, "no such line")
         });
     }
@@ -287,7 +320,12 @@ impl Drop for Daemon {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
-            eprintln!("---- the last {} of {} lines of the daemon's log ----\n{}\n----", shown.len(), lines.len(), shown.join("\n"));
+            eprintln!(
+                "---- the last {} of {} lines of the daemon's log ----\n{}\n----",
+                shown.len(),
+                lines.len(),
+                shown.join("\n")
+            );
         }
     }
 }
@@ -329,7 +367,8 @@ impl Display for Ran {
 /// Runs a command to its end, which must come before the deadline.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Ran {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdout = drain(child.stdout.take().unwrap());
     let stderr = drain(child.stderr.take().unwrap());
     let begun = Instant::now();
@@ -342,11 +381,20 @@ pub(crate) fn run(command: &mut Command) -> Ran {
         if begun.elapsed() > DEADLINE {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{command:?} did not end within {DEADLINE:?}\nstdout:\n{}\nstderr:\n{}", stdout.join().unwrap(), stderr.join().unwrap());
+            panic!(
+                "{command:?} did not end within {DEADLINE:?}\nstdout:\n{}\nstderr:\n{}",
+                stdout.join().unwrap(),
+                stderr.join().unwrap()
+            );
         }
         thread::sleep(Duration::from_millis(2));
     };
-    Ran { code: status.code(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), memory }
+    Ran {
+        code: status.code(),
+        stdout: stdout.join().unwrap(),
+        stderr: stderr.join().unwrap(),
+        memory,
+    }
 }
 
 fn drain(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
@@ -360,7 +408,8 @@ fn drain(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 fn resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+    peak.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0)
+        * 1024
 }
 
 /// The environment variable of a setting.
@@ -375,7 +424,8 @@ pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
     loop {
-        let port = FIRST + (own.wrapping_mul(7).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % COUNT;
+        let port = FIRST
+            + (own.wrapping_mul(7).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % COUNT;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
@@ -385,8 +435,17 @@ pub(crate) fn free_port() -> u16 {
 /// Runs a command of the test's own; it must succeed.
 #[track_caller]
 pub(crate) fn must_succeed(command: &mut Command) -> Output {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
     output
 }
 
@@ -394,7 +453,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-// ---- the HTTP API ----------------------------------------------------------------------------------------------
+// ---- the HTTP API
+// ----------------------------------------------------------------------------------------------
 
 /// A client of the HTTP API.
 #[derive(Clone)]
@@ -406,7 +466,12 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(base: &str, token: Option<&str>) -> Api {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_global(Some(DEADLINE)).proxy(None).build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(DEADLINE))
+            .proxy(None)
+            .build();
         Api { agent: config.into(), base: base.to_owned(), token: token.map(str::to_owned) }
     }
 
@@ -430,12 +495,25 @@ impl Api {
     }
 
     #[track_caller]
-    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Answer {
-        self.try_send(method, path, headers, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Answer {
+        self.try_send(method, path, headers, body)
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     /// Sends a request; an `Err` is a request that got no answer.
-    pub(crate) fn try_send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Result<Answer, ureq::Error> {
+    pub(crate) fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Result<Answer, ureq::Error> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
@@ -444,12 +522,21 @@ impl Api {
             request = request.header(*name, *value);
         }
         let mut response = match body {
-            Some(bytes) => self.agent.run(request.header("Content-Type", "application/json").body(bytes)?)?,
+            Some(bytes) => {
+                self.agent.run(request.header("Content-Type", "application/json").body(bytes)?)?
+            }
             None => self.agent.run(request.body(())?)?,
         };
         let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string()?;
-        let headers = response.headers().iter().map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
-        Ok(Answer { request: format!("{method} {path}"), status: response.status().as_u16(), headers: headers.collect(), text })
+        let headers = response.headers().iter().map(|(name, value)| {
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        });
+        Ok(Answer {
+            request: format!("{method} {path}"),
+            status: response.status().as_u16(),
+            headers: headers.collect(),
+            text,
+        })
     }
 
     /// Creates a job, which must be accepted, and gives its id.
@@ -495,35 +582,52 @@ impl Answer {
         self
     }
 
-    /// The answer must be the problem details of RFC 9457 with this code, and its detail must have all of the words.
+    /// The answer must be the problem details of RFC 9457 with this code, and its detail must have
+    /// all of the words.
     #[track_caller]
     pub(crate) fn expect_problem(self, status: u16, words: &[&str]) -> Answer {
         let answer = self.expect(status);
-        assert!(answer.header("content-type").starts_with("application/problem+json"), "expected problem details: {answer}");
+        assert!(
+            answer.header("content-type").starts_with("application/problem+json"),
+            "expected problem details: {answer}"
+        );
         let problem = answer.json();
         assert_eq!(problem["status"], status, "the member status must repeat the code: {answer}");
-        assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "a problem has a title: {answer}");
+        assert!(
+            problem["title"].as_str().is_some_and(|title| !title.is_empty()),
+            "a problem has a title: {answer}"
+        );
         let detail = problem["detail"].as_str().unwrap_or_default();
         assert!(!detail.is_empty(), "a problem has a detail: {answer}");
-        let missing: Vec<_> = words.iter().filter(|word| !detail.to_lowercase().contains(&word.to_lowercase())).collect();
+        let missing: Vec<_> = words
+            .iter()
+            .filter(|word| !detail.to_lowercase().contains(&word.to_lowercase()))
+            .collect();
         assert!(missing.is_empty(), "the detail must have {missing:?}: {answer}");
         answer
     }
 
     /// The value of a header, empty where it is missing.
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
+        self.headers
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map_or("", |(_, value)| value)
     }
 
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("not JSON ({error}): {self}"))
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {self}"))
     }
 
     /// The member `id` of a creation's answer.
     #[track_caller]
     pub(crate) fn id(&self) -> Uuid {
-        self.json()["id"].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no \"id\" that is a UUID: {self}"))
+        self.json()["id"]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("no \"id\" that is a UUID: {self}"))
     }
 
     /// A list of UUIDs under a key; a key that is missing is an empty list.
@@ -531,15 +635,25 @@ impl Answer {
     pub(crate) fn ids(&self, key: &str) -> Vec<Uuid> {
         let json = self.json();
         let list = json.get(key).cloned().unwrap_or_else(|| Value::Array(Vec::new()));
-        serde_json::from_value(list).unwrap_or_else(|error| panic!("\"{key}\" is not a list of UUIDs ({error}): {self}"))
+        serde_json::from_value(list)
+            .unwrap_or_else(|error| panic!("\"{key}\" is not a list of UUIDs ({error}): {self}"))
     }
 }
 
 impl Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let reason = StatusCode::from_u16(self.status).ok().and_then(|code| code.canonical_reason()).unwrap_or_default();
+        let reason = StatusCode::from_u16(self.status)
+            .ok()
+            .and_then(|code| code.canonical_reason())
+            .unwrap_or_default();
         let shown: String = self.text.chars().take(2000).collect();
-        write!(f, "{} -> {} {reason}, {}: {shown}", self.request, self.status, self.header("content-type"))
+        write!(
+            f,
+            "{} -> {} {reason}, {}: {shown}",
+            self.request,
+            self.status,
+            self.header("content-type")
+        )
     }
 }
 
@@ -573,25 +687,35 @@ pub(crate) struct StepView {
 impl JobView {
     #[track_caller]
     pub(crate) fn read(answer: &Answer) -> JobView {
-        let mut job: JobView = serde_json::from_str(&answer.text).unwrap_or_else(|error| panic!("not a job ({error}): {answer}"));
+        let mut job: JobView = serde_json::from_str(&answer.text)
+            .unwrap_or_else(|error| panic!("not a job ({error}): {answer}"));
         job.text.clone_from(&answer.text);
         job
     }
 
     #[track_caller]
     pub(crate) fn running_step(&self, name: &str) -> &StepView {
-        self.running.iter().find(|step| step.name == name).unwrap_or_else(|| panic!("{name} is not among the running steps: {}", self.text))
+        self.running
+            .iter()
+            .find(|step| step.name == name)
+            .unwrap_or_else(|| panic!("{name} is not among the running steps: {}", self.text))
     }
 
     #[track_caller]
     pub(crate) fn completed_step(&self, name: &str) -> &StepView {
-        self.completed.iter().find(|step| step.name == name).unwrap_or_else(|| panic!("{name} is not among the completed steps: {}", self.text))
+        self.completed
+            .iter()
+            .find(|step| step.name == name)
+            .unwrap_or_else(|| panic!("{name} is not among the completed steps: {}", self.text))
     }
 
     /// The message of a completed step, byte for byte.
     #[track_caller]
     pub(crate) fn message_of(&self, name: &str) -> String {
         let step = self.completed_step(name);
-        step.message.as_ref().map_or_else(|| panic!("{name} has no message: {}", self.text), |raw| raw.get().to_owned())
+        step.message.as_ref().map_or_else(
+            || panic!("{name} has no message: {}", self.text),
+            |raw| raw.get().to_owned(),
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! What clients of the API can make the daemon hold: bodies, answers, connections. Each client is a bare socket, which sends and reads when it
-//! is told to.
+//! What clients of the API can make the daemon hold: bodies, answers, connections. Each client is a
+//! bare socket, which sends and reads when it is told to.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -31,13 +31,16 @@ impl Client {
     fn send(&mut self, bytes: &[u8]) {
         match self.0.write_all(bytes) {
             Ok(()) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(error) => panic!("cannot send: {error}"),
         }
     }
 
     fn ask(&mut self, method: &str, path: &str, headers: &str) {
-        self.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes());
+        self.send(
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes(),
+        );
     }
 
     /// All that comes until the daemon closes the connection.
@@ -50,7 +53,10 @@ impl Client {
                 Ok(count) => bytes.extend_from_slice(&some[..count]),
                 // What had come before is there.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
-                Err(error) => panic!("the daemon neither answers nor closes the connection ({error}); so far: {}", String::from_utf8_lossy(&bytes)),
+                Err(error) => panic!(
+                    "the daemon neither answers nor closes the connection ({error}); so far: {}",
+                    String::from_utf8_lossy(&bytes)
+                ),
             }
         }
         String::from_utf8_lossy(&bytes).into_owned()
@@ -84,7 +90,11 @@ fn bodies_at_once_have_a_budget() {
     thread::scope(|scope| {
         for client in &mut clients {
             scope.spawn(|| {
-                client.ask("POST", "/api/workflow/single", &format!("Content-Length: {BYTES}\r\nConnection: close\r\n"));
+                client.ask(
+                    "POST",
+                    "/api/workflow/single",
+                    &format!("Content-Length: {BYTES}\r\nConnection: close\r\n"),
+                );
                 client.send(&body[..BYTES - 1]);
             });
         }
@@ -100,11 +110,16 @@ fn bodies_at_once_have_a_budget() {
         .collect();
     let (refused, read): (Vec<u16>, Vec<u16>) = statuses.iter().partition(|status| **status == 503);
     assert!(read.iter().all(|status| *status == 400), "a text is no message: {statuses:?}");
-    assert_eq!((read.len(), refused.len()), (6, 54), "three quarters of http.bodies_bytes_max are for large ones: {statuses:?}");
+    assert_eq!(
+        (read.len(), refused.len()),
+        (6, 54),
+        "three quarters of http.bodies_bytes_max are for large ones: {statuses:?}"
+    );
     let peak = mebibytes(&daemon);
     eprintln!("{CLIENTS} bodies of {} MiB at once: at most {peak} MiB", BYTES / MEBIBYTE);
     assert!(peak < 400, "at most {peak} MiB");
-    let whole = daemon.api.post("/api/workflow/single", &body).expect_problem(400, &["found a string"]);
+    let whole =
+        daemon.api.post("/api/workflow/single", &body).expect_problem(400, &["found a string"]);
     assert_eq!(whole.status, 400, "there is room again: {whole}");
 }
 
@@ -144,7 +159,9 @@ fn searches_at_once_are_bounded() {
     const JOBS: usize = 2_000;
     const SEARCHES: usize = 600;
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, SINGLE).set("http.reads_bytes_max", &(32 * MEBIBYTE).to_string()).start();
+    let daemon = Setup::new(&vhost.url, SINGLE)
+        .set("http.reads_bytes_max", &(32 * MEBIBYTE).to_string())
+        .start();
     let (accepted, _) = offer(&daemon, JOBS, "{}");
     assert_eq!(accepted.len(), JOBS);
     let before = mebibytes(&daemon);
@@ -155,10 +172,20 @@ fn searches_at_once_are_bounded() {
     let answers: Vec<String> = clients.iter_mut().map(Client::read_to_end).collect();
     let whole = answers.iter().filter(|answer| status_of(answer) == 200).count();
     assert!(answers.iter().all(|answer| [200, 503].contains(&status_of(answer))));
-    assert!(answers.iter().all(|answer| status_of(answer) == 503 || answer.matches("\"job\":").count() == JOBS), "what is answered is whole");
+    assert!(
+        answers
+            .iter()
+            .all(|answer| status_of(answer) == 503 || answer.matches("\"job\":").count() == JOBS),
+        "what is answered is whole"
+    );
     let peak = mebibytes(&daemon);
-    eprintln!("{SEARCHES} searches for {JOBS} jobs, {whole} answered: {before} MiB before, at most {peak} MiB");
-    assert!(whole > 0 && peak < before + 200, "{whole} answered; {before} MiB before, at most {peak} MiB");
+    eprintln!(
+        "{SEARCHES} searches for {JOBS} jobs, {whole} answered: {before} MiB before, at most {peak} MiB"
+    );
+    assert!(
+        whole > 0 && peak < before + 200,
+        "{whole} answered; {before} MiB before, at most {peak} MiB"
+    );
 }
 
 /// The clients read nothing until all have asked, and some never.
@@ -184,13 +211,22 @@ fn a_large_job_that_many_ask_for_is_not_there_for_each() {
         client.ask("GET", &path, "Connection: close\r\n");
     }
     let answers: Vec<(u16, usize)> = thread::scope(|scope| {
-        let readers: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.read_to_end())).collect();
-        readers.into_iter().map(|reader| reader.join().unwrap()).map(|answer| (status_of(&answer), answer.len())).collect()
+        let readers: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(|| client.read_to_end())).collect();
+        readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .map(|answer| (status_of(&answer), answer.len()))
+            .collect()
     });
-    let whole = answers.iter().filter(|(status, length)| *status == 200 && *length > 3 * BYTES).count();
+    let whole =
+        answers.iter().filter(|(status, length)| *status == 200 && *length > 3 * BYTES).count();
     let refused = answers.iter().filter(|(status, _)| *status == 503).count();
     let peak = mebibytes(&daemon);
-    eprintln!("{READERS} x GET of a job of {} MiB, {whole} answered: {before} MiB before, at most {peak} MiB", 2 * BYTES / MEBIBYTE);
+    eprintln!(
+        "{READERS} x GET of a job of {} MiB, {whole} answered: {before} MiB before, at most {peak} MiB",
+        2 * BYTES / MEBIBYTE
+    );
     assert!(whole > 0 && whole + refused == READERS, "{answers:?}");
     assert!(peak < before + 200, "{before} MiB before, at most {peak} MiB");
 }
@@ -225,10 +261,15 @@ fn an_answer_that_is_not_taken_gives_its_room_back() {
 #[test]
 fn the_limit_of_open_files_is_raised() {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
-    let hard = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().nth(1)?.parse::<f64>().ok());
+    let hard = limits.lines().find_map(|line| {
+        line.strip_prefix("Max open files")?.split_whitespace().nth(1)?.parse::<f64>().ok()
+    });
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, SINGLE).start();
     let metrics = daemon.api.get("/metrics").expect(200);
-    let raised = metrics.text.lines().find_map(|line| line.strip_prefix("process_max_fds ")?.parse::<f64>().ok());
+    let raised = metrics
+        .text
+        .lines()
+        .find_map(|line| line.strip_prefix("process_max_fds ")?.parse::<f64>().ok());
     assert_eq!(raised, hard, "{metrics}");
 }

@@ -1,5 +1,6 @@
-//! The files of the journal, as an operator has to do with them: copied, linked, removed under the process and rescued. Mostly on the embedded bus,
-//! without workers: the broker has little part in this.
+//! The files of the journal, as an operator has to do with them: copied, linked, removed under the
+//! process and rescued. Mostly on the embedded bus, without workers: the broker has little part in
+//! this.
 
 use std::{
     fs,
@@ -11,7 +12,9 @@ use std::{
 use uuid::Uuid;
 
 use crate::amqp::{REPLY_QUEUE, Vhost};
-use crate::harness::{Api, Daemon, Ran, Setup, command, eventually, free_port, must_succeed, run, when};
+use crate::harness::{
+    Api, Daemon, Ran, Setup, command, eventually, free_port, must_succeed, run, when,
+};
 
 const IDLE: &str = "workflows: [ { name: idle, steps: [ { name: work } ] } ]";
 
@@ -33,7 +36,8 @@ fn refused(dir: &Path, arguments: &[&str]) -> Ran {
 #[test]
 fn after_sigterm_the_main_file_alone_has_all_that_was_accepted() {
     let mut daemon = started();
-    let ids: Vec<Uuid> = (0..3).map(|n| daemon.api.create("idle", &format!(r#"{{"n":{n}}}"#))).collect();
+    let ids: Vec<Uuid> =
+        (0..3).map(|n| daemon.api.create("idle", &format!(r#"{{"n":{n}}}"#))).collect();
     assert_eq!(running(&daemon), 3);
     assert!(daemon.stop().success());
     let wal = daemon.dir().join("journal.db-wal");
@@ -76,14 +80,19 @@ fn a_second_process_is_refused_whatever_name_it_gives_the_file() {
     symlink(".", dir.join("here")).unwrap();
     for name in ["journal.db", "link.db", "here/journal.db", "./here/link.db"] {
         let ran = refused(dir, &["--listen", "127.0.0.1:0", "--db", name]);
-        assert!(ran.stderr.contains("in use by another process") && ran.stderr.contains("journal.db.lock"), "{name}: {ran}");
+        assert!(
+            ran.stderr.contains("in use by another process")
+                && ran.stderr.contains("journal.db.lock"),
+            "{name}: {ran}"
+        );
     }
     fs::hard_link(dir.join("journal.db"), dir.join("hard.db")).unwrap();
     let ran = refused(dir, &["--listen", "127.0.0.1:0", "--db", "hard.db"]);
     assert!(ran.stderr.contains("hard links"), "{ran}");
     assert!(daemon.api.get("/readyz").status == 200, "the first goes on");
     for suffix in ["", "-wal", "-shm", ".lock"] {
-        let mode = fs::metadata(dir.join(format!("journal.db{suffix}"))).unwrap().permissions().mode();
+        let mode =
+            fs::metadata(dir.join(format!("journal.db{suffix}"))).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{suffix}");
     }
 }
@@ -98,7 +107,10 @@ fn remove(daemon: &Daemon) {
 fn rescue(daemon: &Daemon) {
     let open = Path::new("/proc").join(daemon.pid().to_string()).join("fd");
     for name in ["journal.db", "journal.db-wal"] {
-        let is_it = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|target| target.ends_with(format!("{name} (deleted)")));
+        let is_it = |entry: &fs::DirEntry| {
+            fs::read_link(entry.path())
+                .is_ok_and(|target| target.ends_with(format!("{name} (deleted)")))
+        };
         let found = fs::read_dir(&open).unwrap().map(Result::unwrap).find(is_it).unwrap();
         fs::copy(found.path(), daemon.dir().join(name)).unwrap();
     }
@@ -120,7 +132,11 @@ fn a_reply_that_comes_after_the_loss_stays_in_the_broker_for_the_next_start() {
         let (waiting, _) = client.count(REPLY_QUEUE).unwrap();
         when(waiting == 0, format!("{waiting} wait"))
     });
-    assert_eq!(client.count("second").map(|(messages, _)| messages), Some(0), "nothing follows from it");
+    assert_eq!(
+        client.count("second").map(|(messages, _)| messages),
+        Some(0),
+        "nothing follows from it"
+    );
     rescue(&daemon);
     assert!(daemon.stop().success());
     client.await_count(REPLY_QUEUE, 1);
@@ -187,7 +203,9 @@ fn check_reads_standard_input() {
     let check = |text: &str| {
         let program = env!("CARGO_BIN_EXE_workflow-manager");
         let mut shell = Command::new("sh");
-        run(shell.args(["-c", &format!("printf '%s' '{text}' | \"{program}\" check -")]).stdin(Stdio::null()))
+        run(shell
+            .args(["-c", &format!("printf '%s' '{text}' | \"{program}\" check -")])
+            .stdin(Stdio::null()))
     };
     let valid = check(IDLE);
     assert!(valid.code == Some(0) && valid.stdout.contains("idle"), "{valid}");
@@ -212,8 +230,20 @@ fn in_memory_nothing_is_kept_and_that_is_said() {
     fs::create_dir(&temporary).unwrap();
     fs::write(dir.path().join("workflow.yaml"), IDLE).unwrap();
     let mut serve = command();
-    serve.current_dir(dir.path()).env("TMPDIR", &temporary).stdin(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-    serve.args(["serve", "--db", ":memory:", "--workflows", "workflow.yaml", "--listen", &format!("localhost:{port}")]);
+    serve
+        .current_dir(dir.path())
+        .env("TMPDIR", &temporary)
+        .stdin(Stdio::null())
+        .stderr(fs::File::create(&log).unwrap());
+    serve.args([
+        "serve",
+        "--db",
+        ":memory:",
+        "--workflows",
+        "workflow.yaml",
+        "--listen",
+        &format!("localhost:{port}"),
+    ]);
     let mut running = Running(serve.spawn().unwrap());
     let api = Api::new(&format!("http://127.0.0.1:{port}"), None);
     eventually("it is alive", || api.try_send("GET", "/livez", &[], None).map(drop));

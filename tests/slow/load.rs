@@ -1,4 +1,5 @@
-//! A load of jobs whose every step checks what it is given, and the account of it afterwards: what was accepted, and what became of it.
+//! A load of jobs whose every step checks what it is given, and the account of it afterwards: what
+//! was accepted, and what became of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +37,8 @@ workflows:
     tasks:
       - { name: square, itemListKey: values, steps: [ { name: multiply } ] }
 ";
-pub(crate) const QUEUES: [&str; 9] = ["double", "add", "tell", "split", "left", "right", "join", "multiply", "sum"];
+pub(crate) const QUEUES: [&str; 9] =
+    ["double", "add", "tell", "split", "left", "right", "join", "multiply", "sum"];
 const NAMES: [&str; 3] = ["chain", "diamond", "fan"];
 const ITEMS: u64 = 5;
 
@@ -64,15 +66,27 @@ impl Job {
         match self.workflow() {
             "chain" => json!({ "n": n, "result": 2 * n + 1 }),
             "diamond" => json!({ "n": n, "total": 2 * n + 3 }),
-            _ => json!({ "n": n, "squares": (n..n + ITEMS).map(|value| value * value).collect::<Vec<_>>() }),
+            _ => {
+                json!({ "n": n, "squares": (n..n + ITEMS).map(|value| value * value).collect::<Vec<_>>() })
+            }
         }
     }
 }
 
 /// The output of a step; an `Err` says what is wrong with its input.
 fn work(step: &str, input: &Value) -> Result<Value, String> {
-    let whole = |key: &str| input[key].as_u64().ok_or_else(|| format!("{step}: no whole number under {key:?} in {input}"));
-    let must = |holds: bool| if holds { Ok(()) } else { Err(format!("{step}: not what its predecessor computed: {input}")) };
+    let whole = |key: &str| {
+        input[key]
+            .as_u64()
+            .ok_or_else(|| format!("{step}: no whole number under {key:?} in {input}"))
+    };
+    let must = |holds: bool| {
+        if holds {
+            Ok(())
+        } else {
+            Err(format!("{step}: not what its predecessor computed: {input}"))
+        }
+    };
     let n = whole("n")?;
     Ok(match step {
         "double" => json!({ "n": n, "doubled": n * 2 }),
@@ -128,11 +142,13 @@ impl Load {
         let mut worker = self.worker.lock().unwrap();
         if worker.is_none() {
             let wrong = Arc::clone(&self.wrong_inputs);
-            *worker = Some(Worker::start(&self.url, &QUEUES, move |message| match work(&message.step(), &message.json()) {
-                Ok(output) => Answer::json(&output),
-                Err(what) => {
-                    wrong.lock().unwrap().push(what);
-                    Answer::Silence
+            *worker = Some(Worker::start(&self.url, &QUEUES, move |message| {
+                match work(&message.step(), &message.json()) {
+                    Ok(output) => Answer::json(&output),
+                    Err(what) => {
+                        wrong.lock().unwrap().push(what);
+                        Answer::Silence
+                    }
                 }
             }));
         }
@@ -186,7 +202,8 @@ impl Load {
     }
 
     pub(crate) fn seen_count(&self) -> usize {
-        self.earlier.lock().unwrap().len() + self.worker.lock().unwrap().as_ref().map_or(0, Worker::seen_count)
+        self.earlier.lock().unwrap().len()
+            + self.worker.lock().unwrap().as_ref().map_or(0, Worker::seen_count)
     }
 
     /// Waits until the workers have received that many messages.
@@ -198,7 +215,8 @@ impl Load {
         });
     }
 
-    /// Waits until all that was accepted has ended, looks at every job and at the journal, and asserts that nothing was lost.
+    /// Waits until all that was accepted has ended, looks at every job and at the journal, and
+    /// asserts that nothing was lost.
     #[track_caller]
     pub(crate) fn settle(&self, daemon: &Daemon, vhost: &Vhost) -> Account {
         self.await_quiet(daemon);
@@ -214,7 +232,15 @@ impl Load {
         within(LONG, "all jobs end", || match daemon.api.try_send("GET", "/api/jobs", &[], None) {
             Ok(answer) => {
                 let running = answer.expect(200).ids("jobs");
-                when(running.is_empty(), format!("{} under way, as {:?}; {:?}", running.len(), running.first(), self.wrong_inputs.lock().unwrap()))
+                when(
+                    running.is_empty(),
+                    format!(
+                        "{} under way, as {:?}; {:?}",
+                        running.len(),
+                        running.first(),
+                        self.wrong_inputs.lock().unwrap()
+                    ),
+                )
             }
             Err(error) => Err(error.to_string()),
         });
@@ -225,7 +251,11 @@ impl Load {
     pub(crate) fn account(&self, daemon: &Daemon) -> Account {
         let accepted = self.accepted.lock().unwrap().clone();
         let ledger = Ledger::read(&daemon.database());
-        let mut account = Account { accepted: accepted.len(), wrong: self.wrong_inputs.lock().unwrap().clone(), ..Account::default() };
+        let mut account = Account {
+            accepted: accepted.len(),
+            wrong: self.wrong_inputs.lock().unwrap().clone(),
+            ..Account::default()
+        };
         for job in accepted {
             let answer = daemon.api.get(&format!("/api/job/{}", job.id));
             if answer.status == 404 {
@@ -233,7 +263,11 @@ impl Load {
                 continue;
             }
             let view = crate::harness::JobView::read(&answer.expect(200));
-            let result: Value = if view.state == "completed" { serde_json::from_str(&view.message_of("__end__")).unwrap() } else { Value::Null };
+            let result: Value = if view.state == "completed" {
+                serde_json::from_str(&view.message_of("__end__")).unwrap()
+            } else {
+                Value::Null
+            };
             if result != job.result() {
                 account.wrong.push(format!("expected {}: {}", job.result(), view.text));
             }
@@ -277,7 +311,13 @@ impl Account {
         assert!(self.accepted > 0, "there was no load");
         let sound = self.lost.is_empty() && self.wrong.is_empty() && self.finished_twice.is_empty();
         let shown = |list: &[String]| list.iter().take(3).cloned().collect::<Vec<_>>().join("\n");
-        assert!(sound, "{self}\nlost: {:?}\nwrong: {}\ntwice: {}", self.lost, shown(&self.wrong), shown(&self.finished_twice));
+        assert!(
+            sound,
+            "{self}\nlost: {:?}\nwrong: {}\ntwice: {}",
+            self.lost,
+            shown(&self.wrong),
+            shown(&self.finished_twice)
+        );
     }
 }
 
@@ -297,7 +337,8 @@ impl fmt::Display for Account {
     }
 }
 
-/// The ids of messages that were published more than once: delivered again without the broker's calling them redelivered.
+/// The ids of messages that were published more than once: delivered again without the broker's
+/// calling them redelivered.
 pub(crate) fn repeated(seen: &[StepMessage]) -> BTreeSet<String> {
     let mut first = BTreeSet::new();
     let fresh = seen.iter().filter(|message| !message.redelivered).map(StepMessage::message_id);
@@ -307,29 +348,34 @@ pub(crate) fn repeated(seen: &[StepMessage]) -> BTreeSet<String> {
 /// Creates a job again and again, as a client must when it got no answer, until it is accepted.
 pub(crate) fn create_through_crashes(api: &Api, workflow: &str, id: Uuid, message: &str) {
     let path = format!("/api/workflow/{workflow}?id={id}");
-    within(LONG, "a job is accepted", || match api.try_send("POST", &path, &[], Some(message.as_bytes())) {
-        Ok(answer) if answer.status == 201 => Ok(()),
-        // Stopping or overloaded: it says so and is asked again.
-        Ok(answer) if answer.status == 503 => Err(answer.to_string()),
-        Ok(answer) => panic!("{answer}"),
-        Err(error) => Err(error.to_string()),
+    within(LONG, "a job is accepted", || {
+        match api.try_send("POST", &path, &[], Some(message.as_bytes())) {
+            Ok(answer) if answer.status == 201 => Ok(()),
+            // Stopping or overloaded: it says so and is asked again.
+            Ok(answer) if answer.status == 503 => Err(answer.to_string()),
+            Ok(answer) => panic!("{answer}"),
+            Err(error) => Err(error.to_string()),
+        }
     });
 }
 
-// ---- the journal's own words -----------------------------------------------------------------------------------
+// ---- the journal's own words
+// -----------------------------------------------------------------------------------
 
 /// What the journal's file says, whether or not a daemon has it open.
 pub(crate) struct Ledger {
     /// How often each job, and each step of each job, ended.
     ends: BTreeMap<String, usize>,
-    /// Step messages, by id, that must not be sent again: the broker has confirmed them, or their step is settled.
+    /// Step messages, by id, that must not be sent again: the broker has confirmed them, or their
+    /// step is settled.
     pub(crate) safe: BTreeSet<String>,
 }
 
 impl Ledger {
     pub(crate) fn read(database: &Path) -> Ledger {
         let mut ledger = Ledger { ends: BTreeMap::new(), safe: BTreeSet::new() };
-        let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        let connection =
+            Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
         let sql = "SELECT jobs.id, definitions.body -> ('$.graphs[' || jobs.graph || '].steps'), entries.body
                    FROM entries JOIN jobs ON jobs.number = entries.job JOIN definitions ON definitions.number = jobs.definition ORDER BY entries.seq";
         let mut statement = connection.prepare(sql).unwrap();
@@ -337,17 +383,28 @@ impl Ledger {
         let mut attempts: BTreeMap<String, u64> = BTreeMap::new();
         while let Some(row) = rows.next().unwrap() {
             let job = Uuid::from_bytes(row.get::<_, [u8; 16]>(0).unwrap());
-            let steps: Vec<Value> = serde_json::from_str(&row.get::<_, String>(1).unwrap()).unwrap();
-            let entries: Vec<Map<String, Value>> = serde_json::from_str(&row.get::<_, String>(2).unwrap()).unwrap();
+            let steps: Vec<Value> =
+                serde_json::from_str(&row.get::<_, String>(1).unwrap()).unwrap();
+            let entries: Vec<Map<String, Value>> =
+                serde_json::from_str(&row.get::<_, String>(2).unwrap()).unwrap();
             for (kind, entry) in entries.iter().flatten() {
-                let name = entry["step"].as_u64().map(|step| steps[usize::try_from(step).unwrap()]["name"].as_str().unwrap().to_owned());
+                let name = entry["step"].as_u64().map(|step| {
+                    steps[usize::try_from(step).unwrap()]["name"].as_str().unwrap().to_owned()
+                });
                 ledger.enter(job, kind, name.as_deref(), entry, &mut attempts);
             }
         }
         ledger
     }
 
-    fn enter(&mut self, job: Uuid, kind: &str, step: Option<&str>, entry: &Value, attempts: &mut BTreeMap<String, u64>) {
+    fn enter(
+        &mut self,
+        job: Uuid,
+        kind: &str,
+        step: Option<&str>,
+        entry: &Value,
+        attempts: &mut BTreeMap<String, u64>,
+    ) {
         let place = format!("{job}:{}", step.unwrap_or_default());
         let message = format!("{place}:{}", attempts.get(&place).copied().unwrap_or_default());
         match kind {
@@ -358,17 +415,24 @@ impl Ledger {
                 self.safe.insert(message);
                 *self.ends.entry(place).or_default() += 1;
             }
-            "fan_out_completed" | "job_completed" | "job_failed" | "job_cancelled" => *self.ends.entry(place).or_default() += 1,
+            "fan_out_completed" | "job_completed" | "job_failed" | "job_cancelled" => {
+                *self.ends.entry(place).or_default() += 1
+            }
             _ => {}
         }
     }
 
     fn finished_twice(&self) -> Vec<String> {
-        self.ends.iter().filter(|(_, count)| **count > 1).map(|(place, count)| format!("{place} {count} times")).collect()
+        self.ends
+            .iter()
+            .filter(|(_, count)| **count > 1)
+            .map(|(place, count)| format!("{place} {count} times"))
+            .collect()
     }
 }
 
-/// The account itself is put to the test: a load without any fault is sound, and each step's end was seen once.
+/// The account itself is put to the test: a load without any fault is sound, and each step's end
+/// was seen once.
 #[test]
 fn a_load_without_faults_is_sound() {
     let vhost = Vhost::new();
@@ -377,9 +441,14 @@ fn a_load_without_faults_is_sound() {
     load.offer(&daemon.api, 2, 9);
     let account = load.settle(&daemon, &vhost);
     // Three chains of 3 messages, three diamonds of 4, three fan-outs of 5 and one more.
-    assert_eq!((account.accepted, account.messages, account.repeated.len()), (9, 3 * (3 + 4 + 6), 0));
+    assert_eq!(
+        (account.accepted, account.messages, account.repeated.len()),
+        (9, 3 * (3 + 4 + 6), 0)
+    );
     let ledger = Ledger::read(&daemon.database());
     // Each job, each of its plain steps, each fan-out step, each child job and its step.
     assert_eq!(ledger.ends.len(), 3 * 4 + 3 * 5 + 3 * (3 + 2 * 5));
-    eventually("all is confirmed or settled", || when(Ledger::read(&daemon.database()).safe.len() == 3 * (3 + 4 + 6), "less"));
+    eventually("all is confirmed or settled", || {
+        when(Ledger::read(&daemon.database()).safe.len() == 3 * (3 + 4 + 6), "less")
+    });
 }

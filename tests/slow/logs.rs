@@ -1,4 +1,5 @@
-//! The log may fail or stand still, and strangers may say what they like: jobs go on, and what is printed stays what it is.
+//! The log may fail or stand still, and strangers may say what they like: jobs go on, and what is
+//! printed stays what it is.
 
 use std::{
     fs::File,
@@ -32,7 +33,9 @@ const FILLING: usize = 4 * 1024 * 1024;
 
 /// A daemon that has much to say, to `stderr`.
 fn start(vhost: &Vhost, stderr: File) -> Daemon {
-    let mut setup = Setup::new(&vhost.url, TALKATIVE).set("log.filter", "trace,mio=off").faults("job::take=5*off->1*return");
+    let mut setup = Setup::new(&vhost.url, TALKATIVE)
+        .set("log.filter", "trace,mio=off")
+        .faults("job::take=5*off->1*return");
     setup.stderr = Some(stderr);
     setup.start()
 }
@@ -44,7 +47,9 @@ fn dropped(daemon: &Daemon) -> u64 {
 /// The value of the metric whose line begins so; 0 where there is none.
 fn metric(daemon: &Daemon, start: &str) -> u64 {
     let text = daemon.api.get("/metrics").expect(200).text;
-    let value = text.lines().find_map(|line| line.strip_prefix(start).map(|value| value.trim().parse().unwrap()));
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(start).map(|value| value.trim().parse().unwrap()));
     value.unwrap_or_default()
 }
 
@@ -57,7 +62,8 @@ fn assert_works(daemon: &Daemon, vhost: &Vhost) {
     daemon.api.get("/readyz").expect(200);
     // Each item has some lines to say, at this level: more than wait for a pipe.
     let items: Vec<String> = (0..ITEMS).map(|item| item.to_string()).collect();
-    let talkative = daemon.api.create("talkative", &format!(r#"{{"items":[{}]}}"#, items.join(",")));
+    let talkative =
+        daemon.api.create("talkative", &format!(r#"{{"items":[{}]}}"#, items.join(",")));
     daemon.api.await_state(talkative, "completed");
     eventually("lines are dropped, and counted", || when(dropped(daemon) > 0, "none is"));
 }
@@ -104,7 +110,10 @@ fn with_the_log_into_a_pipe_that_nobody_reads_jobs_go_on() {
     assert_clean(daemon.stop());
     drop(daemon);
     reading.join().unwrap();
-    assert!(log.lock().unwrap().contains("\"message\":\"stopped\""), "what waits at the end is written");
+    assert!(
+        log.lock().unwrap().contains("\"message\":\"stopped\""),
+        "what waits at the end is written"
+    );
 }
 
 #[test]
@@ -119,7 +128,13 @@ fn a_stop_does_not_wait_for_a_log_that_nobody_reads() {
 #[test]
 fn a_start_that_fails_ends_as_usual_whatever_becomes_of_its_words() {
     let refused = |stderr: Stdio| {
-        let mut child = command().args(["serve", "--listen", "nonsense"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        let mut child = command()
+            .args(["serve", "--listen", "nonsense"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
         eventually("it ends", || child.try_wait().unwrap().ok_or("it still runs")).code()
     };
     assert_eq!(refused(File::options().write(true).open("/dev/full").unwrap().into()), Some(1));
@@ -179,7 +194,11 @@ fn requests_that_are_none_and_wrong_tokens_are_counted_and_do_not_fill_the_log()
     }
     assert_eq!(metric(&daemon, r#"workflow_api_requests_total{code="401"}"#), 2 * COUNT);
     let log = daemon.log();
-    assert_eq!(lines(&log, &["without the right token", "127.0.0.1", "/api/jobs"]).len(), 2, "one for each kind: {log}");
+    assert_eq!(
+        lines(&log, &["without the right token", "127.0.0.1", "/api/jobs"]).len(),
+        2,
+        "one for each kind: {log}"
+    );
     assert!(!log.contains("right\"") && !log.contains("\"wrong\""), "no token is logged: {log}");
 }
 
@@ -202,9 +221,20 @@ fn what_a_worker_says_wrongly_is_logged_with_its_step_and_its_value() {
     let id = daemon.api.create("single", "{}").to_string();
     let message = client.take("work");
     client.say(&message, r#"{"progress":"half"}"#, json_properties().with_type("progress".into()));
-    daemon.await_log(&["changes nothing", &id, "\"step\":\"work\"", "bad_progress", "no number from 0 to 1", "half"]);
+    daemon.await_log(&[
+        "changes nothing",
+        &id,
+        "\"step\":\"work\"",
+        "bad_progress",
+        "no number from 0 to 1",
+        "half",
+    ]);
     for _ in 0..3 {
-        client.say(&message, r#"{"error":"meant as one"}"#, json_properties().with_type("Error".into()));
+        client.say(
+            &message,
+            r#"{"error":"meant as one"}"#,
+            json_properties().with_type("Error".into()),
+        );
     }
     daemon.await_log(&["not known", "\"kind\":\"Error\"", &id, "work"]);
     daemon.await_log(&["changes nothing", &id, "meant as one"]);
@@ -220,7 +250,10 @@ const SHOWN: &str = r"\u{1b}[2J\nforged line \u{202e}and\u{9b} more";
 fn assert_shown(printed: &str, what: &str) {
     assert!(printed.contains(SHOWN), "{what} shows it: {printed:?}");
     let odd = printed.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
-    assert!(odd.is_none() && !printed.lines().any(|line| line.starts_with("forged")), "{what}: {odd:?} in {printed:?}");
+    assert!(
+        odd.is_none() && !printed.lines().any(|line| line.starts_with("forged")),
+        "{what}: {odd:?} in {printed:?}"
+    );
 }
 
 fn client(daemon: &Daemon, arguments: &[&str]) -> Command {
@@ -246,12 +279,16 @@ fn what_a_worker_says_cannot_forge_what_is_printed() {
         let mut watch = client(&daemon, &["watch", &id]);
         move || run(&mut watch)
     });
-    eventually("it is watched", || when(metric(&daemon, "workflow_event_streams ") == 1, "it is not"));
+    eventually("it is watched", || {
+        when(metric(&daemon, "workflow_event_streams ") == 1, "it is not")
+    });
     worker.reply(&message, format!(r#"{{"s":"{HOSTILE}"}}"#));
     let message = worker.take("work");
     let properties = json_properties().with_type("progress".into());
     worker.say(&message, format!(r#"{{"status":"{HOSTILE}","message":"{HOSTILE}"}}"#), properties);
-    eventually("its progress is known", || when(daemon.api.get(&format!("/api/job/{id}")).text.contains("u009b"), "nothing of it"));
+    eventually("its progress is known", || {
+        when(daemon.api.get(&format!("/api/job/{id}")).text.contains("u009b"), "nothing of it")
+    });
     assert_shown(&run(&mut client(&daemon, &["job", &id])).stdout, "job, of progress");
     let error = format!(r#"{{"error":"{HOSTILE}","retryable":false}}"#);
     worker.say(&message, error, json_properties().with_type("error".into()));
@@ -262,8 +299,13 @@ fn what_a_worker_says_cannot_forge_what_is_printed() {
     assert_shown(&ran.stderr, "run");
     let watched = watched.join().unwrap().stdout;
     assert_shown(&watched, "watch");
-    assert!(watched.lines().filter(|line| line.contains(SHOWN)).count() >= 3, "status, progress and reason: {watched}");
-    for arguments in [&["job", &*id][..], &["why", &id], &["status", "hostile"], &["status", "hostile", "--csv"]] {
+    assert!(
+        watched.lines().filter(|line| line.contains(SHOWN)).count() >= 3,
+        "status, progress and reason: {watched}"
+    );
+    for arguments in
+        [&["job", &*id][..], &["why", &id], &["status", "hostile"], &["status", "hostile", "--csv"]]
+    {
         let ran = run(&mut client(&daemon, arguments));
         assert_eq!(ran.code, Some(0), "{ran}");
         assert_shown(&ran.stdout, arguments[0]);

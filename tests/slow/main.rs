@@ -1,10 +1,16 @@
-//! The black-box suite: the real daemon as a process of its own, a real RabbitMQ, and clients that know only the HTTP API, the command line and
-//! AMQP. What is asked here comes from the documented behaviour, never from the program's insides.
+//! The black-box suite: the real daemon as a process of its own, a real RabbitMQ, and clients that
+//! know only the HTTP API, the command line and AMQP. What is asked here comes from the documented
+//! behaviour, never from the program's insides.
 //!
-//! The broker is named by `AMQP_SERVER`, `RABBITMQCTL` and `RABBITMQ_MANAGEMENT`; `tests/rabbitmq start DIR` writes all three into `DIR/env`, and
-//! `tests/run` does the whole of it; `tests/soak` is the long form of `soak`. Each test has a virtual host of its own, so that tests can run side by side.
+//! The broker is named by `AMQP_SERVER`, `RABBITMQCTL` and `RABBITMQ_MANAGEMENT`; `tests/rabbitmq
+//! start DIR` writes all three into `DIR/env`, and `tests/run` does the whole of it; `tests/soak`
+//! is the long form of `soak`. Each test has a virtual host of its own, so that tests can run side
+//! by side.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![allow(clippy::disallowed_methods, reason = "the suite is an outside observer: it has its own clock and makes its own ids")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the suite is an outside observer: it has its own clock and makes its own ids"
+)]
 
 mod amqp;
 mod api;

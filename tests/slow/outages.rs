@@ -1,4 +1,5 @@
-//! A broker that is not there, stops, comes back or blocks. These tests stop their broker, so it is one of their own.
+//! A broker that is not there, stops, comes back or blocks. These tests stop their broker, so it is
+//! one of their own.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -49,7 +50,10 @@ fn the_broker_is_absent_at_the_start(node: &PrivateNode) {
     eventually("the daemon says that it is not ready, and why", || {
         let answer = daemon.api.get("/readyz?verbose");
         let told = answer.text.to_lowercase();
-        when(answer.status == 503 && (told.contains("refused") || told.contains("connect")), &answer)
+        when(
+            answer.status == 503 && (told.contains("refused") || told.contains("connect")),
+            &answer,
+        )
     });
     eventually("the log says that the broker is not reached", || {
         let log = daemon.log().to_lowercase();
@@ -105,8 +109,10 @@ fn the_broker_blocks_publishers(node: &PrivateNode) {
     node.broker.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
     daemon.spawn_again();
     daemon.await_alive();
-    // A connection is blocked only when it publishes; replies are taken and acknowledged all the same.
-    let more: Vec<Uuid> = (20..25).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
+    // A connection is blocked only when it publishes; replies are taken and acknowledged all the
+    // same.
+    let more: Vec<Uuid> =
+        (20..25).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
     for id in &ids {
         eventually("replies are taken while publishers are blocked", || {
             let job = daemon.api.job(*id);

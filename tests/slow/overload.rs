@@ -22,7 +22,8 @@ const SINGLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]
 const CLIENTS: usize = 8;
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Offers that many jobs once each; gives the ids of those that were accepted and the number refused, each as it must be.
+/// Offers that many jobs once each; gives the ids of those that were accepted and the number
+/// refused, each as it must be.
 #[track_caller]
 pub(crate) fn offer(daemon: &Daemon, count: usize, body: &str) -> (BTreeSet<Uuid>, usize) {
     let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -37,7 +38,10 @@ pub(crate) fn offer(daemon: &Daemon, count: usize, body: &str) -> (BTreeSet<Uuid
                             accepted.push(answer.id());
                         } else {
                             let answer = answer.expect_problem(503, &["setting limits."]);
-                            assert!(answer.header("retry-after").parse::<u32>().is_ok(), "{answer}");
+                            assert!(
+                                answer.header("retry-after").parse::<u32>().is_ok(),
+                                "{answer}"
+                            );
                             refused.fetch_add(1, Ordering::SeqCst);
                         }
                     }
@@ -61,15 +65,30 @@ fn await_quiet(daemon: &Daemon) {
 
 /// The offers of [`more_jobs_than_fit_are_refused_and_memory_stays`], also in its long form.
 #[track_caller]
-pub(crate) fn offer_to_a_worker_that_never_answers(offered: usize, running_max: usize) -> (usize, u64) {
+pub(crate) fn offer_to_a_worker_that_never_answers(
+    offered: usize,
+    running_max: usize,
+) -> (usize, u64) {
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, SINGLE).set("limits.jobs_running_max", &running_max.to_string()).start();
+    let daemon = Setup::new(&vhost.url, SINGLE)
+        .set("limits.jobs_running_max", &running_max.to_string())
+        .start();
     let mute = Worker::start(&vhost.url, &["work"], |_| Answer::Silence);
-    let (accepted, refused) = offer(&daemon, offered, r#"{"k":"a message of ordinary size, which is kept until its job has ended"}"#);
+    let (accepted, refused) = offer(
+        &daemon,
+        offered,
+        r#"{"k":"a message of ordinary size, which is kept until its job has ended"}"#,
+    );
     // Creations that were under way side by side may pass the limit by their own number.
-    assert!((running_max..running_max + CLIENTS).contains(&accepted.len()), "{} accepted", accepted.len());
+    assert!(
+        (running_max..running_max + CLIENTS).contains(&accepted.len()),
+        "{} accepted",
+        accepted.len()
+    );
     assert_eq!(accepted.len() + refused, offered);
-    within(LONG, "the worker has taken all messages", || when(mute.seen_count() >= accepted.len(), mute.seen_count()));
+    within(LONG, "the worker has taken all messages", || {
+        when(mute.seen_count() >= accepted.len(), mute.seen_count())
+    });
     let peak = daemon.memory_peak();
 
     // The limit is on what runs: when something ends, something new is taken.
@@ -94,7 +113,10 @@ fn more_jobs_than_fit_are_refused_and_memory_stays() {
 #[test]
 fn more_creations_than_may_wait_are_refused() {
     let vhost = Vhost::new();
-    let daemon = Setup::new(&vhost.url, SINGLE).set("limits.creations_waiting_max", "4").faults("journal::commit=sleep(100)").start();
+    let daemon = Setup::new(&vhost.url, SINGLE)
+        .set("limits.creations_waiting_max", "4")
+        .faults("journal::commit=sleep(100)")
+        .start();
     let worker = Worker::echo(&vhost.url, &["work"]);
     let (accepted, refused) = offer(&daemon, 400, r#"{"k":1}"#);
     assert!(refused > 0 && !accepted.is_empty(), "{} accepted, {refused} refused", accepted.len());
@@ -128,17 +150,18 @@ pub(crate) fn large_replies(count: u64, bytes: usize) -> u64 {
 fn large_replies_do_not_pile_up() {
     const COUNT: u64 = 64;
     const BYTES: u64 = 16 * MEBIBYTE;
-    // Some copies of what `amqp.replies_bytes_max` has room for, on each of the threads that it passes; all replies are 1,024 MiB.
+    // Some copies of what `amqp.replies_bytes_max` has room for, on each of the threads that it
+    // passes; all replies are 1,024 MiB.
     const PEAK_MAX: u64 = 640 * MEBIBYTE;
     let peak = large_replies(COUNT, usize::try_from(BYTES).unwrap());
     eprintln!("{COUNT} replies of {} MiB: at most {} MiB", BYTES / MEBIBYTE, peak / MEBIBYTE);
     assert!(peak < PEAK_MAX, "at most {} MiB", peak / MEBIBYTE);
 }
 
-const FAN: &str =
-    "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
+const FAN: &str = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
 
-/// The items of a list share all else that their message has: none has a copy of its own before it is sent, nor after a restart.
+/// The items of a list share all else that their message has: none has a copy of its own before it
+/// is sent, nor after a restart.
 #[test]
 fn a_large_value_that_all_items_share_is_held_once() {
     const ITEMS: usize = 10_000;
@@ -152,7 +175,8 @@ fn a_large_value_that_all_items_share_is_held_once() {
     // Nobody works yet: what may be under way at once comes to wait in the queue.
     let client = vhost.client();
     within(LONG, "as many as have room wait for a worker", || {
-        let waiting = client.count("work").map_or(0, |(messages, _)| messages as usize * BLOB_BYTES);
+        let waiting =
+            client.count("work").map_or(0, |(messages, _)| messages as usize * BLOB_BYTES);
         when(waiting > 60 * 1024 * 1024, waiting)
     });
     let first = daemon.memory_peak();
@@ -168,11 +192,17 @@ fn a_large_value_that_all_items_share_is_held_once() {
     });
     // Three gigabytes take their time on a busy machine: as long as it goes on it is waited for.
     for goal in (ITEMS / 20..=ITEMS).step_by(ITEMS / 20) {
-        within(LONG, "it goes on", || when(done.load(Ordering::SeqCst) >= goal, done.load(Ordering::SeqCst)));
+        within(LONG, "it goes on", || {
+            when(done.load(Ordering::SeqCst) >= goal, done.load(Ordering::SeqCst))
+        });
     }
     await_quiet(&daemon);
     assert_eq!(daemon.api.await_result(id), json!({ "items": list }).to_string());
     let second = daemon.memory_peak();
-    eprintln!("{ITEMS} items that share {BLOB_BYTES} bytes: at most {} MiB, after kill -9 {} MiB", first / MEBIBYTE, second / MEBIBYTE);
+    eprintln!(
+        "{ITEMS} items that share {BLOB_BYTES} bytes: at most {} MiB, after kill -9 {} MiB",
+        first / MEBIBYTE,
+        second / MEBIBYTE
+    );
     assert!(first.max(second) < PEAK_MAX, "{} MiB, {} MiB", first / MEBIBYTE, second / MEBIBYTE);
 }

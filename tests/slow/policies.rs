@@ -1,4 +1,5 @@
-//! Timeouts, retries, deadlines, conditions, and what people do with jobs: end to end, across restarts.
+//! Timeouts, retries, deadlines, conditions, and what people do with jobs: end to end, across
+//! restarts.
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -16,7 +17,11 @@ fn start(vhost: &Vhost, workflows: &str) -> (Daemon, Client) {
 fn step(api: &Api, id: Uuid, name: &str) -> Value {
     let job: Value = serde_json::from_str(&api.job(id).text).expect("JSON");
     let steps = job["steps"].as_array().expect("steps");
-    steps.iter().find(|step| step["name"] == name).cloned().unwrap_or_else(|| panic!("no step {name} in {job}"))
+    steps
+        .iter()
+        .find(|step| step["name"] == name)
+        .cloned()
+        .unwrap_or_else(|| panic!("no step {name} in {job}"))
 }
 
 #[track_caller]
@@ -52,7 +57,8 @@ fn attempt(message: &StepMessage) -> String {
     message.message_id().rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-// ---- time --------------------------------------------------------------------------------------------------------
+// ---- time
+// --------------------------------------------------------------------------------------------------------
 
 #[test]
 fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
@@ -63,11 +69,18 @@ fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
     let first = client.take("slow");
     assert_eq!(attempt(&first), "1");
     let second = client.take("slow");
-    assert_eq!((attempt(&second), second.correlation_id()), ("2".to_owned(), first.correlation_id()));
+    assert_eq!(
+        (attempt(&second), second.correlation_id()),
+        ("2".to_owned(), first.correlation_id())
+    );
     // The failure of an earlier attempt is told by its header: it is late, and changes nothing.
     let mut headers = lapin::types::FieldTable::default();
     headers.insert("attempt".into(), lapin::types::AMQPValue::LongInt(1));
-    client.say(&first, r#"{"error":"too late"}"#, json_properties().with_type("error".into()).with_headers(headers));
+    client.say(
+        &first,
+        r#"{"error":"too late"}"#,
+        json_properties().with_type("error".into()).with_headers(headers),
+    );
     // A result of an earlier attempt settles the step.
     client.reply(&first, r#"{"from":"the first attempt"}"#);
     assert_eq!(daemon.api.await_result(id), r#"{"from":"the first attempt"}"#);
@@ -77,17 +90,21 @@ fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
 
 #[test]
 fn a_step_whose_attempts_are_spent_fails_with_the_last_reason() {
-    let workflows =
-        "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 3, backoff: 50ms } }, { name: mild, onFailure: continue } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 3, backoff: 50ms } }, { name: mild, onFailure: continue } ] } ]";
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, workflows).start();
     let worker = Worker::start(&vhost.url, &["bad", "mild"], |_| Answer::Reply(b"[1]".to_vec()));
     let id = daemon.api.create("w", "{}");
     let failed = daemon.api.await_state(id, "failed");
     assert!(failed.text.contains("the reply is no JSON object"), "{}", failed.text);
-    let of_bad: Vec<String> = worker.seen().iter().filter(|message| message.step() == "bad").map(attempt).collect();
+    let of_bad: Vec<String> =
+        worker.seen().iter().filter(|message| message.step() == "bad").map(attempt).collect();
     assert_eq!(of_bad, ["1", "2", "3"]);
-    assert_eq!(step(&daemon.api, id, "mild")["state"], "failed", "it fails without failing its job");
+    assert_eq!(
+        step(&daemon.api, id, "mild")["state"],
+        "failed",
+        "it fails without failing its job"
+    );
 }
 
 #[test]
@@ -96,7 +113,11 @@ fn an_error_that_is_not_retryable_is_the_last() {
     let vhost = Vhost::new();
     let (daemon, client) = start(&vhost, workflows);
     let id = daemon.api.create("w", "{}");
-    client.say(&client.take("bad"), r#"{"error":"no such customer","retryable":false}"#, json_properties().with_type("error".into()));
+    client.say(
+        &client.take("bad"),
+        r#"{"error":"no such customer","retryable":false}"#,
+        json_properties().with_type("error".into()),
+    );
     assert!(daemon.api.await_state(id, "failed").text.contains("no such customer"));
     assert_eq!(step(&daemon.api, id, "bad")["attempt"], 1);
 }
@@ -151,7 +172,10 @@ fn a_restart_in_the_middle_of_a_back_off_changes_nothing() {
     daemon.start_again();
     for (id, before) in ids.iter().zip(&planned) {
         let now = step(&daemon.api, *id, "bad");
-        assert!(now["attempt"] == 2 || now["retryAt"] == *before, "planned for {before}, now {now}");
+        assert!(
+            now["attempt"] == 2 || now["retryAt"] == *before,
+            "planned for {before}, now {now}"
+        );
     }
     for _ in &ids {
         let message = client.take("bad");
@@ -171,7 +195,9 @@ fn a_deadline_passes_while_the_daemon_is_down() {
     let message = client.take("slow");
     daemon.kill();
     let down = Instant::now();
-    eventually("the deadline has passed", || when(down.elapsed() > Duration::from_secs(2), "not yet"));
+    eventually("the deadline has passed", || {
+        when(down.elapsed() > Duration::from_secs(2), "not yet")
+    });
     daemon.start_again();
     let failed = daemon.api.await_state(id, "failed");
     assert!(failed.text.contains("deadline of 2s"), "{}", failed.text);
@@ -186,10 +212,10 @@ fn a_deadline_passes_while_the_daemon_is_down() {
     assert_eq!(daemon.api.await_result(id), r#"{"done":1}"#);
 }
 
-// ---- people ------------------------------------------------------------------------------------------------------
+// ---- people
+// ------------------------------------------------------------------------------------------------------
 
-const CHAIN: &str =
-    "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] }, { name: third, depends: [ second ] } ] } ]";
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] }, { name: third, depends: [ second ] } ] } ]";
 
 #[test]
 fn a_paused_job_takes_replies_and_dispatches_nothing_across_a_restart() {
@@ -205,7 +231,10 @@ fn a_paused_job_takes_replies_and_dispatches_nothing_across_a_restart() {
     assert_eq!(daemon.api.job(id).state, "paused");
     await_why(&daemon.api, id, "paused", &["paused"]);
     assert!(client.take_now("second").is_none(), "nothing new is dispatched");
-    daemon.api.post(&format!("/api/job/{id}/pause"), "").expect_problem(409, &["only a running job can be paused"]);
+    daemon
+        .api
+        .post(&format!("/api/job/{id}/pause"), "")
+        .expect_problem(409, &["only a running job can be paused"]);
     operate(&daemon.api, id, "resume", "running");
     client.reply(&client.take("second"), r#"{"n":2}"#);
     client.reply(&client.take("third"), r#"{"n":3}"#);
@@ -227,7 +256,11 @@ fn a_retry_runs_only_what_failed_in_children_too() {
     let messages: Vec<StepMessage> = (0..4).map(|_| client.take("work")).collect();
     for message in &messages {
         match message.json()["item"].as_i64() {
-            Some(2) => client.say(message, r#"{"error":"broken","retryable":false}"#, json_properties().with_type("error".into())),
+            Some(2) => client.say(
+                message,
+                r#"{"error":"broken","retryable":false}"#,
+                json_properties().with_type("error".into()),
+            ),
             _ => client.reply(message, format!(r#"{{"item":{}0}}"#, message.json()["item"])),
         }
         client.ack(message);
@@ -255,11 +288,22 @@ fn a_rerun_does_a_step_and_all_that_depends_on_it_once_more() {
     let worker = Worker::echo(&vhost.url, &["work", "after"]);
     let id = daemon.api.create("fan", r#"{"items":["a","b"]}"#);
     daemon.api.await_result(id);
-    daemon.api.post(&format!("/api/job/{id}/rerun"), "").expect_problem(400, &["rerun needs ?step=NAME"]);
-    daemon.api.post(&format!("/api/job/{id}/rerun?step=nope"), "").expect_problem(404, &["no step \"nope\"", "each, after"]);
+    daemon
+        .api
+        .post(&format!("/api/job/{id}/rerun"), "")
+        .expect_problem(400, &["rerun needs ?step=NAME"]);
+    daemon
+        .api
+        .post(&format!("/api/job/{id}/rerun?step=nope"), "")
+        .expect_problem(404, &["no step \"nope\"", "each, after"]);
     operate(&daemon.api, id, "rerun?step=each", "running");
     assert_eq!(daemon.api.await_result(id), r#"{"items":["a","b"]}"#);
-    let jobs: std::collections::BTreeSet<Uuid> = worker.seen().iter().filter(|message| message.step() == "work").map(StepMessage::job).collect();
+    let jobs: std::collections::BTreeSet<Uuid> = worker
+        .seen()
+        .iter()
+        .filter(|message| message.step() == "work")
+        .map(StepMessage::job)
+        .collect();
     assert_eq!(jobs.len(), 4, "the child jobs of the rerun are others");
     operate(&daemon.api, id, "rerun?step=after", "running");
     daemon.api.await_result(id);
@@ -283,9 +327,18 @@ workflows:
     daemon.kill();
     daemon.start_again();
     let path = format!("/api/job/{id}/step");
-    daemon.api.post(&format!("{path}/send"), "{}").expect_problem(409, &["is waiting", "only a running step"]);
-    daemon.api.post(&format!("{path}/nope"), "{}").expect_problem(404, &["no step \"nope\"", "sign, send"]);
-    daemon.api.post(&format!("{path}/sign"), "[1]").expect_problem(422, &["nothing was changed", "expected a JSON object"]);
+    daemon
+        .api
+        .post(&format!("{path}/send"), "{}")
+        .expect_problem(409, &["is waiting", "only a running step"]);
+    daemon
+        .api
+        .post(&format!("{path}/nope"), "{}")
+        .expect_problem(404, &["no step \"nope\"", "sign, send"]);
+    daemon
+        .api
+        .post(&format!("{path}/sign"), "[1]")
+        .expect_problem(422, &["nothing was changed", "expected a JSON object"]);
     daemon.api.post(&format!("{path}/sign?type=result"), r#"{"status":"SIGNED"}"#).expect(200);
     daemon.api.post(&format!("{path}/sign"), "{}").expect_problem(409, &["is completed"]);
     // Any running step can be completed in its worker's place, whose reply then comes too late.
@@ -294,7 +347,10 @@ workflows:
     client.reply(&message, r#"{"by":"worker"}"#);
     assert_eq!(daemon.api.await_result(id), r#"{"by":"hand"}"#);
     let failing = daemon.api.create("w", "{}");
-    daemon.api.post(&format!("/api/job/{failing}/step/sign?type=error"), r#"{"error":"refused to sign"}"#).expect(200);
+    daemon
+        .api
+        .post(&format!("/api/job/{failing}/step/sign?type=error"), r#"{"error":"refused to sign"}"#)
+        .expect(200);
     assert!(daemon.api.await_state(failing, "failed").text.contains("refused to sign"));
 }
 
@@ -311,20 +367,36 @@ workflows:
     let ones: Vec<Uuid> = (0..5).map(|_| api.create("one", "{}")).collect();
     let other = api.create("two", "{}");
     api.post("/api/jobs/cancel", "").expect_problem(400, &["needs a filter"]);
-    api.post("/api/jobs/cancel?stat=running", "").expect_problem(400, &["unknown parameter \"stat\""]);
-    api.post("/api/jobs/explode?state=running", "").expect_problem(404, &["no operation \"explode\""]);
-    let dry = api.post("/api/jobs/cancel?workflow=one&state=running&dryRun=true", "").expect(200).json();
-    assert_eq!((&dry["matched"], dry["jobs"].as_array().map(Vec::len)), (&json!(5), Some(5)), "{dry}");
+    api.post("/api/jobs/cancel?stat=running", "")
+        .expect_problem(400, &["unknown parameter \"stat\""]);
+    api.post("/api/jobs/explode?state=running", "")
+        .expect_problem(404, &["no operation \"explode\""]);
+    let dry =
+        api.post("/api/jobs/cancel?workflow=one&state=running&dryRun=true", "").expect(200).json();
+    assert_eq!(
+        (&dry["matched"], dry["jobs"].as_array().map(Vec::len)),
+        (&json!(5), Some(5)),
+        "{dry}"
+    );
     assert_eq!(api.job(ones[0]).state, "running", "a dry run does nothing");
     let page = api.post("/api/jobs/pause?workflow=one&limit=2", "").expect(200).json();
     assert_eq!((&page["done"], page["next"].is_string()), (&json!(2), true), "{page}");
     let done = api.post("/api/jobs/cancel?workflow=one", "").expect(200).json();
-    assert_eq!((&done["matched"], &done["done"], &done["refused"]), (&json!(5), &json!(5), &json!(0)), "{done}");
+    assert_eq!(
+        (&done["matched"], &done["done"], &done["refused"]),
+        (&json!(5), &json!(5), &json!(0)),
+        "{done}"
+    );
     ones.iter().for_each(|id| assert_eq!(api.job(*id).state, "cancelled"));
     assert_eq!(api.job(other).state, "running");
     let again = api.post("/api/jobs/retry?workflow=one", "").expect(200).json();
     assert_eq!(&again["refused"], &json!(5), "{again}");
-    assert!(again["refusals"][0]["reason"].as_str().is_some_and(|reason| reason.contains("only a failed job can be retried")), "{again}");
+    assert!(
+        again["refusals"][0]["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("only a failed job can be retried")),
+        "{again}"
+    );
     let found = api.get("/api/jobs/search?state=cancelled&after=1h").expect(200).json();
     assert_eq!(found["jobs"].as_array().map(Vec::len), Some(5), "{found}");
     let none = api.get("/api/jobs/search?workflow=one&before=1h").expect(200).json();
@@ -338,7 +410,8 @@ workflows:
     assert_eq!(&kept["refused"], &json!(1), "{kept}");
 }
 
-// ---- conditions ----------------------------------------------------------------------------------------------------
+// ---- conditions
+// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_condition_that_cannot_be_evaluated_fails_its_step() {
@@ -353,7 +426,8 @@ fn a_condition_that_cannot_be_evaluated_fails_its_step() {
     await_why(&daemon.api, skipped, "condition", &["condition", "input.n > 3"]);
 }
 
-// ---- reload ------------------------------------------------------------------------------------------------------
+// ---- reload
+// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
@@ -361,7 +435,10 @@ fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
     let (daemon, client) = start(&vhost, CHAIN);
     let before = daemon.api.create("chain", "{}");
     daemon.write_workflows("workflows: [ { name: chain, steps: [ { nam: x } ] } ]");
-    daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "did you mean \"name\""]);
+    daemon
+        .api
+        .post("/api/reload", "")
+        .expect_problem(422, &["nothing was changed", "did you mean \"name\""]);
     daemon.api.create("chain", "{}");
     daemon.write_workflows("workflows: [ { name: chain, steps: [ { name: only } ] }, { name: new, steps: [ { name: fresh } ] } ]");
     let told = daemon.api.post("/api/reload", "").expect(200).json();
@@ -372,7 +449,9 @@ fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
     let _worker = Worker::echo(&vhost.url, &["first", "second", "third"]);
     daemon.api.await_result(before);
     // The workflow that came with the reload is a worker, too.
-    eventually("its queue is consumed", || client.count("workflow.new").filter(|(_, consumers)| *consumers > 0).ok_or("not yet"));
+    eventually("its queue is consumed", || {
+        client.count("workflow.new").filter(|(_, consumers)| *consumers > 0).ok_or("not yet")
+    });
     daemon.api.get("/api/status/new").expect(200);
     daemon.write_workflows("workflows: [ { name: new, steps: [ { name: fresh } ] } ]");
     let pid = daemon.pid().to_string();
@@ -383,7 +462,8 @@ fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
     });
 }
 
-// ---- why ---------------------------------------------------------------------------------------------------------
+// ---- why
+// ---------------------------------------------------------------------------------------------------------
 
 #[test]
 fn why_names_the_cause_first() {
@@ -411,7 +491,11 @@ workflows:
     drop(busy);
 
     let flaky = api.create("flaky", "{}");
-    client.say(&client.take("bad"), r#"{"error":"the disk is on fire"}"#, json_properties().with_type("error".into()));
+    client.say(
+        &client.take("bad"),
+        r#"{"error":"the disk is on fire"}"#,
+        json_properties().with_type("error".into()),
+    );
     await_why(api, flaky, "back_off", &["backing off until", "the disk is on fire"]);
 
     let fan = api.create("fan", r#"{"items":[1,2,3]}"#);
@@ -428,7 +512,9 @@ workflows:
 #[test]
 fn why_tells_of_a_broker_that_is_gone_or_blocks() {
     let node = crate::amqp::PrivateNode::start();
-    let daemon = Setup::new(node.url(), "workflows: [ { name: chain, steps: [ { name: first } ] } ]").start();
+    let daemon =
+        Setup::new(node.url(), "workflows: [ { name: chain, steps: [ { name: first } ] } ]")
+            .start();
     let blocked = {
         node.broker.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
         let id = daemon.api.create("chain", "{}");

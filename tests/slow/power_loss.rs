@@ -1,15 +1,18 @@
-//! Power loss: what was not synced is dropped, torn and put in another order, at every write, sync and commit of a
-//! journal's life; each time the journal must open and hold every commit that had been answered, and no half of another.
+//! Power loss: what was not synced is dropped, torn and put in another order, at every write, sync
+//! and commit of a journal's life; each time the journal must open and hold every commit that had
+//! been answered, and no half of another.
 //!
-//! A process with `recorder.c` preloaded writes a journal: small commits, one that is large enough for a checkpoint,
-//! retention, the file closed and opened again. Its writes and syncs are replayed on a model of a disk: a write is
-//! durable after a later sync of its file; until then any of its sectors may be there or not, whatever came before or
-//! after; a file's name, and every removal before it, is durable with its first sync.
+//! A process with `recorder.c` preloaded writes a journal: small commits, one that is large enough
+//! for a checkpoint, retention, the file closed and opened again. Its writes and syncs are replayed
+//! on a model of a disk: a write is durable after a later sync of its file; until then any of its
+//! sectors may be there or not, whatever came before or after; a file's name, and every removal
+//! before it, is durable with its first sync.
 //!
-//! `kill -9` would find nothing if the journal never synced; this does: with `synchronous` OFF or NORMAL in
-//! `journal/schema.rs` answered commits are missing.
+//! `kill -9` would find nothing if the journal never synced; this does: with `synchronous` OFF or
+//! NORMAL in `journal/schema.rs` answered commits are missing.
 //!
-//! `POWER_LOSS_SEEDS=N` tries N disks at each point instead of few; `POWER_LOSS_SEED=S` starts with seed S.
+//! `POWER_LOSS_SEEDS=N` tries N disks at each point instead of few; `POWER_LOSS_SEED=S` starts with
+//! seed S.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -17,7 +20,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use workflow_manager::engine::{Context, Decision, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp};
+use workflow_manager::engine::{
+    Context, Decision, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin,
+    Reply, Step, Timestamp,
+};
 use workflow_manager::journal::{Created, Options, Record, Store};
 
 /// Disks tried at each point.
@@ -40,9 +46,16 @@ fn what_was_committed_outlives_a_loss_of_power() {
     let folder = tempfile::tempdir_in(memory()).expect("a folder");
     let operations = recorded(folder.path());
     let states = states(&folder.path().join("calm"));
-    let number = |name: &str, otherwise: u64| std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"));
+    let number = |name: &str, otherwise: u64| {
+        std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"))
+    };
     let (first, seeds) = (number("POWER_LOSS_SEED", 1), number("POWER_LOSS_SEEDS", SEEDS));
-    eprintln!("{} operations, {} commits; seeds {first}..{}", operations.len(), states.len() - 1, first + seeds);
+    eprintln!(
+        "{} operations, {} commits; seeds {first}..{}",
+        operations.len(),
+        states.len() - 1,
+        first + seeds
+    );
     let mut disk = Disk::default();
     let mut answered = 0;
     let place = folder.path().join("after");
@@ -53,22 +66,34 @@ fn what_was_committed_outlives_a_loss_of_power() {
         }
         disk.apply(operation);
         // Of a long row of writes, the first ones and the last ones.
-        let writes = |part: &[Operation]| part.len() == EDGE && part.iter().all(|operation| matches!(operation.what, What::Write(..)));
-        if writes(&operations[at.saturating_sub(EDGE)..at]) && writes(&operations[at + 1..(at + 1 + EDGE).min(operations.len())]) {
+        let writes = |part: &[Operation]| {
+            part.len() == EDGE
+                && part.iter().all(|operation| matches!(operation.what, What::Write(..)))
+        };
+        if writes(&operations[at.saturating_sub(EDGE)..at])
+            && writes(&operations[at + 1..(at + 1 + EDGE).min(operations.len())])
+        {
             continue;
         }
         for seed in first..first + seeds {
             let _ = std::fs::remove_dir_all(&place);
             std::fs::create_dir(&place).expect("a folder");
             disk.lose_power(&place, &mut Chance(seed << 32 | at as u64));
-            let told = format!("seed {seed}, after operation {at} ({operation:?}), {answered} commits answered");
+            let told = format!(
+                "seed {seed}, after operation {at} ({operation:?}), {answered} commits answered"
+            );
             let file = place.join("j.db");
-            let store = Store::open(&options(&file)).unwrap_or_else(|error| panic!("{told}: {error}"));
+            let store =
+                Store::open(&options(&file)).unwrap_or_else(|error| panic!("{told}: {error}"));
             store.recover().unwrap_or_else(|error| panic!("{told}: {error}"));
             drop(store);
             let held = rows(&file);
             let allowed = &states[answered..(answered + 2).min(states.len())];
-            assert!(allowed.contains(&held), "{told}: holds what {:?} commits hold", states.iter().position(|state| *state == held));
+            assert!(
+                allowed.contains(&held),
+                "{told}: holds what {:?} commits hold",
+                states.iter().position(|state| *state == held)
+            );
         }
     }
     assert_eq!(answered, states.len() - 1, "every commit was answered");
@@ -78,15 +103,22 @@ fn what_was_committed_outlives_a_loss_of_power() {
 #[test]
 fn the_recorded_writer() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let mut answers = OpenOptions::new().create(true).append(true).open(folder.join(ANSWERED)).expect("a file");
+    let mut answers =
+        OpenOptions::new().create(true).append(true).open(folder.join(ANSWERED)).expect("a file");
     live(&folder.join("j.db"), |_| answers.write_all(b".").expect("writable"));
 }
 
 fn recorded(folder: &Path) -> Vec<Operation> {
-    let (recorder, log, files) = (folder.join("recorder.so"), folder.join("log"), folder.join("files"));
+    let (recorder, log, files) =
+        (folder.join("recorder.so"), folder.join("log"), folder.join("files"));
     std::fs::create_dir(&files).expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slow/recorder.c");
-    let compiled = Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(&recorder).arg(source).status().expect("a C compiler");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-o"])
+        .arg(&recorder)
+        .arg(source)
+        .status()
+        .expect("a C compiler");
     assert!(compiled.success(), "the recorder was not compiled");
     let writer = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "power_loss::the_recorded_writer", "--test-threads", "1"])
@@ -95,10 +127,18 @@ fn recorded(folder: &Path) -> Vec<Operation> {
         .env(FOLDER, &files)
         .output()
         .expect("it runs");
-    assert!(writer.status.success(), "the writer failed:\n{}", String::from_utf8_lossy(&writer.stdout));
+    assert!(
+        writer.status.success(),
+        "the writer failed:\n{}",
+        String::from_utf8_lossy(&writer.stdout)
+    );
     let log = std::fs::read(&log).expect("the recorder wrote its log");
-    let operations: Vec<Operation> = operations(&log).into_iter().filter(|operation| operation.is_durable_state()).collect();
-    assert!(operations.iter().any(|operation| matches!(operation.what, What::Unlink)), "the journal was never closed");
+    let operations: Vec<Operation> =
+        operations(&log).into_iter().filter(|operation| operation.is_durable_state()).collect();
+    assert!(
+        operations.iter().any(|operation| matches!(operation.what, What::Unlink)),
+        "the journal was never closed"
+    );
     operations
 }
 
@@ -121,8 +161,13 @@ fn live(file: &Path, mut committed: impl FnMut(&Path)) {
     for phase in 0..3 {
         let mut store = Store::open(&options(file)).expect("opens");
         for round in 0..10 {
-            // More pages than SQLite keeps in its WAL before it writes them back: the next commit begins it anew.
-            let (count, bytes) = if (phase, round) == (2, 6) { (70, 65_536) } else { (1 + round % 3, 10 + 700 * round) };
+            // More pages than SQLite keeps in its WAL before it writes them back: the next commit
+            // begins it anew.
+            let (count, bytes) = if (phase, round) == (2, 6) {
+                (70, 65_536)
+            } else {
+                (1 + round % 3, 10 + 700 * round)
+            };
             let records: Vec<Record> = (0..count)
                 .map(|_| {
                     number += 1;
@@ -155,15 +200,30 @@ fn states(folder: &Path) -> Vec<Rows> {
 type Rows = Vec<(i64, i64, String, Vec<u8>)>;
 
 fn rows(file: &Path) -> Rows {
-    let connection = rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).expect("opens");
+    let connection =
+        rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
+            .expect("opens");
     let sql = "SELECT j.number, e.seq, j.state || j.open, sum_of(e.body) FROM jobs j JOIN entries e ON e.job = j.number ORDER BY e.seq";
     let mut statement =
-        connection.prepare(&sql.replace("sum_of(e.body)", "CAST(substr(e.body, 1, 200) || length(e.body) AS BLOB)")).expect("prepares");
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))).expect("reads");
+        connection
+            .prepare(&sql.replace(
+                "sum_of(e.body)",
+                "CAST(substr(e.body, 1, 200) || length(e.body) AS BLOB)",
+            ))
+            .expect("prepares");
+    let rows = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .expect("reads");
     rows.collect::<Result<_, _>>().expect("rows")
 }
 
-const LIMITS: Limits = Limits { step_message_bytes_max: 1 << 20, reply_bytes_max: 1 << 20, depth_max: 32, window: 100, window_bytes: 1 << 26 };
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: 1 << 20,
+    reply_bytes_max: 1 << 20,
+    depth_max: 32,
+    window: 100,
+    window_bytes: 1 << 26,
+};
 
 fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
@@ -174,14 +234,37 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
     let graph = Graph::new("w".to_owned(), None, vec![step]);
     let definition = Arc::new(Definition::new("w", vec![graph]));
     let id = JobId(uuid::Uuid::from_u128(number.unsigned_abs().into()));
-    let origin = Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created: Timestamp(number) };
+    let origin = Origin {
+        id,
+        definition,
+        graph: 0,
+        parent: None,
+        root: id,
+        depth: 0,
+        created: Timestamp(number),
+    };
     let message = format!("{{\"n\":{number},\"text\":\"{}\"}}", "x".repeat(bytes));
-    let (job, decision) = Job::create(origin.clone(), Message::parse(message.as_bytes()).expect("a message"), &context(number));
-    (job, record(number, decision, Some(Created { origin: Arc::new(origin), root: number, parent: None })))
+    let (job, decision) = Job::create(
+        origin.clone(),
+        Message::parse(message.as_bytes()).expect("a message"),
+        &context(number),
+    );
+    (
+        job,
+        record(
+            number,
+            decision,
+            Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+        ),
+    )
 }
 
 fn reply(job: &mut Job, number: i64) -> Record {
-    let input = Input::Reply { step: "only".to_owned(), attempt: None, reply: Reply::Result("{\"done\":true}".into()) };
+    let input = Input::Reply {
+        step: "only".to_owned(),
+        attempt: None,
+        reply: Reply::Result("{\"done\":true}".into()),
+    };
     record(number, job.take(input, &context(number)).expect("taken"), None)
 }
 
@@ -222,7 +305,9 @@ impl Operation {
 impl std::fmt::Debug for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.what {
-            What::Write(offset, data) => write!(f, "write {} bytes at {offset} of {}", data.len(), self.file),
+            What::Write(offset, data) => {
+                write!(f, "write {} bytes at {offset} of {}", data.len(), self.file)
+            }
             What::Truncate(length) => write!(f, "truncate {} to {length}", self.file),
             What::Sync => write!(f, "sync {}", self.file),
             What::Unlink => write!(f, "remove {}", self.file),
@@ -237,7 +322,8 @@ fn operations(mut log: &[u8]) -> Vec<Operation> {
         taken
     }
     fn number(log: &mut &[u8]) -> usize {
-        usize::try_from(u64::from_le_bytes(take(log, 8).try_into().expect("eight bytes"))).expect("a size")
+        usize::try_from(u64::from_le_bytes(take(log, 8).try_into().expect("eight bytes")))
+            .expect("a size")
     }
     let mut found = Vec::new();
     while !log.is_empty() {
@@ -281,7 +367,8 @@ impl Disk {
                 let mut content = file.durable.clone().unwrap_or_default();
                 file.pending.drain(..).for_each(|what| change(&mut content, &what));
                 if file.durable.replace(content).is_none() {
-                    // A new file's first sync also syncs its folder, and with it what was removed there before.
+                    // A new file's first sync also syncs its folder, and with it what was removed
+                    // there before.
                     self.files.retain(|_, file| !file.removed);
                 }
             }
@@ -315,9 +402,13 @@ impl Disk {
                     What::Write(offset, data) => {
                         let mut at = 0;
                         while at < data.len() {
-                            let end = (((offset + at) / SECTOR_BYTES + 1) * SECTOR_BYTES - offset).min(data.len());
+                            let end = (((offset + at) / SECTOR_BYTES + 1) * SECTOR_BYTES - offset)
+                                .min(data.len());
                             if chance.below(8) < kept_of_8 {
-                                change(&mut content, &What::Write(offset + at, data[at..end].into()));
+                                change(
+                                    &mut content,
+                                    &What::Write(offset + at, data[at..end].into()),
+                                );
                             }
                             at = end;
                         }

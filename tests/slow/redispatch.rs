@@ -1,4 +1,5 @@
-//! Messages that a queue has lost: what is said of them, and how they are sent again, by hand and by the manager.
+//! Messages that a queue has lost: what is said of them, and how they are sent again, by hand and
+//! by the manager.
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
@@ -22,7 +23,8 @@ fn client(daemon: &Daemon, arguments: &[&str]) -> Ran {
     run(command().args(arguments).args(["--server", &daemon.url()]))
 }
 
-/// The queue is deleted, and a worker that begins declares it before the manager notices: its messages are gone.
+/// The queue is deleted, and a worker that begins declares it before the manager notices: its
+/// messages are gone.
 fn lose(vhost: &Vhost, queue: &str, messages: u32) {
     let client = vhost.client();
     client.await_count(queue, messages);
@@ -35,7 +37,13 @@ fn await_why(daemon: &Daemon, id: Uuid, cause: &str, words: &[&str]) {
     eventually(&format!("why {id}: {cause}"), || {
         let told = daemon.api.get(&format!("/api/job/{id}/why")).expect(200);
         let json = told.json();
-        when(json["cause"] == cause && words.iter().all(|word| json["why"].as_str().is_some_and(|why| why.contains(word))), told)
+        when(
+            json["cause"] == cause
+                && words
+                    .iter()
+                    .all(|word| json["why"].as_str().is_some_and(|why| why.contains(word))),
+            told,
+        )
     });
 }
 
@@ -48,35 +56,81 @@ fn what_a_deleted_queue_has_lost_is_sent_again_by_step_and_by_queue_child_jobs_i
     // Journaled as confirmed: not before can they be sent again.
     eventually("all are confirmed", || {
         let dry = daemon.api.post("/api/queue/work/redispatch?dryRun=true", "").expect(200).json();
-        when(dry["steps"] == json!(5) && dry["jobs"] == json!(5) && dry["dryRun"] == json!(true), &dry)
+        when(
+            dry["steps"] == json!(5) && dry["jobs"] == json!(5) && dry["dryRun"] == json!(true),
+            &dry,
+        )
     });
     lose(&vhost, "work", 5);
     let first = ids[0].to_string();
-    await_why(&daemon, ids[0], "no_consumer", &["no message in it", "workflow-manager redispatch", &first]);
+    await_why(
+        &daemon,
+        ids[0],
+        "no_consumer",
+        &["no message in it", "workflow-manager redispatch", &first],
+    );
     let worker = Worker::echo(&vhost.url, &["work"]);
     // Without the management API nobody can tell whether a worker has it: then that is not said.
-    await_why(&daemon, ids[0], "working", &["most likely", "amqp.management", "lost with its queue", "workflow-manager redispatch"]);
+    await_why(
+        &daemon,
+        ids[0],
+        "working",
+        &["most likely", "amqp.management", "lost with its queue", "workflow-manager redispatch"],
+    );
 
     let sent = client(&daemon, &["redispatch", &first, "work"]);
-    assert!(sent.code == Some(0) && sent.stdout.contains("as attempt 1") && sent.stdout.contains(&first), "{sent}");
+    assert!(
+        sent.code == Some(0)
+            && sent.stdout.contains("as attempt 1")
+            && sent.stdout.contains(&first),
+        "{sent}"
+    );
     daemon.api.await_result(ids[0]);
     assert_eq!(daemon.api.job(ids[1]).state, "running");
     let again = client(&daemon, &["redispatch", &first, "work"]);
-    assert!(again.code == Some(1) && again.stderr.contains("409") && again.stderr.contains("is completed"), "{again}");
+    assert!(
+        again.code == Some(1)
+            && again.stderr.contains("409")
+            && again.stderr.contains("is completed"),
+        "{again}"
+    );
 
     let dry = client(&daemon, &["redispatch", "--queue", "work", "--dry-run"]);
-    assert!(dry.stdout.contains("4 step messages of 4 jobs would be sent again; nothing was done"), "{dry}");
+    assert!(
+        dry.stdout.contains("4 step messages of 4 jobs would be sent again; nothing was done"),
+        "{dry}"
+    );
     assert_eq!(worker.seen_count(), 1);
     let all = client(&daemon, &["redispatch", "--queue", "work"]);
-    assert!(all.code == Some(0) && all.stdout.contains("4 step messages of 4 jobs sent again"), "{all}");
+    assert!(
+        all.code == Some(0) && all.stdout.contains("4 step messages of 4 jobs sent again"),
+        "{all}"
+    );
     daemon.api.await_result(ids[1]);
     assert_eq!(daemon.api.await_result(fan), r#"{"items":[1,2,3]}"#);
-    assert_eq!(daemon.api.post("/api/queue/work/redispatch", "").expect(200).json()["steps"], json!(0));
+    assert_eq!(
+        daemon.api.post("/api/queue/work/redispatch", "").expect(200).json()["steps"],
+        json!(0)
+    );
 
-    daemon.api.post("/api/queue/wrk/redispatch", "").expect_problem(404, &["no step waits on queue wrk", "did you mean \"work\"?"]);
-    daemon.api.post("/api/queue/work/redispatch?vhost=x", "").expect_problem(404, &["of virtual host x"]);
-    daemon.api.post("/api/queue/work/redispatch?dry=true", "").expect_problem(400, &["unknown parameter \"dry\""]);
-    for wrong in [&["redispatch"][..], &["redispatch", &first], &["redispatch", &first, "work", "--queue", "work"], &["redispatch", "--dry-run"]] {
+    daemon
+        .api
+        .post("/api/queue/wrk/redispatch", "")
+        .expect_problem(404, &["no step waits on queue wrk", "did you mean \"work\"?"]);
+    daemon
+        .api
+        .post("/api/queue/work/redispatch?vhost=x", "")
+        .expect_problem(404, &["of virtual host x"]);
+    daemon
+        .api
+        .post("/api/queue/work/redispatch?dry=true", "")
+        .expect_problem(400, &["unknown parameter \"dry\""]);
+    for wrong in [
+        &["redispatch"][..],
+        &["redispatch", &first],
+        &["redispatch", &first, "work", "--queue", "work"],
+        &["redispatch", "--dry-run"],
+    ] {
         assert_eq!(client(&daemon, wrong).code, Some(2), "{wrong:?}");
     }
 }
@@ -92,7 +146,9 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
         when(dry["steps"] == json!(1), &dry)
     });
     eventually("its confirm is journaled", || {
-        let journal = Connection::open_with_flags(daemon.database(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        let journal =
+            Connection::open_with_flags(daemon.database(), OpenFlags::SQLITE_OPEN_READ_ONLY)
+                .unwrap();
         let sql = "SELECT count(*) FROM entries WHERE body LIKE '%step_confirmed%'";
         let confirmed: i64 = journal.query_row(sql, [], |row| row.get(0)).unwrap();
         when(confirmed == 1, confirmed)
@@ -102,7 +158,12 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
     // While nobody looks, or the daemon may find the queue missing and send the message by itself.
     lose(&vhost, "work", 1);
     daemon.start_again();
-    drop(daemon.api.try_send("POST", &format!("/api/job/{id}/step/work/redispatch"), &[], Some(b"")));
+    drop(daemon.api.try_send(
+        "POST",
+        &format!("/api/job/{id}/step/work/redispatch"),
+        &[],
+        Some(b""),
+    ));
     daemon.await_end();
     daemon.set_faults(None);
     daemon.start_again();
@@ -112,7 +173,9 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
 
 fn with_management(vhost: &Vhost) -> Setup {
     // The test broker's statistics are a second old.
-    Setup::new(&vhost.url, TWO).set("amqp.management", &vhost.management_url("guest:guest")).set("amqp.lost_after", "8s")
+    Setup::new(&vhost.url, TWO)
+        .set("amqp.management", &vhost.management_url("guest:guest"))
+        .set("amqp.lost_after", "8s")
 }
 
 #[test]
@@ -130,13 +193,25 @@ fn where_the_management_api_tells_it_is_said_that_messages_are_lost() {
     let message = consumer.take("work");
     assert_eq!(message.job(), held);
     let _worker = Worker::start(&vhost.url, &["work"], |_| crate::amqp::Answer::Silence);
-    await_why(&daemon, ids[0], "lost", &["held 1 message at most", "3 steps wait", "workflow-manager redispatch", "--queue work"]);
+    await_why(
+        &daemon,
+        ids[0],
+        "lost",
+        &["held 1 message at most", "3 steps wait", "workflow-manager redispatch", "--queue work"],
+    );
     let metrics = daemon.api.get("/metrics").expect(200).text;
-    assert!(metrics.contains("workflow_queue_messages_lost{bus=\"\",queue=\"work\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("workflow_queue_messages_lost{bus=\"\",queue=\"work\"} 2"),
+        "{metrics}"
+    );
     assert!(!metrics.contains("queue=\"workflow.called\""), "{metrics}");
     await_why(&daemon, calling, "working", &["the workflow \"called\" has it"]);
     daemon.await_log(&["warn", "the queue has lost messages"]);
-    assert_eq!(daemon.api.job(ids[0]).state, "running", "nothing is sent again that was not asked for");
+    assert_eq!(
+        daemon.api.job(ids[0]).state,
+        "running",
+        "nothing is sent again that was not asked for"
+    );
 }
 
 #[test]
@@ -149,7 +224,13 @@ fn with_the_setting_what_is_lost_is_sent_again_by_itself() {
     let worker = Worker::echo(&vhost.url, &["work"]);
     daemon.api.await_result(id);
     assert_eq!(daemon.api.await_result(fan), r#"{"items":[1,2]}"#);
-    assert!(worker.seen().iter().all(|message| message.message_id().ends_with(":1")), "as the same attempts");
+    assert!(
+        worker.seen().iter().all(|message| message.message_id().ends_with(":1")),
+        "as the same attempts"
+    );
     let metrics = daemon.api.get("/metrics").expect(200).text;
-    assert!(metrics.contains("workflow_steps_redispatched_total{step=\"work\",workflow=\"plain\"} 1"), "{metrics}");
+    assert!(
+        metrics.contains("workflow_steps_redispatched_total{step=\"work\",workflow=\"plain\"} 1"),
+        "{metrics}"
+    );
 }

@@ -16,14 +16,19 @@ use crate::{
 
 const SIMPLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
 
-// ---- the broker refuses ----------------------------------------------------------------------------------------
+// ---- the broker refuses
+// ----------------------------------------------------------------------------------------
 
 #[test]
 fn a_user_that_the_broker_refuses_is_told_once_and_tried_again() {
     let vhost = Vhost::new();
     let broker = Broker::shared();
     let user = format!("late-{}", vhost.name);
-    let url = vhost.url.replacen(&format!("//{}:guest@", broker.user()), &format!("//{user}:the-secret@"), 1);
+    let url = vhost.url.replacen(
+        &format!("//{}:guest@", broker.user()),
+        &format!("//{user}:the-secret@"),
+        1,
+    );
     assert_ne!(url, vhost.url, "the broker of the tests has the password guest");
     let mut daemon = Setup::new(&url, SIMPLE).launch();
     daemon.await_log(&["refused", "password", &user]);
@@ -44,13 +49,17 @@ fn a_user_that_the_broker_refuses_is_told_once_and_tried_again() {
         assert_eq!(told, 1, "{refusal}: {log}");
     }
     assert!(daemon.ended().is_none(), "it stays alive");
-    assert!(!log.contains("the-secret") && !ready.text.contains("the-secret"), "a password is never shown");
+    assert!(
+        !log.contains("the-secret") && !ready.text.contains("the-secret"),
+        "a password is never shown"
+    );
 }
 
 #[test]
 fn an_address_that_ends_with_a_slash_means_the_default_virtual_host() {
     let queue = format!("replies-of-{}", uuid::Uuid::new_v4());
-    let daemon = Setup::new(&Broker::shared().url(""), SIMPLE).set("amqp.reply_queue", &queue).start();
+    let daemon =
+        Setup::new(&Broker::shared().url(""), SIMPLE).set("amqp.reply_queue", &queue).start();
     let client = Client::connect(&Broker::shared().url("%2f"));
     assert_eq!(client.count(&queue), Some((0, 1)), "its reply queue is there");
     drop(daemon);
@@ -66,7 +75,8 @@ fn a_virtual_host_that_is_missing_is_told() {
     daemon.api.get("/readyz").expect(503);
 }
 
-// ---- a second process ------------------------------------------------------------------------------------------
+// ---- a second process
+// ------------------------------------------------------------------------------------------
 
 #[test]
 fn a_second_process_on_the_same_journal_is_refused() {
@@ -100,7 +110,8 @@ fn assert_it_works(daemon: &crate::harness::Daemon, vhost: &Vhost) {
     assert_eq!(daemon.api.await_result(id), r#"{"k":1}"#);
 }
 
-// ---- workflow files --------------------------------------------------------------------------------------------
+// ---- workflow files
+// --------------------------------------------------------------------------------------------
 
 #[test]
 fn check_prints_what_a_good_file_means() {
@@ -123,7 +134,9 @@ workflows:
     let file = write(&dir, "good.yaml", text);
     let checked = check(&file);
     assert_eq!(checked.code, Some(0), "{checked}");
-    for word in ["book", "split", "count", "counting", "bookSections", "bookSection", "segments-here"] {
+    for word in
+        ["book", "split", "count", "counting", "bookSections", "bookSection", "segments-here"]
+    {
         assert!(checked.text().contains(word), "no {word} in {checked}");
     }
 }
@@ -146,13 +159,23 @@ workflows:
 ";
     let file = write(&dir, "five.yaml", text);
     // The line of each mistake and what its text must have.
-    let expected: [(usize, &[&str]); 5] =
-        [(5, &["dependz", "depends"]), (7, &["splits", "split"]), (8, &["sum"]), (9, &["9lives"]), (11, &["nowhere", "each"])];
+    let expected: [(usize, &[&str]); 5] = [
+        (5, &["dependz", "depends"]),
+        (7, &["splits", "split"]),
+        (8, &["sum"]),
+        (9, &["9lives"]),
+        (11, &["nowhere", "each"]),
+    ];
     let checked = check(&file);
     assert_eq!(checked.code, Some(1), "{checked}");
     assert_reports(&checked, "five.yaml", &expected);
 
-    let served = serve(dir.path(), &Broker::shared().url("unused"), &dir.path().join("journal.db"), &[("--workflows", "five.yaml")]);
+    let served = serve(
+        dir.path(),
+        &Broker::shared().url("unused"),
+        &dir.path().join("journal.db"),
+        &[("--workflows", "five.yaml")],
+    );
     assert!(!matches!(served.code, Some(0) | None), "{served}");
     assert_reports(&served, "five.yaml", &expected);
 }
@@ -160,10 +183,16 @@ workflows:
 #[test]
 fn mistakes_of_several_files_are_reported_together() {
     let dir = scratch();
-    let (one, two) = (write(&dir, "one.yaml", "workflows:\n  - name: a\n"), write(&dir, "two.yaml", "workflows:\n  - name: b\n    steps: 7\n"));
+    let (one, two) = (
+        write(&dir, "one.yaml", "workflows:\n  - name: a\n"),
+        write(&dir, "two.yaml", "workflows:\n  - name: b\n    steps: 7\n"),
+    );
     let checked = run(command().arg("check").args([&one, &two]));
     assert_eq!(checked.code, Some(1), "{checked}");
-    assert!(checked.text().contains("one.yaml") && checked.text().contains("two.yaml:3:"), "{checked}");
+    assert!(
+        checked.text().contains("one.yaml") && checked.text().contains("two.yaml:3:"),
+        "{checked}"
+    );
 }
 
 #[test]
@@ -177,9 +206,16 @@ fn a_cycle_is_named_whole() {
     );
     let checked = check(&file);
     assert_eq!(checked.code, Some(1), "{checked}");
-    let whole = checked.text().lines().any(|line| ["cycle", "ay", "bee", "cee"].iter().all(|word| line.contains(word)));
+    let whole = checked
+        .text()
+        .lines()
+        .any(|line| ["cycle", "ay", "bee", "cee"].iter().all(|word| line.contains(word)));
     assert!(whole, "one line names the whole cycle: {checked}");
-    let own = write(&dir, "own.yaml", "workflows: [ { name: w, steps: [ { name: me, depends: [ me ] } ] } ]");
+    let own = write(
+        &dir,
+        "own.yaml",
+        "workflows: [ { name: w, steps: [ { name: me, depends: [ me ] } ] } ]",
+    );
     assert_fails(&check(&own), &["own.yaml", "cycle", "me"]);
 }
 
@@ -194,7 +230,10 @@ fn hostile_files_are_refused_in_bounded_time_and_memory() {
         bomb.push_str(&format!("a{level}: &a{level} [ {} ]\n", [before.as_str(); 10].join(", ")));
     }
     bomb.push_str("workflows: *a9\n");
-    let in_place = format!("workflows:\n  - name: &n {}\n    steps: [ {{ name: a }} ]\n", "x".repeat(10_000_000));
+    let in_place = format!(
+        "workflows:\n  - name: &n {}\n    steps: [ {{ name: a }} ]\n",
+        "x".repeat(10_000_000)
+    );
     let hostile = [
         ("bomb.yaml", bomb),
         ("scalar.yaml", in_place),
@@ -214,7 +253,11 @@ fn hostile_files_are_refused_in_bounded_time_and_memory() {
         assert!(checked.text().contains(name), "the file is named: {}", shortened(&checked));
         assert!(checked.text().len() < 100_000, "{name}: {} bytes of text", checked.text().len());
         assert!(!checked.text().contains("panicked"), "{name}: {}", shortened(&checked));
-        assert!(taken < TIME_MAX && checked.memory < MEMORY_MAX, "{name} took {taken:?} and {} bytes", checked.memory);
+        assert!(
+            taken < TIME_MAX && checked.memory < MEMORY_MAX,
+            "{name} took {taken:?} and {} bytes",
+            checked.memory
+        );
     }
     let binary = dir.path().join("binary.yaml");
     fs::write(&binary, b"workflows:\n  - name: \xff\xfe\n").unwrap();
@@ -231,13 +274,15 @@ fn assert_reports(ran: &Ran, file: &str, expected: &[(usize, &[&str])]) {
         let found = text.match_indices(&place).any(|(at, _)| {
             let rest = &text[at + place.len()..];
             let report = &rest[..rest.find(file).unwrap_or(rest.len())];
-            rest.starts_with(|c: char| c.is_ascii_digit()) && words.iter().all(|word| report.contains(word))
+            rest.starts_with(|c: char| c.is_ascii_digit())
+                && words.iter().all(|word| report.contains(word))
         });
         assert!(found, "no report at {place}<column> with {words:?}: {ran}");
     }
 }
 
-// ---- settings --------------------------------------------------------------------------------------------------
+// ---- settings
+// --------------------------------------------------------------------------------------------------
 
 #[test]
 fn another_address_than_loopback_needs_a_token() {
@@ -245,10 +290,21 @@ fn another_address_than_loopback_needs_a_token() {
     let mut refused = Setup::new(&vhost.url, SIMPLE).listen("0.0.0.0:{port}").spawn();
     assert!(!refused.await_end().success());
     let log = refused.log();
-    assert!(log.contains("token") && log.contains("--insecure") && log.contains("0.0.0.0"), "{log}");
+    assert!(
+        log.contains("token") && log.contains("--insecure") && log.contains("0.0.0.0"),
+        "{log}"
+    );
 
-    let _told = Setup::new(&vhost.url, SIMPLE).listen("0.0.0.0:{port}").flag("--insecure").set("amqp.reply_queue", "one").start();
-    let _token = Setup::new(&vhost.url, SIMPLE).listen("0.0.0.0:{port}").set("http.token", "sesame").set("amqp.reply_queue", "two").start();
+    let _told = Setup::new(&vhost.url, SIMPLE)
+        .listen("0.0.0.0:{port}")
+        .flag("--insecure")
+        .set("amqp.reply_queue", "one")
+        .start();
+    let _token = Setup::new(&vhost.url, SIMPLE)
+        .listen("0.0.0.0:{port}")
+        .set("http.token", "sesame")
+        .set("amqp.reply_queue", "two")
+        .start();
 }
 
 #[test]
@@ -261,13 +317,28 @@ fn an_unknown_setting_is_refused() {
     let dir = scratch();
     write(&dir, "workflows.yaml", SIMPLE);
     let settings = write(&dir, "settings.yaml", "jurnal:\n  lag: 5ms\n");
-    let by_file = serve(dir.path(), &vhost.url, &dir.path().join("journal.db"), &[("--config", settings.to_str().unwrap())]);
+    let by_file = serve(
+        dir.path(),
+        &vhost.url,
+        &dir.path().join("journal.db"),
+        &[("--config", settings.to_str().unwrap())],
+    );
     assert_fails(&by_file, &["jurnal", "settings.yaml"]);
 
     let wrong = write(&dir, "wrong.yaml", "journal:\n  lag: quickly\n");
-    let wrong_value = serve(dir.path(), &vhost.url, &dir.path().join("journal.db"), &[("--config", wrong.to_str().unwrap())]);
+    let wrong_value = serve(
+        dir.path(),
+        &vhost.url,
+        &dir.path().join("journal.db"),
+        &[("--config", wrong.to_str().unwrap())],
+    );
     assert_fails(&wrong_value, &["lag", "quickly"]);
-    let missing = serve(dir.path(), &vhost.url, &dir.path().join("journal.db"), &[("--config", "nowhere.yaml")]);
+    let missing = serve(
+        dir.path(),
+        &vhost.url,
+        &dir.path().join("journal.db"),
+        &[("--config", "nowhere.yaml")],
+    );
     assert_fails(&missing, &["nowhere.yaml"]);
 }
 
@@ -276,14 +347,19 @@ fn a_port_that_is_taken_is_told() {
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, SIMPLE).start();
     let address = daemon.url().replace("http://", "");
-    let mut second = Setup::new(&vhost.url, SIMPLE).set("amqp.reply_queue", "other").listen(&address).spawn();
+    let mut second =
+        Setup::new(&vhost.url, SIMPLE).set("amqp.reply_queue", "other").listen(&address).spawn();
     assert!(!second.await_end().success());
     assert!(second.log().contains(&address), "{}", second.log());
 }
 
 #[test]
 fn an_address_that_is_no_broker_address_is_refused_without_its_password() {
-    for url in ["http://me:secret-4711@127.0.0.1/", "amqp://me:secret-4711@127.0.0.1:notaport/x", "nonsense"] {
+    for url in [
+        "http://me:secret-4711@127.0.0.1/",
+        "amqp://me:secret-4711@127.0.0.1:notaport/x",
+        "nonsense",
+    ] {
         let mut daemon = Setup::new(url, SIMPLE).spawn();
         assert!(!daemon.await_end().success(), "{url}");
         let log = daemon.log();
@@ -292,7 +368,8 @@ fn an_address_that_is_no_broker_address_is_refused_without_its_password() {
     }
 }
 
-// ---- a damaged journal -----------------------------------------------------------------------------------------
+// ---- a damaged journal
+// -----------------------------------------------------------------------------------------
 
 #[test]
 fn a_damaged_journal_is_refused_and_left_as_it_is() {
@@ -309,7 +386,12 @@ fn a_damaged_journal_is_refused_and_left_as_it_is() {
     let sound = fs::read(&database).unwrap();
     let wanted = format!("{MARKER}-7");
     let mut damaged = sound.clone();
-    let places: Vec<usize> = damaged.windows(wanted.len()).enumerate().filter(|(_, bytes)| *bytes == wanted.as_bytes()).map(|(at, _)| at).collect();
+    let places: Vec<usize> = damaged
+        .windows(wanted.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == wanted.as_bytes())
+        .map(|(at, _)| at)
+        .collect();
     assert!(!places.is_empty(), "the journal keeps a job's message as it came");
     for at in places {
         damaged[at] ^= 1;
@@ -319,7 +401,11 @@ fn a_damaged_journal_is_refused_and_left_as_it_is() {
     daemon.spawn_again();
     assert!(!daemon.await_end().success(), "a daemon does not start on a damaged journal");
     let log = daemon.log();
-    let told = log.lines().any(|line| line.contains("journal.db") && line.contains("row") && line.contains(|c: char| c.is_ascii_digit()));
+    let told = log.lines().any(|line| {
+        line.contains("journal.db")
+            && line.contains("row")
+            && line.contains(|c: char| c.is_ascii_digit())
+    });
     assert!(told, "a line names the file and the row:\n{log}");
     assert!(fs::read(&database).unwrap() == damaged, "the file is left as it was");
 
@@ -335,7 +421,10 @@ fn a_file_that_is_no_journal_is_refused_and_left_as_it_is() {
     write(&dir, "workflows.yaml", SIMPLE);
     let text = write(&dir, "text.db", &"this is no database\n".repeat(500));
     let foreign = dir.path().join("foreign.db");
-    Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE cats (name TEXT); INSERT INTO cats VALUES ('Tom');").unwrap();
+    Connection::open(&foreign)
+        .unwrap()
+        .execute_batch("CREATE TABLE cats (name TEXT); INSERT INTO cats VALUES ('Tom');")
+        .unwrap();
     for file in [&text, &foreign] {
         let before = fs::read(file).unwrap();
         let refused = serve(dir.path(), &vhost.url, file, &[]);
@@ -344,7 +433,8 @@ fn a_file_that_is_no_journal_is_refused_and_left_as_it_is() {
     }
 }
 
-// ---- small ones ------------------------------------------------------------------------------------------------
+// ---- small ones
+// ------------------------------------------------------------------------------------------------
 
 fn scratch() -> TempDir {
     tempfile::Builder::new().prefix("workflow-manager-slow-").tempdir().unwrap()
@@ -360,10 +450,16 @@ fn check(file: &Path) -> Ran {
     run(command().arg("check").arg(file))
 }
 
-/// `serve` in a directory with a `workflows.yaml`, expected to end by itself; `flags` may name other files.
+/// `serve` in a directory with a `workflows.yaml`, expected to end by itself; `flags` may name
+/// other files.
 fn serve(dir: &Path, server: &str, database: &Path, flags: &[(&str, &str)]) -> Ran {
     let mut command = command();
-    command.arg("serve").args(["--amqp-server", server]).arg("--db").arg(database).args(["--listen", &format!("127.0.0.1:{}", free_port())]);
+    command
+        .arg("serve")
+        .args(["--amqp-server", server])
+        .arg("--db")
+        .arg(database)
+        .args(["--listen", &format!("127.0.0.1:{}", free_port())]);
     if !flags.iter().any(|(flag, _)| *flag == "--workflows") {
         command.args(["--workflows", "workflows.yaml"]);
     }
@@ -375,7 +471,8 @@ fn serve(dir: &Path, server: &str, database: &Path, flags: &[(&str, &str)]) -> R
 fn assert_fails(ran: &Ran, words: &[&str]) {
     assert!(ran.code.is_some_and(|code| code != 0), "expected a failure: {}", shortened(ran));
     let text = ran.text().to_lowercase();
-    let missing: Vec<_> = words.iter().filter(|word| !text.contains(&word.to_lowercase())).collect();
+    let missing: Vec<_> =
+        words.iter().filter(|word| !text.contains(&word.to_lowercase())).collect();
     assert!(missing.is_empty(), "nothing of {missing:?} in: {}", shortened(ran));
 }
 

@@ -1,4 +1,5 @@
-//! What a retry finds: child jobs that others have taken the ids of, or that were never created; and what it leaves alone.
+//! What a retry finds: child jobs that others have taken the ids of, or that were never created;
+//! and what it leaves alone.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -21,7 +22,8 @@ fn retry(daemon: &Daemon, id: Uuid) {
     daemon.api.post(&format!("/api/job/{id}/retry"), "").expect(200);
 }
 
-/// A message whose one item brings its child job's id, a failed job of it, and another one since: its child job has the id now.
+/// A message whose one item brings its child job's id, a failed job of it, and another one since:
+/// its child job has the id now.
 fn two_jobs_of(item: &str, vhost: &Vhost) -> (Daemon, Client, Uuid, Uuid) {
     let daemon = Setup::new(&vhost.url, FAN).start();
     let client = vhost.client();
@@ -82,7 +84,9 @@ fn a_child_job_whose_start_was_lost_starts_when_its_parent_is_retried() {
     daemon.kill();
     // As if the process had ended before the last child job was in the journal.
     let journal = rusqlite::Connection::open(daemon.database()).expect("opens");
-    let number: i64 = journal.query_row("SELECT number FROM jobs WHERE id = ?1", [lost.as_bytes()], |row| row.get(0)).expect("is there");
+    let number: i64 = journal
+        .query_row("SELECT number FROM jobs WHERE id = ?1", [lost.as_bytes()], |row| row.get(0))
+        .expect("is there");
     journal.execute("DELETE FROM entries WHERE job = ?1", [number]).expect("deletes");
     journal.execute("DELETE FROM jobs WHERE number = ?1", [number]).expect("deletes");
     drop(journal);
@@ -120,7 +124,9 @@ fn a_reply_that_waits_in_the_reply_queue_comes_before_the_timeout_that_has_passe
     daemon.kill();
     client.reply(&message, r#"{"done":true}"#);
     let begun = std::time::Instant::now();
-    eventually("the timeout has passed", || when(begun.elapsed() > std::time::Duration::from_secs(2), "not yet"));
+    eventually("the timeout has passed", || {
+        when(begun.elapsed() > std::time::Duration::from_secs(2), "not yet")
+    });
     daemon.start_again();
     assert_eq!(daemon.api.await_result(answered), r#"{"done":true}"#);
     assert!(daemon.api.await_state(silent, "failed").text.contains("no reply within its timeout"));
@@ -129,25 +135,37 @@ fn a_reply_that_waits_in_the_reply_queue_comes_before_the_timeout_that_has_passe
 #[test]
 fn a_job_of_a_virtual_host_that_is_no_longer_loaded_cannot_be_retried_and_says_why() {
     let (here, there) = (Vhost::new(), Vhost::new());
-    let workflow = |vhost: &Vhost| format!("workflows: [ {{ name: w, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]", vhost.name);
+    let workflow = |vhost: &Vhost| {
+        format!(
+            "workflows: [ {{ name: w, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]",
+            vhost.name
+        )
+    };
     let mut daemon = Setup::new(&here.url, &workflow(&there)).start();
     let _worker = Worker::start(&there.url, &["work"], |_| Answer::Reply(b"[]".to_vec()));
-    let id = daemon.api.post(&format!("/api/workflow/w?vhost={}", there.name), "{}").expect(201).id();
+    let id =
+        daemon.api.post(&format!("/api/workflow/w?vhost={}", there.name), "{}").expect(201).id();
     daemon.api.await_state(id, "failed");
     daemon.write_workflows(&workflow(&here));
     daemon.stop();
     daemon.start_again();
-    daemon.api.post(&format!("/api/job/{id}/retry"), "").expect_problem(409, &["no workflow of the virtual host", &there.name]);
+    daemon
+        .api
+        .post(&format!("/api/job/{id}/retry"), "")
+        .expect_problem(409, &["no workflow of the virtual host", &there.name]);
     assert_eq!(daemon.api.get(&format!("/api/job/{id}")).json()["state"], json!("failed"));
 }
 
 #[test]
 fn a_reload_into_a_virtual_host_whose_reply_queue_is_consumed_by_another_process_ends_nothing() {
     let (here, there) = (Vhost::new(), Vhost::new());
-    let in_both =
-        format!("workflows: [ {{ name: w, steps: [ {{ name: work }} ] }}, {{ name: v, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]", there.name);
+    let in_both = format!(
+        "workflows: [ {{ name: w, steps: [ {{ name: work }} ] }}, {{ name: v, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]",
+        there.name
+    );
     let mut other = Setup::new(&there.url, FAN).start();
-    let mut daemon = Setup::new(&here.url, "workflows: [ { name: w, steps: [ { name: work } ] } ]").start();
+    let mut daemon =
+        Setup::new(&here.url, "workflows: [ { name: w, steps: [ { name: work } ] } ]").start();
     daemon.write_workflows(&in_both);
     daemon.api.post("/api/reload", "").expect(200);
     daemon.await_log(&["another process consumes the reply queue"]);
@@ -157,7 +175,11 @@ fn a_reload_into_a_virtual_host_whose_reply_queue_is_consumed_by_another_process
     // It takes the queue over when the other has gone.
     other.stop();
     let _there = Worker::echo(&there.url, &["work"]);
-    let id = daemon.api.post(&format!("/api/workflow/v?vhost={}", there.name), r#"{"n":2}"#).expect(201).id();
+    let id = daemon
+        .api
+        .post(&format!("/api/workflow/v?vhost={}", there.name), r#"{"n":2}"#)
+        .expect(201)
+        .id();
     assert_eq!(daemon.api.await_result(id), r#"{"n":2}"#);
     assert!(daemon.ended().is_none());
 }
@@ -165,7 +187,8 @@ fn a_reload_into_a_virtual_host_whose_reply_queue_is_consumed_by_another_process
 #[test]
 fn a_failed_job_that_is_past_its_retention_at_a_start_leaves_nothing_behind() {
     let vhost = Vhost::new();
-    let workflows = "workflows: [ { name: w, retention: 1ms, steps: [ { name: a }, { name: b } ] } ]";
+    let workflows =
+        "workflows: [ { name: w, retention: 1ms, steps: [ { name: a }, { name: b } ] } ]";
     let mut daemon = Setup::new(&vhost.url, workflows).start();
     let client = vhost.client();
     let path = "/api/workflow/w?id=6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b13";

@@ -1,4 +1,5 @@
-//! Fault after fault under a load that does not end, for as long as `tests/soak` says; as an ordinary test one of them, for a few seconds.
+//! Fault after fault under a load that does not end, for as long as `tests/soak` says; as an
+//! ordinary test one of them, for a few seconds.
 
 use std::{
     env,
@@ -33,7 +34,10 @@ struct Plan {
 impl Plan {
     fn from_environment() -> Plan {
         let number = |name: &str, default: u64| {
-            env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, which is no whole number")))
+            env::var(name).ok().map_or(default, |text| {
+                text.parse()
+                    .unwrap_or_else(|_| panic!("{name} is {text:?}, which is no whole number"))
+            })
         };
         Plan {
             seconds: number("SOAK_SECONDS", 2),
@@ -51,7 +55,8 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % end
     }
 }
@@ -68,10 +73,16 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Lets the load go on for a while that is left to chance; a daemon that breaks by itself may end meanwhile.
+    /// Lets the load go on for a while that is left to chance; a daemon that breaks by itself may
+    /// end meanwhile.
     fn go_on(&mut self) {
         let (begun, more) = (self.load.seen_count(), 50 + self.chance.below(400));
-        within(LONG, "the jobs go on", || when(self.daemon.ended().is_some() || self.load.seen_count() >= begun + more, self.load.seen_count()));
+        within(LONG, "the jobs go on", || {
+            when(
+                self.daemon.ended().is_some() || self.load.seen_count() >= begun + more,
+                self.load.seen_count(),
+            )
+        });
     }
 
     /// From now until the daemon is ready and something has come through it: the time to recover.
@@ -141,21 +152,28 @@ impl Stage<'_> {
         let queue = ["double", "split", "multiply"][self.chance.below(3)];
         self.load.rest();
         self.vhost.client().delete(queue);
-        // Noticed when the connection is made anew; a worker that declared it before would hide the loss.
+        // Noticed when the connection is made anew; a worker that declared it before would hide the
+        // loss.
         self.vhost.close_connections();
         let client = self.vhost.client();
-        eventually("the daemon declares the queue again", || client.count(queue).ok_or("it is missing"));
+        eventually("the daemon declares the queue again", || {
+            client.count(queue).ok_or("it is missing")
+        });
         self.load.work();
         self.recover();
     }
 
     fn revive_when_ended(&mut self) {
-        within(LONG, "the fault ends the daemon", || when(self.daemon.ended().is_some(), "it still runs"));
+        within(LONG, "the fault ends the daemon", || {
+            when(self.daemon.ended().is_some(), "it still runs")
+        });
         let _status = self.daemon.await_end();
         let (begun, seen) = (Instant::now(), self.load.seen_count());
         self.daemon.spawn_again();
         // It may break again before it is ready.
-        within(LONG, "something comes through", || when(self.daemon.ended().is_some() || self.load.seen_count() > seen, "nothing"));
+        within(LONG, "something comes through", || {
+            when(self.daemon.ended().is_some() || self.load.seen_count() > seen, "nothing")
+        });
         self.recoveries.push(begun.elapsed());
     }
 }
@@ -164,19 +182,42 @@ type Bad = fn(&mut Stage<'_>);
 
 /// Name, why messages are repeated, failpoints, what is done again and again.
 const CASES: [(&str, &str, Option<&str>, Bad); 10] = [
-    ("SIGKILL", "not confirmed, or not yet journaled as confirmed, when it was killed", None, |stage| stage.kill_and_start()),
+    (
+        "SIGKILL",
+        "not confirmed, or not yet journaled as confirmed, when it was killed",
+        None,
+        |stage| stage.kill_and_start(),
+    ),
     ("SIGTERM", "none should be", None, |stage| stage.stop_and_start()),
-    ("connections closed", "published, the confirm lost with the connection", None, |stage| stage.close_connections()),
-    ("broker stopped", "published, the confirm lost with the connection", None, |stage| stage.stop_broker()),
-    ("broker killed", "published, the confirm lost with the connection", None, |stage| stage.kill_broker()),
+    ("connections closed", "published, the confirm lost with the connection", None, |stage| {
+        stage.close_connections()
+    }),
+    ("broker stopped", "published, the confirm lost with the connection", None, |stage| {
+        stage.stop_broker()
+    }),
+    ("broker killed", "published, the confirm lost with the connection", None, |stage| {
+        stage.kill_broker()
+    }),
     ("memory alarm", "none should be", None, |stage| stage.block()),
     ("queues deleted", "lost with their queue", None, |stage| stage.delete_queue()),
-    ("clock", "not confirmed when it was killed", Some("clock::now=30%return(86400)->30%return(-3600)"), |stage| stage.kill_and_start()),
-    ("fsync fails", "not confirmed when it ended", Some("journal::commit=300*off->1%return(io)"), |stage| stage.revive_when_ended()),
+    (
+        "clock",
+        "not confirmed when it was killed",
+        Some("clock::now=30%return(86400)->30%return(-3600)"),
+        |stage| stage.kill_and_start(),
+    ),
+    (
+        "fsync fails",
+        "not confirmed when it ended",
+        Some("journal::commit=300*off->1%return(io)"),
+        |stage| stage.revive_when_ended(),
+    ),
     (
         "connections break at all points",
         "published, the confirm lost with the connection",
-        Some("amqp::publish=0.2%return;amqp::deliver=0.2%return;amqp::confirm=0.5%return;amqp::ack=0.5%return;amqp::connect=10%return"),
+        Some(
+            "amqp::publish=0.2%return;amqp::deliver=0.2%return;amqp::confirm=0.5%return;amqp::ack=0.5%return;amqp::connect=10%return",
+        ),
         |stage| stage.recover(),
     ),
 ];
@@ -198,22 +239,42 @@ fn soak() {
     }
     if plan.offered > 0 {
         let (accepted, peak) = overload::offer_to_a_worker_that_never_answers(plan.offered, 10_000);
-        writeln!(report, "{} jobs offered at once: {accepted} accepted, memory at most {} MiB", plan.offered, peak / MEBIBYTE).unwrap();
+        writeln!(
+            report,
+            "{} jobs offered at once: {accepted} accepted, memory at most {} MiB",
+            plan.offered,
+            peak / MEBIBYTE
+        )
+        .unwrap();
     }
     if plan.large_replies > 0 {
-        let peak = overload::large_replies(plan.large_replies, usize::try_from(16 * MEBIBYTE).unwrap());
-        writeln!(report, "{} replies of 16 MiB: memory at most {} MiB", plan.large_replies, peak / MEBIBYTE).unwrap();
+        let peak =
+            overload::large_replies(plan.large_replies, usize::try_from(16 * MEBIBYTE).unwrap());
+        writeln!(
+            report,
+            "{} replies of 16 MiB: memory at most {} MiB",
+            plan.large_replies,
+            peak / MEBIBYTE
+        )
+        .unwrap();
     }
     eprintln!("==== soak\n{report}");
 }
 
-fn endure(node: &PrivateNode, plan: &Plan, chance: &mut Chance, faults: Option<&str>, bad: Bad) -> String {
+fn endure(
+    node: &PrivateNode,
+    plan: &Plan,
+    chance: &mut Chance,
+    faults: Option<&str>,
+    bad: Bad,
+) -> String {
     let vhost = node.broker.vhost();
     let load = Load::new(&vhost.url);
     let setup = Setup::new(&vhost.url, WORKFLOWS).set("limits.jobs_running_max", RUNNING_MAX);
     let daemon = faults.into_iter().fold(setup, Setup::faults).start();
     let (stop, api) = (AtomicBool::new(false), daemon.api.clone());
-    let mut stage = Stage { node, vhost: &vhost, daemon, load: &load, chance, plan, recoveries: Vec::new() };
+    let mut stage =
+        Stage { node, vhost: &vhost, daemon, load: &load, chance, plan, recoveries: Vec::new() };
     let begun = Instant::now();
     thread::scope(|scope| {
         let stopping = StopOnDrop(&stop);

@@ -1,5 +1,5 @@
-//! Messages that no client library should be given: published with the bytes that they have here, over a socket of our own, to a
-//! real broker. Each costs itself, and nothing else.
+//! Messages that no client library should be given: published with the bytes that they have here,
+//! over a socket of our own, to a real broker. Each costs itself, and nothing else.
 
 use crate::amqp::{Client, REPLY_QUEUE, StepMessage, Vhost, Worker, json_properties};
 use crate::harness::{Daemon, Setup, eventually, when};
@@ -14,7 +14,8 @@ const UNREADABLE_QUEUE: &str = "workflow-manager.unreadable";
 
 const CALL_QUEUE: &str = "workflow.single";
 
-// ---- a publisher of bytes --------------------------------------------------------------------------------------
+// ---- a publisher of bytes
+// --------------------------------------------------------------------------------------
 
 const METHOD: u8 = 1;
 const CONTENT_HEADER: u8 = 2;
@@ -46,7 +47,17 @@ impl Bytes {
         client.socket.write_all(b"AMQP\0\0\x09\x01").unwrap();
         client.hear();
         let login = format!("\0{}", credentials.replacen(':', "\0", 1));
-        client.say(0, &[&START_OK[..], &[0, 0, 0, 0], &short(b"PLAIN"), &long(login.as_bytes()), &short(b"en_US")].concat());
+        client.say(
+            0,
+            &[
+                &START_OK[..],
+                &[0, 0, 0, 0],
+                &short(b"PLAIN"),
+                &long(login.as_bytes()),
+                &short(b"en_US"),
+            ]
+            .concat(),
+        );
         client.hear();
         client.say(0, &[&TUNE_OK[..], &[0, 9, 0, 2, 0, 0, 0, 0]].concat());
         client.say(0, &[&OPEN[..], &short(vhost.as_bytes()), &[0, 0]].concat());
@@ -58,12 +69,23 @@ impl Bytes {
         client
     }
 
-    /// Publishes with these flags and these bytes of properties, and waits for the confirm; false: the broker itself closed the
-    /// channel or connection because of it.
-    fn publish(&mut self, exchange: &[u8], key: &[u8], flags: u16, properties: &[u8], body: &[u8]) -> bool {
+    /// Publishes with these flags and these bytes of properties, and waits for the confirm; false:
+    /// the broker itself closed the channel or connection because of it.
+    fn publish(
+        &mut self,
+        exchange: &[u8],
+        key: &[u8],
+        flags: u16,
+        properties: &[u8],
+        body: &[u8],
+    ) -> bool {
         self.say(1, &[&PUBLISH[..], &[0, 0], &short(exchange), &short(key), &[0]].concat());
         let size = (body.len() as u64).to_be_bytes();
-        self.frame(CONTENT_HEADER, 1, &[&[0, 60, 0, 0][..], &size, &flags.to_be_bytes(), properties].concat());
+        self.frame(
+            CONTENT_HEADER,
+            1,
+            &[&[0, 60, 0, 0][..], &size, &flags.to_be_bytes(), properties].concat(),
+        );
         if !body.is_empty() {
             self.frame(BODY, 1, body);
         }
@@ -115,7 +137,8 @@ fn nested(times: usize) -> Vec<u8> {
     (0..times).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat())
 }
 
-// ---- what is told ----------------------------------------------------------------------------------------------
+// ---- what is told
+// ----------------------------------------------------------------------------------------------
 
 /// Each property that is a short text: its name and its flag.
 const TEXTS: [(&str, u16); 9] = [
@@ -140,7 +163,10 @@ fn bad_headers() -> Vec<(String, u16, Vec<u8>)> {
     }
     let mut headers = vec![
         ("a name", header(b"\xff\xfe\x80", b"V")),
-        ("a name in a table", header(b"t", &[&b"F"[..], &long(&[short(b"\xe9"), b"V".to_vec()].concat())].concat())),
+        (
+            "a name in a table",
+            header(b"t", &[&b"F"[..], &long(&[short(b"\xe9"), b"V".to_vec()].concat())].concat()),
+        ),
         ("arrays, 17 deep", header(b"deep", &nested(17))),
         ("arrays, 300 deep", header(b"deep", &nested(300))),
         ("arrays, 3000 deep", header(b"deep", &nested(3_000))),
@@ -155,7 +181,9 @@ fn bad_headers() -> Vec<(String, u16, Vec<u8>)> {
     for kind in [b'Q', b'z', 0, 0xff] {
         headers.push(("an unknown type", header(b"k", &[kind, 0, 0, 0, 0, 0, 0, 0, 0])));
     }
-    bad.extend(headers.into_iter().map(|(what, (flags, properties))| (what.to_owned(), flags, properties)));
+    bad.extend(
+        headers.into_iter().map(|(what, (flags, properties))| (what.to_owned(), flags, properties)),
+    );
     bad
 }
 
@@ -211,11 +239,18 @@ fn whatever_its_bytes_a_message_costs_itself_at_most() {
     daemon.await_log(&["cannot be read", "reason"]);
     let metrics = daemon.api.get("/metrics").expect(200).text;
     let counted = |queue: &str| {
-        let line = metrics.lines().find(|line| line.starts_with("workflow_messages_unreadable_total") && line.contains(&format!("\"{queue}\"")));
+        let line = metrics.lines().find(|line| {
+            line.starts_with("workflow_messages_unreadable_total")
+                && line.contains(&format!("\"{queue}\""))
+        });
         line.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count.to_owned())
     };
-    assert_eq!((counted(REPLY_QUEUE), counted(CALL_QUEUE)), (Some(replies.to_string()), Some(calls.to_string())));
-    let lost = daemon.log().lines().filter(|line| line.contains("not connected to the broker")).count();
+    assert_eq!(
+        (counted(REPLY_QUEUE), counted(CALL_QUEUE)),
+        (Some(replies.to_string()), Some(calls.to_string()))
+    );
+    let lost =
+        daemon.log().lines().filter(|line| line.contains("not connected to the broker")).count();
     assert_eq!(lost, 0, "no connection was lost");
 
     daemon.stop();
@@ -235,16 +270,25 @@ fn what_is_put_aside_has_its_body_its_reason_and_its_header() {
     assert!(bytes.publish(b"", REPLY_QUEUE.as_bytes(), 1 << 10 | 1 << 5, &properties, &body));
     let message = client.take(UNREADABLE_QUEUE);
     assert_eq!(message.body, body);
-    assert_eq!(text_of(&message, "x-workflow-manager-unreadable"), "the property type is not UTF-8");
+    assert_eq!(
+        text_of(&message, "x-workflow-manager-unreadable"),
+        "the property type is not UTF-8"
+    );
     assert_eq!(text_of(&message, "x-workflow-manager-queue"), REPLY_QUEUE);
-    let original =
-        base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text_of(&message, "x-workflow-manager-original-header")).unwrap();
+    let original = base64::Engine::decode(
+        &base64::engine::general_purpose::STANDARD,
+        text_of(&message, "x-workflow-manager-original-header"),
+    )
+    .unwrap();
     assert!(original.ends_with(&properties), "{original:?}");
     daemon.await_log(&["cannot be read", "some:step", "the property type is not UTF-8"]);
     // Sent back as it is, it is put aside again: it says itself that it is unreadable.
     client.ack(&message);
     client.publish(REPLY_QUEUE, &message.body, message.properties.clone());
-    assert_eq!(text_of(&client.take(UNREADABLE_QUEUE), "x-workflow-manager-unreadable"), "the property type is not UTF-8");
+    assert_eq!(
+        text_of(&client.take(UNREADABLE_QUEUE), "x-workflow-manager-unreadable"),
+        "the property type is not UTF-8"
+    );
     assert_it_works(&daemon, &client);
 }
 
@@ -254,10 +298,19 @@ fn a_marker_that_fills_a_frame_costs_itself_at_most() {
     let daemon = Setup::new(&vhost.url, WORKFLOW).start();
     let client = vhost.client();
     let mut headers = lapin::types::FieldTable::default();
-    headers.insert("x-workflow-manager-unreadable".into(), AMQPValue::LongString(vec![b'r'; 30_000].into()));
-    headers.insert("x-workflow-manager-original-header".into(), AMQPValue::ByteArray(vec![0xff; 99_000].into()));
+    headers.insert(
+        "x-workflow-manager-unreadable".into(),
+        AMQPValue::LongString(vec![b'r'; 30_000].into()),
+    );
+    headers.insert(
+        "x-workflow-manager-original-header".into(),
+        AMQPValue::ByteArray(vec![0xff; 99_000].into()),
+    );
     client.publish(REPLY_QUEUE, "{}", json_properties().with_headers(headers));
-    assert_eq!(text_of(&client.take(UNREADABLE_QUEUE), "x-workflow-manager-unreadable"), "r".repeat(200));
+    assert_eq!(
+        text_of(&client.take(UNREADABLE_QUEUE), "x-workflow-manager-unreadable"),
+        "r".repeat(200)
+    );
     assert_it_works(&daemon, &client);
 }
 
@@ -292,7 +345,13 @@ fn a_routing_key_that_is_not_utf8_costs_nothing() {
     let message = client.take("work");
     let correlation_id = message.correlation_id();
     let mut bytes = Bytes::connect(&vhost.url);
-    assert!(bytes.publish(b"everywhere", b"ma\xf1ana \xff", 1 << 10, &short(correlation_id.as_bytes()), br#"{"by":"key"}"#));
+    assert!(bytes.publish(
+        b"everywhere",
+        b"ma\xf1ana \xff",
+        1 << 10,
+        &short(correlation_id.as_bytes()),
+        br#"{"by":"key"}"#
+    ));
     assert_eq!(daemon.api.await_result(id), r#"{"by":"key"}"#);
     assert_eq!(kept(&client), 0);
     client.ack(&message);
@@ -311,7 +370,9 @@ fn unreadable_messages_may_be_dropped() {
     assert_eq!(client.count(UNREADABLE_QUEUE), None, "there is no such queue");
     let metrics = daemon.api.get("/metrics").expect(200).text;
     assert!(
-        metrics.lines().any(|line| line.contains("unreadable") && line.contains("\"dropped\"") && line.ends_with(&format!(" {taken}"))),
+        metrics.lines().any(|line| line.contains("unreadable")
+            && line.contains("\"dropped\"")
+            && line.ends_with(&format!(" {taken}"))),
         "{metrics}"
     );
 }

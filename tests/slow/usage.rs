@@ -1,4 +1,5 @@
-//! What a person gets wrong, and what the daemon and the command line then say: nothing is done that was not asked for.
+//! What a person gets wrong, and what the daemon and the command line then say: nothing is done
+//! that was not asked for.
 
 use serde_json::json;
 use std::process::{Command, Stdio};
@@ -23,7 +24,14 @@ fn an_id_goes_with_no_filter_and_with_no_dry_run() {
     let daemon = start(IDLE);
     let id = daemon.api.create("idle", "{}");
     let text = id.to_string();
-    for operation in [&["cancel"][..], &["pause"], &["resume"], &["retry"], &["rerun", "--step", "by-hand"], &["delete"]] {
+    for operation in [
+        &["cancel"][..],
+        &["pause"],
+        &["resume"],
+        &["retry"],
+        &["rerun", "--step", "by-hand"],
+        &["delete"],
+    ] {
         for flags in [
             &["--dry-run"][..],
             &["--workflow", "other"],
@@ -47,17 +55,28 @@ fn parameters_that_a_call_does_not_know_are_refused() {
     let api = &daemon.api;
     let id = api.create("idle", "{}");
     for operation in ["cancel", "pause", "resume", "retry", "rerun"] {
-        api.post(&format!("/api/job/{id}/{operation}?dryRun=true"), "").expect_problem(400, &["unknown parameter \"dryRun\"", "step"]);
+        api.post(&format!("/api/job/{id}/{operation}?dryRun=true"), "")
+            .expect_problem(400, &["unknown parameter \"dryRun\"", "step"]);
     }
-    api.delete(&format!("/api/job/{id}?dryRun=true")).expect_problem(400, &["unknown parameter \"dryRun\"", "erase"]);
+    api.delete(&format!("/api/job/{id}?dryRun=true"))
+        .expect_problem(400, &["unknown parameter \"dryRun\"", "erase"]);
     assert_eq!(api.job(id).state, "running");
 
-    api.post("/api/workflow/idle?ID=11111111-1111-4111-8111-111111111111", "{}").expect_problem(400, &["did you mean \"id\"?", "id, vhost"]);
-    api.post(&format!("/api/job/{id}/step/by-hand?foo"), "{}").expect_problem(400, &["unknown parameter \"foo\"", "type"]);
+    api.post("/api/workflow/idle?ID=11111111-1111-4111-8111-111111111111", "{}")
+        .expect_problem(400, &["did you mean \"id\"?", "id, vhost"]);
+    api.post(&format!("/api/job/{id}/step/by-hand?foo"), "{}")
+        .expect_problem(400, &["unknown parameter \"foo\"", "type"]);
     api.post("/api/reload?now", "").expect_problem(400, &["unknown parameter \"now\""]);
     let job = format!("/api/job/{id}");
     for (path, words) in [
-        ("/api/workflow/idle?limt=1", &["unknown parameter \"limt\"", "did you mean \"limit\"?", "vhost, interval, limit, cursor"][..]),
+        (
+            "/api/workflow/idle?limt=1",
+            &[
+                "unknown parameter \"limt\"",
+                "did you mean \"limit\"?",
+                "vhost, interval, limit, cursor",
+            ][..],
+        ),
         ("/api/workflow/idle?interval=x", &["interval is \"x\", expected minutes, a whole number"]),
         ("/api/workflow/idle?interval=-1", &["interval is \"-1\", expected minutes"]),
         ("/api/workflow/idle?limit=1&limit=2", &["limit is given twice"]),
@@ -77,31 +96,61 @@ fn parameters_that_a_call_does_not_know_are_refused() {
         api.get(path).expect_problem(400, words);
     }
     // Nothing was done, and what is known still works.
-    assert_eq!(api.get("/api/workflow/idle?vhost=&interval=0&limit=10").expect(200).ids("running"), [id]);
+    assert_eq!(
+        api.get("/api/workflow/idle?vhost=&interval=0&limit=10").expect(200).ids("running"),
+        [id]
+    );
     api.get("/readyz?verbose&probe=7").expect(200);
-    assert_eq!(api.get("/api/jobs/search?workflow=idle&status.by-hand=PENDING").expect(200).json()["jobs"][0]["job"], json!(id));
+    assert_eq!(
+        api.get("/api/jobs/search?workflow=idle&status.by-hand=PENDING").expect(200).json()["jobs"]
+            [0]["job"],
+        json!(id)
+    );
 }
 
 #[test]
 fn the_jobs_of_a_workflow_that_is_no_longer_loaded_are_still_found() {
     let mut daemon = start(IDLE);
     let id = daemon.api.create("idle", "{}");
-    daemon.write_workflows("workflows: [ { name: other, steps: [ { name: by-hand, external: true } ] } ]");
+    daemon.write_workflows(
+        "workflows: [ { name: other, steps: [ { name: by-hand, external: true } ] } ]",
+    );
     daemon.api.post("/api/reload", "").expect(200);
     let text = id.to_string();
     for round in ["after a reload", "after a restart"] {
         let api = &daemon.api;
         assert_eq!(api.get("/api/workflow/idle").expect(200).ids("running"), [id], "{round}");
-        assert_eq!(api.get("/api/workflow/idle?limit=5").expect(200).ids("running"), [id], "{round}");
+        assert_eq!(
+            api.get("/api/workflow/idle?limit=5").expect(200).ids("running"),
+            [id],
+            "{round}"
+        );
         let row = &api.get("/api/status/idle").expect(200).json()["rows"][0];
-        assert_eq!((&row["job"], &row["steps"]["by-hand"]), (&json!(id), &json!("PENDING")), "{round}");
-        api.get("/api/jobs/search?workflow=idle&status.nope=X").expect_problem(400, &["no step", "by-hand"]);
+        assert_eq!(
+            (&row["job"], &row["steps"]["by-hand"]),
+            (&json!(id), &json!("PENDING")),
+            "{round}"
+        );
+        api.get("/api/jobs/search?workflow=idle&status.nope=X")
+            .expect_problem(400, &["no step", "by-hand"]);
         api.post("/api/workflow/idle", "{}").expect_problem(404, &["unknown workflow idle"]);
         api.get("/api/workflow/never").expect_problem(404, &["unknown workflow never"]);
-        assert_eq!(api.get("/api/workflows").expect(200).json(), json!([{ "vhost": "", "name": "other", "job_count": 0 }]), "{round}");
-        for arguments in [&["jobs"][..], &["jobs", "idle"], &["search", "--workflow", "idle", "--status", "by-hand=PENDING"], &["status", "idle"]] {
+        assert_eq!(
+            api.get("/api/workflows").expect(200).json(),
+            json!([{ "vhost": "", "name": "other", "job_count": 0 }]),
+            "{round}"
+        );
+        for arguments in [
+            &["jobs"][..],
+            &["jobs", "idle"],
+            &["search", "--workflow", "idle", "--status", "by-hand=PENDING"],
+            &["status", "idle"],
+        ] {
             let ran = client(&daemon, arguments);
-            assert!(ran.code == Some(0) && ran.stdout.contains(&text), "{round}, {arguments:?}: {ran}");
+            assert!(
+                ran.code == Some(0) && ran.stdout.contains(&text),
+                "{round}, {arguments:?}: {ran}"
+            );
         }
         if round == "after a reload" {
             assert!(daemon.stop().success());
@@ -120,21 +169,31 @@ fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
     let id = daemon.api.create("w", "{}");
     let why = daemon.api.get(&format!("/api/job/{id}/why")).expect(200).json();
     let text = why["why"].as_str().unwrap_or_default();
-    assert!(why["cause"] == "no_consumer" && text.contains("no broker is set") && text.contains("1 message waits"), "{why}");
+    assert!(
+        why["cause"] == "no_consumer"
+            && text.contains("no broker is set")
+            && text.contains("1 message waits"),
+        "{why}"
+    );
     let ready = daemon.api.get("/readyz?verbose").expect(200);
     assert!(ready.text.contains("embedded"), "{ready}");
     // Steps that need no worker of another process are no reason to warn.
-    let alone =
-        start("workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, { name: b, steps: [ { name: x, external: true } ] } ]");
+    let alone = start(
+        "workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, { name: b, steps: [ { name: x, external: true } ] } ]",
+    );
     assert!(!alone.log().contains("no broker is set"), "{}", alone.log());
 }
 
-// ---- run ---------------------------------------------------------------------------------------------------------
+// ---- run
+// ---------------------------------------------------------------------------------------------------------
 
 /// `run` under way, once its job is there: the process, and the job's id.
 fn follow(daemon: &Daemon, stderr: &std::path::Path) -> (std::process::Child, String) {
     let mut following = command();
-    following.args(["run", "idle", "--server", &daemon.url()]).stdin(Stdio::null()).stdout(Stdio::null());
+    following
+        .args(["run", "idle", "--server", &daemon.url()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let child = following.stderr(std::fs::File::create(stderr).unwrap()).spawn().unwrap();
     let id = eventually("the job is there", || {
         let ids = daemon.api.get("/api/workflow/idle").expect(200).ids("running");
@@ -153,7 +212,13 @@ fn run_tells_the_id_at_once_and_that_the_job_goes_on() {
     let mut daemon = start(IDLE);
     let stderr = daemon.dir().join("stderr");
     let (mut child, id) = follow(&daemon, &stderr);
-    assert!(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap().success());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &format!("kill -INT {}", child.id())])
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let goes_on = |id: &str| format!("job {id} goes on: workflow-manager watch {id}");
     assert!(std::fs::read_to_string(&stderr).unwrap().contains(&goes_on(&id)));
@@ -169,33 +234,48 @@ fn run_tells_the_id_at_once_and_that_the_job_goes_on() {
     assert!(detached.code == Some(0) && detached.stderr.is_empty(), "{detached}");
 }
 
-// ---- the client's arguments --------------------------------------------------------------------------------------
+// ---- the client's arguments
+// --------------------------------------------------------------------------------------
 
 #[test]
 fn the_client_says_what_it_needs() {
     let daemon = Setup::new("", IDLE).set("http.token", "sesame").start();
-    let with_token = |arguments: &[&str]| client(&daemon, &[arguments, &["--token", "sesame"]].concat());
+    let with_token =
+        |arguments: &[&str]| client(&daemon, &[arguments, &["--token", "sesame"]].concat());
     for (ran, code, words) in [
         (with_token(&["cancel"]), 2, &["id", "--workflow", "--state"][..]),
         (with_token(&["rerun", "--step", "by-hand"]), 2, &["id", "--workflow"]),
         (client(&daemon, &["jobs"]), 1, &["--token", "WORKFLOW_MANAGER_TOKEN"]),
         (with_token(&["status", "idle", "--filter", "x=1"]), 1, &["no step \"x\"", "by-hand"]),
-        (run(command().args(["jobs", "--server", "127.0.0.1:8088"])), 2, &["127.0.0.1:8088", "is no address: expected http://host:port"]),
-        (run(command().args(["jobs"]).env("WORKFLOW_MANAGER_URL", "localhost")), 2, &["is no address: expected http://host:port"]),
+        (
+            run(command().args(["jobs", "--server", "127.0.0.1:8088"])),
+            2,
+            &["127.0.0.1:8088", "is no address: expected http://host:port"],
+        ),
+        (
+            run(command().args(["jobs"]).env("WORKFLOW_MANAGER_URL", "localhost")),
+            2,
+            &["is no address: expected http://host:port"],
+        ),
     ] {
         assert_eq!(ran.code, Some(code), "{ran}");
         assert!(words.iter().all(|word| ran.stderr.contains(word)), "{words:?}: {ran}");
     }
     let id = daemon.api.create("idle", "{}");
     let dry = with_token(&["cancel", "--workflow", "idle", "--dry-run"]);
-    assert!(dry.stdout.contains(&id.to_string()) && dry.stdout.contains("cancel: 1 job would be asked; nothing was done"), "{dry}");
+    assert!(
+        dry.stdout.contains(&id.to_string())
+            && dry.stdout.contains("cancel: 1 job would be asked; nothing was done"),
+        "{dry}"
+    );
 }
 
 #[test]
 fn a_reader_that_has_enough_is_no_error() {
     let program = env!("CARGO_BIN_EXE_workflow-manager");
     // Standard output is closed by its reader before anything is written.
-    let ran = run(Command::new("bash").args(["-c", &format!("(sleep 0.5; '{program}' schema; echo \"code $?\" >&2) | true")]));
+    let ran = run(Command::new("bash")
+        .args(["-c", &format!("(sleep 0.5; '{program}' schema; echo \"code $?\" >&2) | true")]));
     assert_eq!(ran.stderr, "code 0\n", "{ran}");
 }
 
@@ -214,17 +294,34 @@ workflows:
 fn a_typo_by_hand_changes_nothing_and_complete_says_what_has_become_of_the_step() {
     let daemon = start(SIGNED);
     let id = daemon.api.create("signed", "{}").to_string();
-    let complete = |arguments: &[&str]| client(&daemon, &[&["complete", &id, "sign"][..], arguments].concat());
-    for (message, words) in [(r#"{"decision":"APROVED"}"#, &["APROVED", "OPEN, APPROVED, DENIED"][..]), ("{}", &["no status under", "APPROVED"])] {
+    let complete =
+        |arguments: &[&str]| client(&daemon, &[&["complete", &id, "sign"][..], arguments].concat());
+    for (message, words) in [
+        (r#"{"decision":"APROVED"}"#, &["APROVED", "OPEN, APPROVED, DENIED"][..]),
+        ("{}", &["no status under", "APPROVED"]),
+    ] {
         let ran = complete(&["--message", message]);
-        assert!(ran.code == Some(1) && ran.stderr.contains("422") && ran.stderr.contains("nothing was changed"), "{ran}");
+        assert!(
+            ran.code == Some(1)
+                && ran.stderr.contains("422")
+                && ran.stderr.contains("nothing was changed"),
+            "{ran}"
+        );
         assert!(words.iter().all(|word| ran.stderr.contains(word)), "{ran}");
     }
-    assert_eq!(daemon.api.get(&format!("/api/job/{id}")).expect(200).json()["steps"][0]["attempt"], json!(1));
+    assert_eq!(
+        daemon.api.get(&format!("/api/job/{id}")).expect(200).json()["steps"][0]["attempt"],
+        json!(1)
+    );
 
     let failed = complete(&["--error", "no pen"]);
     assert!(failed.code == Some(0) && !failed.stdout.contains("settled"), "{failed}");
-    for words in ["attempt 1 of step sign failed", "no pen", "the next attempt follows at 2", &format!("job {id} is running")] {
+    for words in [
+        "attempt 1 of step sign failed",
+        "no pen",
+        "the next attempt follows at 2",
+        &format!("job {id} is running"),
+    ] {
         assert!(failed.stdout.contains(words), "no {words:?}: {failed}");
     }
     eventually("the next attempt", || {
@@ -232,10 +329,18 @@ fn a_typo_by_hand_changes_nothing_and_complete_says_what_has_become_of_the_step(
         when(job["steps"][0]["attempt"] == json!(2), &job)
     });
     let spent = complete(&["--error", "no ink"]);
-    assert!(spent.stdout.contains("step sign failed at attempt 2") && spent.stdout.contains("is failed"), "{spent}");
+    assert!(
+        spent.stdout.contains("step sign failed at attempt 2")
+            && spent.stdout.contains("is failed"),
+        "{spent}"
+    );
     assert_eq!(client(&daemon, &["retry", &id]).code, Some(0));
     let done = complete(&["--message", r#"{"decision":"APPROVED"}"#]);
-    assert!(done.stdout.contains("step sign is completed with status APPROVED; job") && done.stdout.contains("is completed"), "{done}");
+    assert!(
+        done.stdout.contains("step sign is completed with status APPROVED; job")
+            && done.stdout.contains("is completed"),
+        "{done}"
+    );
 }
 
 #[test]
@@ -250,7 +355,8 @@ fn delete_on_the_command_line_erases_what_has_ended_alone() {
     daemon.api.get(&format!("/api/job/{id}")).expect_problem(404, &[]);
 }
 
-// ---- settings ----------------------------------------------------------------------------------------------------
+// ---- settings
+// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn wrong_settings_are_told_with_what_is_expected() {
@@ -262,7 +368,9 @@ fn wrong_settings_are_told_with_what_is_expected() {
         ("amqp.heartbeat", "1500ms", &["amqp.heartbeat is 1s500ms", "whole seconds"]),
         ("amqp.reconnect_min", "1m", &["amqp.reconnect_min is 1m", "amqp.reconnect_max is 30s"]),
     ] {
-        let refused = run(command().args(["serve", "--print-settings"]).env(crate::harness::variable(setting), value));
+        let refused = run(command()
+            .args(["serve", "--print-settings"])
+            .env(crate::harness::variable(setting), value));
         assert_eq!(refused.code, Some(1), "{setting}: {refused}");
         assert!(words.iter().all(|word| refused.stderr.contains(word)), "{words:?}: {refused}");
     }
@@ -272,7 +380,8 @@ fn wrong_settings_are_told_with_what_is_expected() {
     assert_eq!(run(command().args(["serve", "--listen", &port, "--print-settings"])).code, Some(0));
 }
 
-// ---- the log -----------------------------------------------------------------------------------------------------
+// ---- the log
+// -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_broker_without_tls_is_told_apart_and_numbers_in_the_log_are_numbers() {
@@ -292,13 +401,24 @@ fn a_step_on_the_reply_queue_is_refused() {
     let mut refused = Setup::new("", workflows).set("amqp.reply_queue", "replies-here").spawn();
     assert!(!refused.await_end().success());
     let log = refused.log();
-    assert!(log.contains("workflows.yaml:1:") && log.contains("replies-here") && log.contains("amqp.reply_queue"), "{log}");
+    assert!(
+        log.contains("workflows.yaml:1:")
+            && log.contains("replies-here")
+            && log.contains("amqp.reply_queue"),
+        "{log}"
+    );
 
     let daemon = Setup::new("", IDLE).set("amqp.reply_queue", "replies-here").start();
     daemon.write_workflows(workflows);
-    daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "replies-here", "amqp.reply_queue"]);
+    daemon
+        .api
+        .post("/api/reload", "")
+        .expect_problem(422, &["nothing was changed", "replies-here", "amqp.reply_queue"]);
     daemon.write_workflows(&workflows.replace("replies-here", "replies-here.unreadable"));
-    daemon.api.post("/api/reload", "").expect_problem(422, &["nothing was changed", "replies-here.unreadable", "cannot be read"]);
+    daemon
+        .api
+        .post("/api/reload", "")
+        .expect_problem(422, &["nothing was changed", "replies-here.unreadable", "cannot be read"]);
 
     // A workflow that would take its calls from there.
     for (reply_queue, name) in [("workflow", "unreadable"), ("workflow.w", "w")] {
@@ -306,6 +426,9 @@ fn a_step_on_the_reply_queue_is_refused() {
         let mut refused = Setup::new("", &workflows).set("amqp.reply_queue", reply_queue).spawn();
         assert!(!refused.await_end().success());
         let log = refused.log();
-        assert!(log.contains("choose another name") && log.contains(&format!("workflow.{name}")), "{log}");
+        assert!(
+            log.contains("choose another name") && log.contains(&format!("workflow.{name}")),
+            "{log}"
+        );
     }
 }

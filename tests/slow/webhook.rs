@@ -30,7 +30,8 @@ workflows:
 
 const SECRET: &str = "sesame-4711";
 
-// ---- the other side --------------------------------------------------------------------------------------------
+// ---- the other side
+// --------------------------------------------------------------------------------------------
 
 /// A call that came.
 #[derive(Clone, Debug)]
@@ -60,7 +61,8 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// `script` gets the number of the call, from 0, and answers with a status line's rest and headers.
+    /// `script` gets the number of the call, from 0, and answers with a status line's rest and
+    /// headers.
     fn start(port: u16, script: impl FnMut(usize, &Call) -> String + Send + 'static) -> Receiver {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (calls, is_open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(true)));
@@ -114,8 +116,11 @@ fn answer(mut stream: TcpStream, calls: &Mutex<Vec<Call>>, script: &Mutex<Script
         lines.push(line.trim_end().to_owned());
     }
     assert!(lines[0].starts_with("POST /hook HTTP/1.1"), "{lines:?}");
-    let headers: HashMap<String, String> =
-        lines[1..].iter().filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+    let headers: HashMap<String, String> = lines[1..]
+        .iter()
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+        .collect();
     let mut body = vec![0; headers["content-length"].parse().unwrap()];
     reader.read_exact(&mut body).unwrap();
     let call = Call { at: Instant::now(), headers, body: String::from_utf8(body).unwrap() };
@@ -125,7 +130,8 @@ fn answer(mut stream: TcpStream, calls: &Mutex<Vec<Call>>, script: &Mutex<Script
         calls.len() - 1
     };
     let status = (script.lock().unwrap())(number, &call);
-    let _gone = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let _gone =
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
 }
 
 fn setup(vhost: &Vhost, port: u16) -> Setup {
@@ -140,7 +146,8 @@ fn setup(vhost: &Vhost, port: u16) -> Setup {
 fn await_metric(daemon: &Daemon, metric: &str, expected: &str) {
     eventually(&format!("{metric} is {expected}"), || {
         let text = daemon.api.get("/metrics").expect(200).text;
-        let value = text.lines().find_map(|line| line.strip_prefix(metric)).unwrap_or("none").trim();
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(metric)).unwrap_or("none").trim();
         when(value == expected, value)
     });
 }
@@ -155,26 +162,33 @@ fn ended(daemon: &Daemon, message: &str) -> Uuid {
     id
 }
 
-// ---- the tests -------------------------------------------------------------------------------------------------
+// ---- the tests
+// -------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_end_of_a_job_is_posted_signed_and_again_after_a_500() {
     let vhost = Vhost::new();
-    let receiver = Receiver::start(free_port(), |number, _| if number == 0 { "500 Oh".to_owned() } else { "200 OK".to_owned() });
+    let receiver = Receiver::start(free_port(), |number, _| {
+        if number == 0 { "500 Oh".to_owned() } else { "200 OK".to_owned() }
+    });
     let daemon = setup(&vhost, receiver.port).start();
     let _worker = Worker::echo(&vhost.url, &["work"]);
     let id = daemon.api.create("pieces", r#"{"items":[1,2]}"#);
     let calls = receiver.await_calls(2);
     assert_eq!(calls[0].body, calls[1].body);
     let event = calls[0].event();
-    assert_eq!((event["type"].as_str(), event["subject"].as_str()), (Some("workflow-manager.job.completed"), Some(&*id.to_string())));
+    assert_eq!(
+        (event["type"].as_str(), event["subject"].as_str()),
+        (Some("workflow-manager.job.completed"), Some(&*id.to_string()))
+    );
     assert_eq!(event["data"]["state"], "completed");
 
     let headers = &calls[0].headers;
     assert_eq!(headers["content-type"], "application/cloudevents+json");
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
     mac.update(format!("{}.{}", headers["x-signature-timestamp"], calls[0].body).as_bytes());
-    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String =
+        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(headers["x-signature-256"], format!("sha256={hex}"));
 
     waiting_is(&daemon, "0");
@@ -195,7 +209,10 @@ fn failed_and_cancelled_jobs_are_told_with_the_reason() {
     let _worker = Worker::start(&vhost.url, &["work"], |_| Answer::Reply(b"[]".to_vec()));
     let failed = daemon.api.create("single", "{}");
     let call = &receiver.await_calls(2)[1];
-    assert_eq!((call.job(), &call.event()["type"]), (failed.to_string(), &Value::from("workflow-manager.job.failed")));
+    assert_eq!(
+        (call.job(), &call.event()["type"]),
+        (failed.to_string(), &Value::from("workflow-manager.job.failed"))
+    );
     assert!(call.event()["data"]["reason"].as_str().unwrap().contains("work"), "{call:?}");
 }
 
@@ -231,7 +248,9 @@ fn while_the_other_side_is_down_jobs_go_on_and_their_ends_wait() {
     let port = free_port();
     let mut daemon = setup(&vhost, port).start();
     let _worker = Worker::echo(&vhost.url, &["work"]);
-    let ids: Vec<Uuid> = (0..JOBS).map(|number| daemon.api.create("single", &format!("{{\"k\":{number}}}"))).collect();
+    let ids: Vec<Uuid> = (0..JOBS)
+        .map(|number| daemon.api.create("single", &format!("{{\"k\":{number}}}")))
+        .collect();
     ids.iter().for_each(|id| drop(daemon.api.await_state(*id, "completed")));
     waiting_is(&daemon, &JOBS.to_string());
     daemon.await_log(&["the webhook cannot be told"]);

@@ -1,4 +1,5 @@
-//! Workers that do no more than the protocol asks of them, and less; and replies that should never have been sent.
+//! Workers that do no more than the protocol asks of them, and less; and replies that should never
+//! have been sent.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    amqp::{Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties, text_argument},
+    amqp::{
+        Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties, text_argument,
+    },
     harness::{Daemon, Setup, eventually, when},
 };
 
@@ -50,7 +53,8 @@ fn take_of(client: &Client, queue: &str, id: Uuid) -> StepMessage {
     }
 }
 
-// ---- the step message ------------------------------------------------------------------------------------------
+// ---- the step message
+// ------------------------------------------------------------------------------------------
 
 #[test]
 fn a_step_message_says_all_that_the_protocol_promises() {
@@ -69,7 +73,8 @@ workflows:
         itemListKey: items
         steps: [ { name: inside } ]
 ";
-    let daemon = Setup::new(&vhost.url, workflows).set("amqp.reply_queue", "replies-come-here").start();
+    let daemon =
+        Setup::new(&vhost.url, workflows).set("amqp.reply_queue", "replies-come-here").start();
     let client = vhost.client();
     let begun = now_seconds();
     let id = daemon.api.create("outer", r#"{"k":1}"#);
@@ -78,14 +83,20 @@ workflows:
     assert_eq!(message.text(), r#"{"k":1}"#);
     assert!(!message.redelivered);
     let properties = &message.properties;
-    assert_eq!(properties.content_type().as_ref().map(|text| text.as_str()), Some("application/json"));
+    assert_eq!(
+        properties.content_type().as_ref().map(|text| text.as_str()),
+        Some("application/json")
+    );
     assert_eq!(*properties.delivery_mode(), Some(2), "step messages are persistent");
     assert_eq!(message.correlation_id(), format!("{id}:prepare"));
     assert_eq!(message.reply_to(), "replies-come-here");
     assert_eq!(message.message_id(), format!("{id}:prepare:1"));
     assert_eq!(properties.app_id().as_ref().map(|text| text.as_str()), Some("workflow-manager"));
     let timestamp = properties.timestamp().expect("a step message has a timestamp");
-    assert!((begun..=now_seconds()).contains(&timestamp), "the timestamp {timestamp} is in seconds, not before {begun}");
+    assert!(
+        (begun..=now_seconds()).contains(&timestamp),
+        "the timestamp {timestamp} is in seconds, not before {begun}"
+    );
     assert_eq!(message.header_text("workflow"), "outer");
     assert_eq!(message.header_text("job"), id.to_string());
     assert_eq!(whole_number(message.header("attempt")), Some(1), "{:?}", message.header("attempt"));
@@ -107,7 +118,10 @@ fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "the client library's type, of which only the whole numbers are of interest")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the client library's type, of which only the whole numbers are of interest"
+)]
 fn whole_number(value: Option<AMQPValue>) -> Option<i64> {
     match value? {
         AMQPValue::ShortShortInt(number) => Some(number.into()),
@@ -125,14 +139,23 @@ fn whole_number(value: Option<AMQPValue>) -> Option<i64> {
 #[track_caller]
 fn trace_id(traceparent: &str) -> String {
     let parts: Vec<&str> = traceparent.split('-').collect();
-    let is_hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let is_hex = |text: &str, length: usize| {
+        text.len() == length
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
     let is_id = |text: &str, length: usize| is_hex(text, length) && text.bytes().any(|b| b != b'0');
-    let [version, trace, parent, flags] = parts.as_slice() else { panic!("not a traceparent: {traceparent}") };
-    assert!(*version == "00" && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2), "not a traceparent: {traceparent}");
+    let [version, trace, parent, flags] = parts.as_slice() else {
+        panic!("not a traceparent: {traceparent}")
+    };
+    assert!(
+        *version == "00" && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2),
+        "not a traceparent: {traceparent}"
+    );
     (*trace).to_owned()
 }
 
-// ---- queues ----------------------------------------------------------------------------------------------------
+// ---- queues
+// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_worker_and_the_daemon_declare_the_same_queue_whoever_comes_first() {
@@ -141,7 +164,9 @@ fn a_worker_and_the_daemon_declare_the_same_queue_whoever_comes_first() {
     client.declare("first", FieldTable::default());
     let daemon = chain(&vhost);
     // The queues are there for a worker that only consumes, before any job.
-    eventually("the daemon has declared the other queue", || client.count("second").ok_or("no such queue"));
+    eventually("the daemon has declared the other queue", || {
+        client.count("second").ok_or("no such queue")
+    });
     client.declare("second", FieldTable::default());
     client.declare("first", FieldTable::default());
     assert_jobs_still_work(&daemon, &client);
@@ -184,7 +209,8 @@ fn the_reply_queue_outlives_the_daemon() {
     client.declare(REPLY_QUEUE, arguments([("x-queue-type", text_argument("classic"))]));
 }
 
-// ---- odd workers -----------------------------------------------------------------------------------------------
+// ---- odd workers
+// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn a_worker_may_acknowledge_before_it_replies() {
@@ -219,7 +245,10 @@ fn a_reply_needs_nothing_but_its_correlation_id() {
         .with_priority(9)
         .with_expiration("600000".into())
         .with_app_id("some worker".into())
-        .with_headers(arguments([("x-own", AMQPValue::Boolean(true)), ("attempt", text_argument("none"))]));
+        .with_headers(arguments([
+            ("x-own", AMQPValue::Boolean(true)),
+            ("attempt", text_argument("none")),
+        ]));
     client.say(&message, "  {\"odd\" : true}\n", odd);
     client.ack(&message);
     let result: serde_json::Value = serde_json::from_str(&daemon.api.await_result(id)).unwrap();
@@ -233,9 +262,16 @@ fn a_reply_may_say_that_it_is_a_result_and_progress_completes_nothing() {
     let client = vhost.client();
     let id = daemon.api.create("chain", "{}");
     let message = client.take("first");
-    client.say(&message, r#"{"progress":0.5,"message":"half way"}"#, json_properties().with_type("progress".into()));
+    client.say(
+        &message,
+        r#"{"progress":0.5,"message":"half way"}"#,
+        json_properties().with_type("progress".into()),
+    );
     vhost.await_drained(REPLY_QUEUE);
-    assert!(daemon.api.job(id).running.iter().any(|step| step.name == "first"), "progress does not complete the step");
+    assert!(
+        daemon.api.job(id).running.iter().any(|step| step.name == "first"),
+        "progress does not complete the step"
+    );
     client.say(&message, r#"{"first":true}"#, json_properties().with_type("result".into()));
     client.ack(&message);
     let message = client.take("second");
@@ -251,7 +287,11 @@ fn a_worker_may_report_an_error() {
     let client = vhost.client();
     let id = daemon.api.create("chain", "{}");
     let message = client.take("first");
-    client.say(&message, r#"{"error":"the oven is cold","retryable":false}"#, json_properties().with_type("error".into()));
+    client.say(
+        &message,
+        r#"{"error":"the oven is cold","retryable":false}"#,
+        json_properties().with_type("error".into()),
+    );
     client.ack(&message);
     let job = daemon.api.await_state(id, "failed");
     assert!(job.text.contains("the oven is cold"), "{}", job.text);
@@ -262,7 +302,10 @@ fn a_worker_may_report_an_error() {
 fn a_dead_lettered_message_is_a_failed_attempt() {
     let vhost = Vhost::new();
     let client = vhost.client();
-    let to_reply_queue = [("x-dead-letter-exchange", text_argument("")), ("x-dead-letter-routing-key", text_argument(REPLY_QUEUE))];
+    let to_reply_queue = [
+        ("x-dead-letter-exchange", text_argument("")),
+        ("x-dead-letter-routing-key", text_argument(REPLY_QUEUE)),
+    ];
     client.declare("first", arguments(to_reply_queue));
     let daemon = chain(&vhost);
     let id = daemon.api.create("chain", r#"{"k":1}"#);
@@ -273,7 +316,8 @@ fn a_dead_lettered_message_is_a_failed_attempt() {
     assert!(client.take_now("second").is_none());
 }
 
-// ---- replies that do no harm -----------------------------------------------------------------------------------
+// ---- replies that do no harm
+// -----------------------------------------------------------------------------------
 
 #[test]
 fn a_second_reply_is_harmless() {
@@ -310,8 +354,21 @@ fn forged_and_malformed_replies_are_harmless() {
     let running = daemon.api.create("chain", "{}");
     let message = client.take("first");
 
-    let mut forged: Vec<String> =
-        ["", "nonsense", ":", ":first", "x:y", "::::", "\u{0}", "é:é", "%s%n", "../../etc", "' or 1=1 --"].map(str::to_owned).into();
+    let mut forged: Vec<String> = [
+        "",
+        "nonsense",
+        ":",
+        ":first",
+        "x:y",
+        "::::",
+        "\u{0}",
+        "é:é",
+        "%s%n",
+        "../../etc",
+        "' or 1=1 --",
+    ]
+    .map(str::to_owned)
+    .into();
     forged.extend([
         "x".repeat(255),
         running.to_string(),
@@ -332,8 +389,16 @@ fn forged_and_malformed_replies_are_harmless() {
     for (number, id) in forged.into_iter().enumerate() {
         for body in [&br#"{"forged":true}"#[..], b"garbage \xff\x00", b""] {
             let kind = ["result", "progress", "error", "no such type"][number % 4];
-            client.publish(REPLY_QUEUE, body, json_properties().with_correlation_id(id.clone().into()).with_type(kind.into()));
-            client.publish(REPLY_QUEUE, body, json_properties().with_correlation_id(id.clone().into()));
+            client.publish(
+                REPLY_QUEUE,
+                body,
+                json_properties().with_correlation_id(id.clone().into()).with_type(kind.into()),
+            );
+            client.publish(
+                REPLY_QUEUE,
+                body,
+                json_properties().with_correlation_id(id.clone().into()),
+            );
         }
     }
     client.publish(REPLY_QUEUE, r#"{"forged":true}"#, BasicProperties::default());
@@ -346,7 +411,11 @@ fn forged_and_malformed_replies_are_harmless() {
     assert!(!job.text.contains("forged"), "{}", job.text);
     client.reply(&message, r#"{"true":1}"#);
     let message = client.take("second");
-    assert_eq!(message.text(), r#"{"true":1}"#, "a reply that came before its step ran was dropped");
+    assert_eq!(
+        message.text(),
+        r#"{"true":1}"#,
+        "a reply that came before its step ran was dropped"
+    );
     client.reply(&message, r#"{"true":2}"#);
     assert_eq!(daemon.api.await_result(running), r#"{"true":2}"#);
     assert_eq!(daemon.api.await_result(ended), r#"{"k":2}"#);
@@ -359,7 +428,11 @@ fn a_thousand_forged_replies_do_not_flood_the_log() {
     let daemon = chain(&vhost);
     let client = vhost.client();
     for _ in 0..1000 {
-        client.publish(REPLY_QUEUE, "{}", json_properties().with_correlation_id(format!("{}:first", Uuid::new_v4()).into()));
+        client.publish(
+            REPLY_QUEUE,
+            "{}",
+            json_properties().with_correlation_id(format!("{}:first", Uuid::new_v4()).into()),
+        );
     }
     vhost.await_drained(REPLY_QUEUE);
     let lines = daemon.log().lines().count();
@@ -367,7 +440,8 @@ fn a_thousand_forged_replies_do_not_flood_the_log() {
     assert_jobs_still_work(&daemon, &client);
 }
 
-// ---- sizes -----------------------------------------------------------------------------------------------------
+// ---- sizes
+// -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_reply_of_20_megabytes_fails_its_attempt_and_the_text_names_the_sizes() {
@@ -381,7 +455,11 @@ fn a_reply_of_20_megabytes_fails_its_attempt_and_the_text_names_the_sizes() {
     let job = daemon.api.await_state(id, "failed");
     assert_names_size(&job.text, "20971520", "20 MiB");
     assert_names_size(&job.text, "16777216", "16 MiB");
-    assert!(job.text.len() < 100_000, "what is kept of it for the reader is bounded, not {} bytes", job.text.len());
+    assert!(
+        job.text.len() < 100_000,
+        "what is kept of it for the reader is bounded, not {} bytes",
+        job.text.len()
+    );
     vhost.await_drained(REPLY_QUEUE);
     assert_jobs_still_work(&daemon, &client);
 }
@@ -396,39 +474,65 @@ workflows:
   - name: join
     steps: [ { name: left }, { name: right }, { name: both, depends: [ left, right ] } ]
 ";
-    let daemon = Setup::new(&vhost.url, workflows).set("limits.step_message_bytes_max", "100000").start();
+    let daemon =
+        Setup::new(&vhost.url, workflows).set("limits.step_message_bytes_max", "100000").start();
     let client = vhost.client();
     let id = daemon.api.create("join", "{}");
     for step in ["left", "right"] {
         client.reply(&client.take(step), format!(r#"{{"{step}":"{}"}}"#, "x".repeat(60_000)));
     }
     let job = daemon.api.await_state(id, "failed");
-    assert!(job.text.contains("100000") || job.text.contains("100,000"), "the limit is named: {}", shortened(&job.text));
-    assert!(job.text.contains("1200") || job.text.contains("120,0"), "the size is named: {}", shortened(&job.text));
+    assert!(
+        job.text.contains("100000") || job.text.contains("100,000"),
+        "the limit is named: {}",
+        shortened(&job.text)
+    );
+    assert!(
+        job.text.contains("1200") || job.text.contains("120,0"),
+        "the size is named: {}",
+        shortened(&job.text)
+    );
     assert!(client.take_now("both").is_none());
     assert_jobs_still_work(&daemon, &client);
 }
 
 #[track_caller]
 fn assert_names_size(text: &str, bytes: &str, short: &str) {
-    let grouped: Vec<u8> = bytes.bytes().rev().enumerate().flat_map(|(i, b)| if i > 0 && i % 3 == 0 { vec![b',', b] } else { vec![b] }).collect();
+    let grouped: Vec<u8> = bytes
+        .bytes()
+        .rev()
+        .enumerate()
+        .flat_map(|(i, b)| if i > 0 && i % 3 == 0 { vec![b',', b] } else { vec![b] })
+        .collect();
     let grouped: String = grouped.into_iter().rev().map(char::from).collect();
     let ways = [bytes, grouped.as_str(), short];
-    assert!(ways.iter().any(|way| text.contains(way)), "none of {ways:?} is in {}", shortened(text));
+    assert!(
+        ways.iter().any(|way| text.contains(way)),
+        "none of {ways:?} is in {}",
+        shortened(text)
+    );
 }
 
 fn shortened(text: &str) -> String {
-    if text.len() < 4000 { text.to_owned() } else { format!("{} … {}", &text[..2000], &text[text.len() - 2000..]) }
+    if text.len() < 4000 {
+        text.to_owned()
+    } else {
+        format!("{} … {}", &text[..2000], &text[text.len() - 2000..])
+    }
 }
 
-// ---- many ------------------------------------------------------------------------------------------------------
+// ---- many
+// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn two_hundred_jobs_by_two_workers_on_each_queue() {
     const JOBS: usize = 200;
     let vhost = Vhost::new();
     let daemon = chain(&vhost);
-    let _workers = [Worker::echo(&vhost.url, &["first", "second"]), Worker::echo(&vhost.url, &["second", "first"])];
+    let _workers = [
+        Worker::echo(&vhost.url, &["first", "second"]),
+        Worker::echo(&vhost.url, &["second", "first"]),
+    ];
     let ids: Vec<(Uuid, String)> = (0..JOBS)
         .map(|number| {
             let message = format!(r#"{{"number":{number}}}"#);
@@ -443,8 +547,7 @@ fn two_hundred_jobs_by_two_workers_on_each_queue() {
 #[test]
 fn items_wait_in_their_queue_in_the_order_of_the_list() {
     const ITEMS: u32 = 1_000;
-    let workflows =
-        "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
+    let workflows = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, workflows).start();
     let list: Vec<u32> = (0..ITEMS).collect();
@@ -452,6 +555,7 @@ fn items_wait_in_their_queue_in_the_order_of_the_list() {
     vhost.client().await_count("work", ITEMS);
     let worker = Worker::echo(&vhost.url, &["work"]);
     assert_eq!(daemon.api.await_result(id), json!({ "items": list }).to_string());
-    let seen: Vec<u64> = worker.seen().iter().map(|message| message.json()["item"].as_u64().unwrap()).collect();
+    let seen: Vec<u64> =
+        worker.seen().iter().map(|message| message.json()["item"].as_u64().unwrap()).collect();
     assert_eq!(seen, (0..u64::from(ITEMS)).collect::<Vec<_>>());
 }

@@ -1,4 +1,5 @@
-//! Which acknowledgements the broker is owed: as few as possible, by acknowledging whole prefixes of deliveries at once.
+//! Which acknowledgements the broker is owed: as few as possible, by acknowledging whole prefixes
+//! of deliveries at once.
 
 use crate::bus::Verdict;
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Of deliveries to come; when more than `owed_max` acks wait behind an unsettled delivery they are sent one by one.
+    /// Of deliveries to come; when more than `owed_max` acks wait behind an unsettled delivery they
+    /// are sent one by one.
     pub(super) fn new(owed_max: usize) -> Window {
         Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
     }
@@ -102,7 +104,10 @@ mod tests {
     #[test]
     fn a_prefix_is_acknowledged_at_once() {
         let mut window = window(5, 10);
-        assert_eq!(take(&mut window, &[(2, Verdict::Ack), (1, Verdict::Ack), (3, Verdict::Ack)], false), [Answer::AckUpTo(3)]);
+        assert_eq!(
+            take(&mut window, &[(2, Verdict::Ack), (1, Verdict::Ack), (3, Verdict::Ack)], false),
+            [Answer::AckUpTo(3)]
+        );
         assert_eq!(window.unsettled(), 2);
     }
 
@@ -130,7 +135,10 @@ mod tests {
     #[test]
     fn a_requeued_delivery_is_told_at_once_and_never_acknowledged() {
         let mut window = window(3, 10);
-        assert_eq!(take(&mut window, &[(1, Verdict::Ack), (2, Verdict::Requeue)], false), [Answer::Requeue(2), Answer::AckUpTo(1)]);
+        assert_eq!(
+            take(&mut window, &[(1, Verdict::Ack), (2, Verdict::Requeue)], false),
+            [Answer::Requeue(2), Answer::AckUpTo(1)]
+        );
         assert_eq!(take(&mut window, &[(3, Verdict::Requeue)], false), [Answer::Requeue(3)]);
         assert_eq!(window.unsettled(), 0);
     }

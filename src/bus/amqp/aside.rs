@@ -1,7 +1,8 @@
-//! Messages that cannot be read, put aside: into a queue of their own, where nobody looks for them again, and off the queue
-//! they came on only when the broker has confirmed that.
+//! Messages that cannot be read, put aside: into a queue of their own, where nobody looks for them
+//! again, and off the queue they came on only when the broker has confirmed that.
 //!
-//! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not stop the acks.
+//! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not
+//! stop the acks.
 
 use super::Common;
 use super::connection::{Pauses, Told, channel_error, close, fail_point};
@@ -87,9 +88,19 @@ pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<A
                     batch.retain(|aside| !aside.delivery.is_void());
                     let pause = pauses.next();
                     if told.is_news(&reason) {
-                        tracing::warn!(reason, messages = batch.len(), retry_in_ms = Millis::of(pause).0, "unreadable messages are not put aside");
+                        tracing::warn!(
+                            reason,
+                            messages = batch.len(),
+                            retry_in_ms = Millis::of(pause).0,
+                            "unreadable messages are not put aside"
+                        );
                     } else {
-                        tracing::debug!(reason, messages = batch.len(), retry_in_ms = Millis::of(pause).0, "unreadable messages are not put aside");
+                        tracing::debug!(
+                            reason,
+                            messages = batch.len(),
+                            retry_in_ms = Millis::of(pause).0,
+                            "unreadable messages are not put aside"
+                        );
                     }
                     tokio::time::sleep(pause).await;
                 }
@@ -101,14 +112,26 @@ pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<A
 /// Tells of a message, which then leaves its queue.
 fn done(common: &Common, aside: Aside, is_kept: bool) {
     let Aside { queue, unreadable: Unreadable { reason, original }, delivery } = aside;
-    let correlation_id = property(&original, Property::CorrelationId).map(std::borrow::Cow::into_owned);
-    (common.sink)(BusEvent::Unreadable { queue, reason, correlation_id, bytes: delivery.body.len(), is_kept });
+    let correlation_id =
+        property(&original, Property::CorrelationId).map(std::borrow::Cow::into_owned);
+    (common.sink)(BusEvent::Unreadable {
+        queue,
+        reason,
+        correlation_id,
+        bytes: delivery.body.len(),
+        is_kept,
+    });
     delivery.ack();
 }
 
 /// Opens a connection and puts aside these, and those that come within a while.
-async fn put_aside(common: &Common, batch: &mut Vec<Aside>, inbox: &mut mpsc::UnboundedReceiver<Aside>) -> Result<(), Failure> {
-    let connection = Rc::new(common.address.open("unreadable messages").await.map_err(Failure::Lost)?);
+async fn put_aside(
+    common: &Common,
+    batch: &mut Vec<Aside>,
+    inbox: &mut mpsc::UnboundedReceiver<Aside>,
+) -> Result<(), Failure> {
+    let connection =
+        Rc::new(common.address.open("unreadable messages").await.map_err(Failure::Lost)?);
     let queue = unreadable_queue(&common.settings.reply_queue);
     let explain = |error: lapin::Error| match channel_error(&error) {
         Some((_, said)) => Failure::Refused(said.to_owned()),
@@ -118,8 +141,12 @@ async fn put_aside(common: &Common, batch: &mut Vec<Aside>, inbox: &mut mpsc::Un
         declare(&Queues::new(connection.clone()), &queue).await.map_err(|found| match found {
             Found::Lost(error) => explain(error),
             Found::Refused(said) => Failure::Refused(said),
-            Found::Locked => Failure::Refused("it is an exclusive queue of another connection".to_owned()),
-            Found::There { .. } | Found::Missing => Failure::Lost(format!("the queue \"{queue}\" was deleted")),
+            Found::Locked => {
+                Failure::Refused("it is an exclusive queue of another connection".to_owned())
+            }
+            Found::There { .. } | Found::Missing => {
+                Failure::Lost(format!("the queue \"{queue}\" was deleted"))
+            }
         })?;
         let channel = connection.create_channel().await.map_err(explain)?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
@@ -129,11 +156,17 @@ async fn put_aside(common: &Common, batch: &mut Vec<Aside>, inbox: &mut mpsc::Un
             let taken = try_join_all(sent).await.map_err(explain)?;
             if !taken.iter().all(|is_taken| *is_taken) {
                 // Those that it took are there twice, then: better than not at all.
-                return Err(Failure::Lost(format!("the broker did not take all messages for the queue \"{queue}\"")));
+                return Err(Failure::Lost(format!(
+                    "the broker did not take all messages for the queue \"{queue}\""
+                )));
             }
             batch.drain(..).for_each(|aside| done(common, aside, true));
             // An end of the wait, and of the inbox: nothing more comes for now.
-            if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX)).await.unwrap_or_default() == 0 {
+            if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
+                .await
+                .unwrap_or_default()
+                == 0
+            {
                 return Ok(());
             }
         }
@@ -158,7 +191,12 @@ async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
 }
 
 /// Whether the broker took it.
-async fn publish(channel: &Channel, queue: &str, aside: &Aside, header_bytes_max: usize) -> lapin::Result<bool> {
+async fn publish(
+    channel: &Channel,
+    queue: &str,
+    aside: &Aside,
+    header_bytes_max: usize,
+) -> lapin::Result<bool> {
     fail_point("amqp::aside")?;
     let Unreadable { reason, original } = &aside.unreadable;
     // As text it has a third more; who sets such a header himself may have filled a frame with it.
@@ -167,10 +205,15 @@ async fn publish(channel: &Channel, queue: &str, aside: &Aside, header_bytes_max
     for (name, text) in [(REASON, reason.as_str()), (ORIGINAL, &original), (QUEUE, &aside.queue)] {
         headers.insert(name.into(), AMQPValue::LongString(LongString::from(text)));
     }
-    let properties =
-        BasicProperties::default().with_delivery_mode(DELIVERY_MODE_PERSISTENT).with_app_id("workflow-manager".into()).with_headers(headers);
+    let properties = BasicProperties::default()
+        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+        .with_app_id("workflow-manager".into())
+        .with_headers(headers);
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-    let confirmation = channel.basic_publish("".into(), short(queue), options, &aside.delivery.body, properties).await?.await?;
+    let confirmation = channel
+        .basic_publish("".into(), short(queue), options, &aside.delivery.body, properties)
+        .await?
+        .await?;
     // Returned: the queue was deleted.
     Ok(matches!(confirmation, Confirmation::Ack(None)))
 }

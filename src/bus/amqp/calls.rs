@@ -1,5 +1,5 @@
-//! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of its own, so that one that
-//! cannot be consumed holds up no other, and no reply.
+//! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of
+//! its own, so that one that cannot be consumed holds up no other, and no reply.
 
 use super::connection::{Told, channel_error};
 use super::lane::{Ended, Lane, Source};
@@ -23,19 +23,29 @@ const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 /// The consuming of all workflows' queues on one connection; dropped it breaks off.
 pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
 
-/// Begins to consume the queues of the workflows; a reload brings others, and ends those of workflows that it takes away.
-pub(super) fn consume(common: &Rc<Common>, connection: &Rc<Connection>, phases: &watch::Receiver<Phase>) -> Calls {
+/// Begins to consume the queues of the workflows; a reload brings others, and ends those of
+/// workflows that it takes away.
+pub(super) fn consume(
+    common: &Rc<Common>,
+    connection: &Rc<Connection>,
+    phases: &watch::Receiver<Phase>,
+) -> Calls {
     Calls(actix_rt::spawn(consume_all(common.clone(), connection.clone(), phases.clone())))
 }
 
-async fn consume_all(common: Rc<Common>, connection: Rc<Connection>, mut phases: watch::Receiver<Phase>) {
+async fn consume_all(
+    common: Rc<Common>,
+    connection: Rc<Connection>,
+    mut phases: watch::Receiver<Phase>,
+) {
     let queues = Queues::new(connection.clone());
     let mut served = common.served.subscribe();
     let mut begun: BTreeMap<Arc<str>, Begun> = BTreeMap::new();
     loop {
         let workflows = served.borrow_and_update().workflows.clone();
         // What is sent to a workflow that is no longer loaded waits in its queue.
-        let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) = begun.into_iter().partition(|(workflow, _)| workflows.contains(workflow));
+        let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            begun.into_iter().partition(|(workflow, _)| workflows.contains(workflow));
         begun = kept;
         join_all(ended.into_values().map(Begun::end)).await;
         for workflow in workflows {
@@ -116,13 +126,18 @@ impl Call {
                 Ok((channel, deliveries)) => {
                     told = Told::default();
                     // One for each channel: what a closed one has brought is known to be void.
-                    let mut lane = Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
+                    let mut lane =
+                        Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
-                    // What has no verdict goes back to its queue. An error means that the channel is gone already.
+                    // What has no verdict goes back to its queue. An error means that the channel
+                    // is gone already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
                     match ended {
                         Ended::Closed => return,
-                        Ended::Cancelled => "the broker ended the consumer: the queue was deleted or moved".to_owned(),
+                        Ended::Cancelled => {
+                            "the broker ended the consumer: the queue was deleted or moved"
+                                .to_owned()
+                        }
                         Ended::Failed(error) => self.common.address.explain(&error),
                     }
                 }
@@ -156,17 +171,29 @@ impl Call {
                 (self.common.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
                 self.queues.declare_after(&self.queue, answered).await
             }
-            found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
+            found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => {
+                found
+            }
         };
         match found {
             Found::There { .. } | Found::Missing => {}
-            Found::Locked => return Err("it is an exclusive queue of another connection".to_owned()),
+            Found::Locked => {
+                return Err("it is an exclusive queue of another connection".to_owned());
+            }
             Found::Refused(said) => return Err(said),
             Found::Lost(error) => return Err(explain(error)),
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
-        channel.basic_qos(self.common.settings.prefetch, BasicQosOptions::default()).await.map_err(explain)?;
-        let consuming = channel.basic_consume(short(&*self.queue), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        channel
+            .basic_qos(self.common.settings.prefetch, BasicQosOptions::default())
+            .await
+            .map_err(explain)?;
+        let consuming = channel.basic_consume(
+            short(&*self.queue),
+            "".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
         let deliveries = consuming.await.map_err(explain)?;
         tracing::debug!(queue = %self.queue, "consuming a workflow's queue");
         Ok((channel, deliveries))

@@ -1,4 +1,5 @@
-//! Where the broker is, how a connection to it is opened, and in plain words why one could not be or was lost.
+//! Where the broker is, how a connection to it is opened, and in plain words why one could not be
+//! or was lost.
 
 use super::wire::guard;
 use super::wire::room::Flow;
@@ -15,7 +16,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the opening of a connection may take, unless the address says otherwise (`?connection_timeout=` in ms).
+/// How long the opening of a connection may take, unless the address says otherwise
+/// (`?connection_timeout=` in ms).
 const OPEN_SECONDS_MAX: u64 = 10;
 
 /// How long the orderly closing of a connection may take.
@@ -35,7 +37,8 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn parse(settings: &AmqpSettings) -> Result<Address, AmqpError> {
         let server = settings.server.as_str();
-        let refused = |why: &str| Err(AmqpError::Address { shown: masked(server), why: why.to_owned() });
+        let refused =
+            |why: &str| Err(AmqpError::Address { shown: masked(server), why: why.to_owned() });
         match server.split_once("://") {
             Some(("amqp" | "amqps", rest)) if !rest.is_empty() => {}
             Some(("amqp" | "amqps", _)) => return refused("the host is missing"),
@@ -55,7 +58,8 @@ impl Address {
             uri.authority.host = host.to_owned();
         }
         if uri.vhost.is_empty() {
-            // The address ends with /: most clients take that for the default one, and a virtual host "" is hardly ever there.
+            // The address ends with /: most clients take that for the default one, and a virtual
+            // host "" is hardly ever there.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
         if let Some(vhost) = &settings.vhost {
@@ -76,20 +80,28 @@ impl Address {
         &self.uri.vhost
     }
 
-    /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the reader.
+    /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the
+    /// reader.
     pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
         self.open_with(role, None).await
     }
 
     /// The same, for one that is read as `flow` allows.
-    pub(super) async fn open_with(&self, role: &str, flow: Option<Arc<Flow>>) -> Result<Connection, String> {
+    pub(super) async fn open_with(
+        &self,
+        role: &str,
+        flow: Option<Arc<Flow>>,
+    ) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("workflow-manager: {role}").into())
             .with_client_property("product".into(), "workflow-manager".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
-        let allowed = Duration::from_millis(self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000));
+        let allowed = Duration::from_millis(
+            self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000),
+        );
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
-        let opening = Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default(), flow));
+        let opening =
+            Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default(), flow));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
             Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),
@@ -104,33 +116,55 @@ impl Address {
                 format!("no broker listens at {} (connection refused)", self.host())
             }
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
-                format!("{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?", self.host())
+                format!(
+                    "{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?",
+                    self.host()
+                )
             }
             ErrorKind::IOError(why) if why.to_string().contains("InvalidContentType") => {
-                format!("{} answers, and not with TLS ({why}): is it amqp instead of amqps, or another port (with TLS 5671)?", self.host())
+                format!(
+                    "{} answers, and not with TLS ({why}): is it amqp instead of amqps, or another port (with TLS 5671)?",
+                    self.host()
+                )
             }
             ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
             ErrorKind::ParsingError(_) => {
-                format!("{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP port (5672, with TLS 5671)?", self.host())
+                format!(
+                    "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP port (5672, with TLS 5671)?",
+                    self.host()
+                )
             }
             ErrorKind::ProtocolError(why) => self.explain_refusal(why),
-            ErrorKind::MissingHeartbeatError => format!("{} has been silent for two heartbeats", self.host()),
+            ErrorKind::MissingHeartbeatError => {
+                format!("{} has been silent for two heartbeats", self.host())
+            }
             _ => format!("the connection to {} is gone: {error}", self.host()),
         }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no words of their own")]
     fn explain_refusal(&self, why: &lapin::protocol::AMQPError) -> String {
-        let (said, vhost, user) = (why.get_message(), &self.uri.vhost, &self.uri.authority.userinfo.username);
+        let (said, vhost, user) =
+            (why.get_message(), &self.uri.vhost, &self.uri.authority.userinfo.username);
         match why.kind() {
-            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) if said.as_str().contains("ogin") || said.as_str().contains("can only connect") => {
+            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
+                if said.as_str().contains("ogin") || said.as_str().contains("can only connect") =>
+            {
                 format!("the broker refused the user name or password for user \"{user}\" ({said})")
             }
-            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("refused for user") => format!(
-                "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
-            ),
-            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) if said.as_str().contains("not found") => {
-                format!("the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl add_vhost '{vhost}' ({said})")
+            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)
+                if said.as_str().contains("refused for user") =>
+            {
+                format!(
+                    "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
+                )
+            }
+            AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)
+                if said.as_str().contains("not found") =>
+            {
+                format!(
+                    "the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl add_vhost '{vhost}' ({said})"
+                )
             }
             _ => format!("the broker closed the connection or channel: {said}"),
         }
@@ -143,15 +177,21 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}/{}", self.uri.scheme, self.host(), if self.uri.vhost == "/" { "" } else { &self.uri.vhost })
+        write!(
+            f,
+            "{}://{}/{}",
+            self.uri.scheme,
+            self.host(),
+            if self.uri.vhost == "/" { "" } else { &self.uri.vhost }
+        )
     }
 }
 
 /// Why an address is refused in which the parts cannot be told apart.
 pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, the password and the virtual host write @ as %40, / as %2F, ? as %3F and # as %23";
 
-/// Whether there is an @ other than the one between the credentials and the host. Then a part of the password would be taken for
-/// the host, or for the virtual host, and be shown.
+/// Whether there is an @ other than the one between the credentials and the host. Then a part of
+/// the password would be taken for the host, or for the virtual host, and be shown.
 pub(super) fn has_stray_at(server: &str) -> bool {
     let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -160,7 +200,8 @@ pub(super) fn has_stray_at(server: &str) -> bool {
 
 /// The address as it may be shown: the scheme, and what follows the credentials.
 pub(super) fn masked(server: &str) -> String {
-    let (scheme, rest) = server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
+    let (scheme, rest) =
+        server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };
     match rest.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}{separator}***@{host}"),
@@ -180,7 +221,9 @@ fn ipv6_host(server: &str) -> Option<&str> {
 /// Closes in order; a broker that does not answer is not waited for long.
 pub(super) async fn close(connection: &Connection) {
     // An error means that it is closed already.
-    let _ = tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into())).await;
+    let _ =
+        tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into()))
+            .await;
 }
 
 /// Lets tests break a connection.
@@ -222,7 +265,8 @@ impl Told {
     }
 }
 
-/// The pauses between attempts: doubled each time, jittered so that many managers do not come back at once.
+/// The pauses between attempts: doubled each time, jittered so that many managers do not come back
+/// at once.
 pub(super) struct Pauses {
     builder: ExponentialBuilder,
     next: ExponentialBackoff,
@@ -233,7 +277,11 @@ impl Pauses {
     pub(super) fn new(min: Duration, max: Duration) -> Pauses {
         let max = max.max(min);
         // The jitter adds up to as much again: the cap is kept by doubling to half of it.
-        let builder = ExponentialBuilder::new().with_min_delay(min).with_max_delay((max / 2).max(min)).with_jitter().without_max_times();
+        let builder = ExponentialBuilder::new()
+            .with_min_delay(min)
+            .with_max_delay((max / 2).max(min))
+            .with_jitter()
+            .without_max_times();
         Pauses { builder, next: builder.build(), max }
     }
 
@@ -252,7 +300,8 @@ mod tests {
     use crate::bus::amqp::tests::settings;
 
     fn parse(server: &str) -> Result<Address, String> {
-        Address::parse(&AmqpSettings { server: server.to_owned(), ..settings() }).map_err(|error| error.to_string())
+        Address::parse(&AmqpSettings { server: server.to_owned(), ..settings() })
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -265,10 +314,19 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_refused_without_telling_the_password() {
-        for server in ["amqp:me:secret@host", "http://me:secret@host", "me:secret@host:5672", "amqp://", "amqp://me:secret@host:notaport/", "secret"]
-        {
+        for server in [
+            "amqp:me:secret@host",
+            "http://me:secret@host",
+            "me:secret@host:5672",
+            "amqp://",
+            "amqp://me:secret@host:notaport/",
+            "secret",
+        ] {
             let error = parse(server).map(|address| address.to_string()).expect_err(server);
-            assert!(error.contains("amqp://user:password@host:port/vhost") && !error.contains("secret"), "{error}");
+            assert!(
+                error.contains("amqp://user:password@host:port/vhost") && !error.contains("secret"),
+                "{error}"
+            );
         }
     }
 
@@ -282,17 +340,30 @@ mod tests {
             "amqp://me:p@host/v@word",
         ] {
             let error = parse(server).map(|address| address.to_string()).expect_err(server);
-            assert!(error.contains("%40") && error.contains("%2F") && !error.contains("1234") && !error.contains("pass@"), "{error}");
+            assert!(
+                error.contains("%40")
+                    && error.contains("%2F")
+                    && !error.contains("1234")
+                    && !error.contains("pass@"),
+                "{error}"
+            );
         }
         let parsed = parse("amqp://me:p%40ss%2Fword@host:5672/a%40b").map(|address| address.uri);
-        let parts = parsed.map(|uri| (uri.authority.userinfo.password, uri.authority.host, uri.vhost));
+        let parts =
+            parsed.map(|uri| (uri.authority.userinfo.password, uri.authority.host, uri.vhost));
         assert_eq!(parts, Ok(("p@ss/word".to_owned(), "host".to_owned(), "a@b".to_owned())));
     }
 
     #[test]
     fn an_address_without_a_virtual_host_means_the_default_one() {
         let vhost = |server: &str| parse(server).map(|address| address.vhost().to_owned());
-        for server in ["amqp://host", "amqp://host/", "amqp://me:secret@host:5672/", "amqp://host:5672/%2f", "amqp://host/?heartbeat=9"] {
+        for server in [
+            "amqp://host",
+            "amqp://host/",
+            "amqp://me:secret@host:5672/",
+            "amqp://host:5672/%2f",
+            "amqp://host/?heartbeat=9",
+        ] {
             assert_eq!(vhost(server), Ok("/".to_owned()), "{server}");
         }
         assert_eq!(vhost("amqp://[::1]:5672/"), Ok("/".to_owned()));
@@ -308,8 +379,15 @@ mod tests {
 
     #[test]
     fn a_virtual_host_of_the_settings_wins() {
-        let address = Address::parse(&AmqpSettings { server: "amqp://host/one".to_owned(), vhost: Some("two".to_owned()), ..settings() });
-        assert_eq!(address.map(|address| address.to_string()).map_err(|error| error.to_string()), Ok("amqp://host:5672/two".to_owned()));
+        let address = Address::parse(&AmqpSettings {
+            server: "amqp://host/one".to_owned(),
+            vhost: Some("two".to_owned()),
+            ..settings()
+        });
+        assert_eq!(
+            address.map(|address| address.to_string()).map_err(|error| error.to_string()),
+            Ok("amqp://host:5672/two".to_owned())
+        );
     }
 
     #[test]
@@ -319,7 +397,10 @@ mod tests {
         let first = pauses.next();
         assert!(first >= min && first <= 2 * min, "{first:?}");
         let later: Vec<Duration> = (0..20).map(|_| pauses.next()).collect();
-        assert!(later.iter().all(|pause| *pause >= min && *pause <= max) && later[19] >= max / 2, "{later:?}");
+        assert!(
+            later.iter().all(|pause| *pause >= min && *pause <= max) && later[19] >= max / 2,
+            "{later:?}"
+        );
         pauses.reset();
         assert!(pauses.next() <= 2 * min);
     }

@@ -1,4 +1,5 @@
-//! The consumer: one connection, on which the reply queue is consumed, and beside it the queues of the workflows.
+//! The consumer: one connection, on which the reply queue is consumed, and beside it the queues of
+//! the workflows.
 
 use super::calls;
 use super::connection::{self, Pauses, channel_error};
@@ -18,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long the first connection of a process waits for another consumer to go: the broker may not have noticed yet that a
-/// predecessor was killed.
+/// How long the first connection of a process waits for another consumer to go: the broker may not
+/// have noticed yet that a predecessor was killed.
 const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
 const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
 
@@ -31,7 +32,8 @@ const CONSUMER_TAG: &str = "workflow-manager";
 /// Consumes until the bus is closed, over any number of connections.
 pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) {
     let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
-    let mut consumer = Consumer { lane: Lane::new(common.clone(), Source::Replies), common: common.clone() };
+    let mut consumer =
+        Consumer { lane: Lane::new(common.clone(), Source::Replies), common: common.clone() };
     loop {
         let opened = tokio::select! {
             biased;
@@ -101,7 +103,8 @@ enum Obstacle {
 }
 
 impl Consumer {
-    /// What an earlier connection has brought may not have its verdict yet, and comes again over the next one.
+    /// What an earlier connection has brought may not have its verdict yet, and comes again over
+    /// the next one.
     async fn open_when_there_is_room(&self) -> Result<Session, End> {
         while !self.common.room.has_room() {
             tokio::time::sleep(ROOM_PAUSE).await;
@@ -114,7 +117,8 @@ impl Consumer {
         let opening = self.common.address.open_with("replies", Some(flow.clone()));
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
         let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
-        // Jittered, so that of two processes that gave way to each other one comes first the next time.
+        // Jittered, so that of two processes that gave way to each other one comes first the next
+        // time.
         let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
             match self.attempt(&connection, &flow).await {
@@ -138,42 +142,77 @@ impl Consumer {
         }
     }
 
-    async fn attempt(&self, connection: &Rc<Connection>, flow: &Arc<Flow>) -> Result<Session, Obstacle> {
+    async fn attempt(
+        &self,
+        connection: &Rc<Connection>,
+        flow: &Arc<Flow>,
+    ) -> Result<Session, Obstacle> {
         let settings = &self.common.settings;
         let queue = settings.reply_queue.as_str();
         let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
         let queues = Queues::new(connection.clone());
         match queues.reply_queue(settings).await {
             Found::There { consumers: 0, .. } => {}
-            Found::There { consumers, .. } => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
-            Found::Locked => return Err(Obstacle::Taken("it is an exclusive queue of another connection".to_owned())),
-            Found::Missing => return Err(Obstacle::Other(format!("the reply queue \"{queue}\" was deleted while it was being declared"))),
-            Found::Refused(said) => return Err(Obstacle::Other(format!("the broker refuses the reply queue \"{queue}\": {said}"))),
+            Found::There { consumers, .. } => {
+                return Err(Obstacle::Taken(format!("consumers: {consumers}")));
+            }
+            Found::Locked => {
+                return Err(Obstacle::Taken(
+                    "it is an exclusive queue of another connection".to_owned(),
+                ));
+            }
+            Found::Missing => {
+                return Err(Obstacle::Other(format!(
+                    "the reply queue \"{queue}\" was deleted while it was being declared"
+                )));
+            }
+            Found::Refused(said) => {
+                return Err(Obstacle::Other(format!(
+                    "the broker refuses the reply queue \"{queue}\": {said}"
+                )));
+            }
             Found::Lost(error) => return Err(lost(error)),
         }
-        // A queue with a single active consumer takes no exclusive one: there the count alone must tell.
+        // A queue with a single active consumer takes no exclusive one: there the count alone must
+        // tell.
         for exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
             flow.watch(channel.id());
             let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
-            match channel.basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default()).await {
+            match channel
+                .basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default())
+                .await
+            {
                 // Two processes may have found it free at the same time: then both give way.
                 Ok(deliveries) => match queues.look(queue).await {
-                    Found::There { consumers, .. } if consumers > 1 => return Err(Obstacle::Taken(format!("consumers: {consumers}"))),
+                    Found::There { consumers, .. } if consumers > 1 => {
+                        return Err(Obstacle::Taken(format!("consumers: {consumers}")));
+                    }
                     Found::Lost(error) => return Err(lost(error)),
                     Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => {
-                        return Ok(Session { connection: connection.clone(), flow: flow.clone(), channel, deliveries });
+                        return Ok(Session {
+                            connection: connection.clone(),
+                            flow: flow.clone(),
+                            channel,
+                            deliveries,
+                        });
                     }
                 },
                 Err(error) => match channel_error(&error) {
-                    Some((AMQPSoftError::ACCESSREFUSED, said)) if said.contains("in exclusive use") => return Err(Obstacle::Taken(said.to_owned())),
+                    Some((AMQPSoftError::ACCESSREFUSED, said))
+                        if said.contains("in exclusive use") =>
+                    {
+                        return Err(Obstacle::Taken(said.to_owned()));
+                    }
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
                     _ => return Err(lost(error)),
                 },
             }
         }
-        Err(Obstacle::Other(format!("the broker does not let this user consume the reply queue \"{queue}\"")))
+        Err(Obstacle::Other(format!(
+            "the broker does not let this user consume the reply queue \"{queue}\""
+        )))
     }
 
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
@@ -187,7 +226,9 @@ impl Consumer {
         connection::close(&connection).await;
         match ended {
             Ended::Closed => End::Closed,
-            Ended::Cancelled => End::Lost("the broker ended the consumer: the reply queue was deleted or moved".to_owned()),
+            Ended::Cancelled => End::Lost(
+                "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
+            ),
             Ended::Failed(error) => End::Lost(self.common.address.explain(&error)),
         }
     }

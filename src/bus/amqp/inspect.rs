@@ -1,5 +1,5 @@
-//! A look at one queue, on a connection of its own: it is rare, and must not disturb the loops. And what the management API,
-//! where there is one, knows of all queues.
+//! A look at one queue, on a connection of its own: it is rare, and must not disturb the loops. And
+//! what the management API, where there is one, knows of all queues.
 
 use super::Common;
 use super::connection::close;
@@ -10,11 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(super) async fn inspect(common: Rc<Common>, queue: Arc<str>) -> QueueLook {
-    let (found, unacknowledged) = tokio::join!(look(&common, &queue), unacknowledged(&common, &queue));
+    let (found, unacknowledged) =
+        tokio::join!(look(&common, &queue), unacknowledged(&common, &queue));
     match found {
-        Ok(Found::There { consumers, messages }) => QueueLook::There { messages, unacknowledged, consumers },
+        Ok(Found::There { consumers, messages }) => {
+            QueueLook::There { messages, unacknowledged, consumers }
+        }
         Ok(Found::Missing) => QueueLook::Missing,
-        Ok(Found::Locked) => QueueLook::Unknown("it is an exclusive queue of another connection".to_owned()),
+        Ok(Found::Locked) => {
+            QueueLook::Unknown("it is an exclusive queue of another connection".to_owned())
+        }
         Ok(Found::Refused(said)) => QueueLook::Unknown(said),
         Ok(Found::Lost(error)) => QueueLook::Unknown(common.address.explain(&error)),
         Err(reason) => QueueLook::Unknown(reason),
@@ -30,18 +35,25 @@ async fn look(common: &Common, queue: &str) -> Result<Found, String> {
 
 /// Not known without the management API, nor while it does not answer.
 async fn unacknowledged(common: &Common, queue: &Arc<str>) -> Option<u64> {
-    let (management, vhost, queue) = (common.management.clone()?, common.address.vhost().to_owned(), queue.clone());
+    let (management, vhost, queue) =
+        (common.management.clone()?, common.address.vhost().to_owned(), queue.clone());
     in_background(move || management.held_by(&vhost, &queue)).await.ok()?.messages_unacknowledged
 }
 
 /// What all queues of the virtual host hold.
 pub(super) async fn depths(common: Rc<Common>) -> Result<Vec<QueueDepth>, String> {
-    let management = common.management.clone().ok_or("there is no management API (setting amqp.management)")?;
+    let management =
+        common.management.clone().ok_or("there is no management API (setting amqp.management)")?;
     let vhost = common.address.vhost().to_owned();
     let held = in_background(move || management.held(&vhost)).await?;
-    Ok(held.into_iter().map(|Held { name, messages, .. }| QueueDepth { queue: name, messages }).collect())
+    Ok(held
+        .into_iter()
+        .map(|Held { name, messages, .. }| QueueDepth { queue: name, messages })
+        .collect())
 }
 
-async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
     actix_rt::task::spawn_blocking(work).await.map_err(|error| error.to_string()).flatten()
 }

@@ -1,4 +1,5 @@
-//! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the broker.
+//! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the
+//! broker.
 
 use super::acks::{Answer, Window};
 use super::aside::Aside;
@@ -95,7 +96,12 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, delivery: lapin::message::Delivery, flow: Option<&Arc<Flow>>, window: &mut Window) {
+    fn deliver(
+        &self,
+        delivery: lapin::message::Delivery,
+        flow: Option<&Arc<Flow>>,
+        window: &mut Window,
+    ) {
         window.deliver(delivery.delivery_tag);
         let hold = flow.map(|flow| flow.take(delivery.data.len()));
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
@@ -105,17 +111,29 @@ impl Lane {
                 Source::Workflow(workflow) => Definition::call_queue(workflow).into(),
             };
             // Nobody takes it only when the bus is gone: then it goes back to its queue.
-            let _ = self.common.aside.send(Aside { queue, unreadable, delivery: received(delivery, settlement) });
+            let _ = self.common.aside.send(Aside {
+                queue,
+                unreadable,
+                delivery: received(delivery, settlement),
+            });
             return;
         }
         (self.common.sink)(match &self.source {
             Source::Replies => BusEvent::Delivered(received(delivery, settlement.holding(hold))),
-            Source::Workflow(workflow) => BusEvent::Called { workflow: workflow.clone(), delivery: called(delivery, settlement) },
+            Source::Workflow(workflow) => BusEvent::Called {
+                workflow: workflow.clone(),
+                delivery: called(delivery, settlement),
+            },
         });
     }
 
     /// Takes this verdict and all others that are there already, then tells the broker.
-    async fn settle(&mut self, first: Settled, channel: &Channel, window: &mut Window) -> lapin::Result<()> {
+    async fn settle(
+        &mut self,
+        first: Settled,
+        channel: &Channel,
+        window: &mut Window,
+    ) -> lapin::Result<()> {
         let mut answers = Vec::new();
         let mut next = Some(first);
         while let Some(verdict) = next {
@@ -130,7 +148,12 @@ impl Lane {
     }
 
     /// Takes no more deliveries, and waits a little for the verdicts on those under way.
-    async fn finish(&mut self, channel: &Channel, deliveries: &lapin::Consumer, window: &mut Window) {
+    async fn finish(
+        &mut self,
+        channel: &Channel,
+        deliveries: &lapin::Consumer,
+        window: &mut Window,
+    ) {
         let verdicts = async {
             channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
             while window.unsettled() > 0 {
@@ -141,8 +164,14 @@ impl Lane {
         };
         match tokio::time::timeout(VERDICTS_WITHIN, verdicts).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = self.common.address.explain(&error), "deliveries under way come again"),
-            Err(_) => tracing::warn!(unsettled = window.unsettled(), "deliveries without a verdict come again"),
+            Ok(Err(error)) => tracing::warn!(
+                error = self.common.address.explain(&error),
+                "deliveries under way come again"
+            ),
+            Err(_) => tracing::warn!(
+                unsettled = window.unsettled(),
+                "deliveries without a verdict come again"
+            ),
         }
         let mut answers = Vec::new();
         window.flush(true, &mut answers);
@@ -155,9 +184,17 @@ async fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
     for answer in answers {
         fail_point("amqp::ack")?;
         match answer {
-            Answer::Ack(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?,
-            Answer::AckUpTo(tag) => channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?,
-            Answer::Requeue(tag) => channel.basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true }).await?,
+            Answer::Ack(tag) => {
+                channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?
+            }
+            Answer::AckUpTo(tag) => {
+                channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?
+            }
+            Answer::Requeue(tag) => {
+                channel
+                    .basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true })
+                    .await?
+            }
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! One connection for publishing: what was published on it, what came back, and which queues it knows.
+//! One connection for publishing: what was published on it, what came back, and which queues it
+//! knows.
 
 use super::Common;
 use super::connection::channel_error;
@@ -79,8 +80,9 @@ pub(super) struct Answer {
 impl From<Confirmation> for Answer {
     fn from(confirmation: Confirmation) -> Answer {
         let is_taken = confirmation.is_ack();
-        let returned =
-            confirmation.take_message().map(|message| message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default());
+        let returned = confirmation.take_message().map(|message| {
+            message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default()
+        });
         Answer { is_taken, returned }
     }
 }
@@ -117,14 +119,26 @@ impl Link {
     pub(super) async fn open(common: &Common) -> Result<Link, String> {
         let connection = Rc::new(common.address.open("step messages").await?);
         let events = connection.events_listener().boxed();
-        let channel = confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
+        let channel =
+            confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
         let queues = Queues::new(connection.clone());
-        // Before the first message: a reply to a queue that is not there is dropped by the broker without a word.
+        // Before the first message: a reply to a queue that is not there is dropped by the broker
+        // without a word.
         match queues.reply_queue(&common.settings).await {
             Found::There { .. } => {}
             Found::Lost(error) => return Err(common.address.explain(&error)),
-            Found::Missing | Found::Locked => return Err(format!("the reply queue \"{}\" cannot be used", common.settings.reply_queue)),
-            Found::Refused(said) => return Err(format!("the broker refuses the reply queue \"{}\": {said}", common.settings.reply_queue)),
+            Found::Missing | Found::Locked => {
+                return Err(format!(
+                    "the reply queue \"{}\" cannot be used",
+                    common.settings.reply_queue
+                ));
+            }
+            Found::Refused(said) => {
+                return Err(format!(
+                    "the broker refuses the reply queue \"{}\": {said}",
+                    common.settings.reply_queue
+                ));
+            }
         }
         Ok(Link {
             events,
@@ -192,8 +206,16 @@ impl Link {
     // ---- messages
 
     /// Publishes. With `alone`, on a channel of its own.
-    pub(super) fn publish(&mut self, id: u64, held: Held, generation: u64, alone: bool, reply_queue: &str) {
-        let (properties, queue) = (properties(&held.message, reply_queue), short(&**held.message.queue()));
+    pub(super) fn publish(
+        &mut self,
+        id: u64,
+        held: Held,
+        generation: u64,
+        alone: bool,
+        reply_queue: &str,
+    ) {
+        let (properties, queue) =
+            (properties(&held.message, reply_queue), short(&**held.message.queue()));
         // Built here: lapin takes it at once, and what is kept until the confirm is not the text.
         let body = held.message.body().to_bytes();
         let bytes = body.len();
@@ -202,14 +224,16 @@ impl Link {
         self.flight.push(if alone {
             let answer = async move {
                 let channel = confirming(&connection).await?;
-                let sent = channel.basic_publish("".into(), queue, options, &body, properties).await?;
+                let sent =
+                    channel.basic_publish("".into(), queue, options, &body, properties).await?;
                 drop(body);
                 sent.await
             };
             Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
         } else {
             let answer = async move {
-                let sent = channel.basic_publish("".into(), queue, options, &body, properties).await?;
+                let sent =
+                    channel.basic_publish("".into(), queue, options, &body, properties).await?;
                 drop(body);
                 sent.await
             };
@@ -226,14 +250,15 @@ impl Link {
         Some(published)
     }
 
-    /// Takes every answer that is there. Unlike a poll, which may give up early, this ends only when nothing is ready: the
-    /// barrier relies on it.
+    /// Takes every answer that is there. Unlike a poll, which may give up early, this ends only
+    /// when nothing is ready: the barrier relies on it.
     pub(super) fn drain(&mut self, answers: &mut Vec<Answered>) {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
         while woken.0.swap(false, Ordering::AcqRel) {
-            while let Poll::Ready(Some(answer)) = Pin::new(&mut self.flight).poll_next(&mut context) {
+            while let Poll::Ready(Some(answer)) = Pin::new(&mut self.flight).poll_next(&mut context)
+            {
                 answers.push(answer);
             }
         }
@@ -249,14 +274,17 @@ impl Link {
 
     /// Begins to make the noted answers count.
     ///
-    /// lapin attaches a returned message to whichever confirm comes next, and it completes the confirms of one frame in any
-    /// order and on a thread of its own. So a confirm says nothing until that thread has provably finished with the frame: when
-    /// it has handled the answer to a question that was asked later.
+    /// lapin attaches a returned message to whichever confirm comes next, and it completes the
+    /// confirms of one frame in any order and on a thread of its own. So a confirm says nothing
+    /// until that thread has provably finished with the frame: when it has handled the answer to a
+    /// question that was asked later.
     pub(super) fn raise_barrier(&mut self) {
         if self.barrier.is_empty() && !self.answered.is_empty() {
             self.settling = std::mem::take(&mut self.answered);
             let channel = self.channel.clone();
-            self.barrier.push(Box::pin(async move { channel.basic_qos(0, BasicQosOptions::default()).await }));
+            self.barrier.push(Box::pin(async move {
+                channel.basic_qos(0, BasicQosOptions::default()).await
+            }));
         }
     }
 
@@ -281,8 +309,8 @@ impl Link {
         }
     }
 
-    /// All that was published and did not come to count, in order, each with whether its queue is known to be gone. The
-    /// channel is given up.
+    /// All that was published and did not come to count, in order, each with whether its queue is
+    /// known to be gone. The channel is given up.
     pub(super) fn take_back(&mut self) -> Vec<(Held, bool)> {
         self.flight = FuturesUnordered::new();
         self.barrier = FuturesUnordered::new();
@@ -291,7 +319,8 @@ impl Link {
         self.published_bytes = 0;
         let published = std::mem::take(&mut self.published).into_values();
         let taken = published.map(|Published { held, generation, .. }| {
-            let is_gone = self.was_returned(&held.message) && self.is_of(generation, held.message.queue());
+            let is_gone =
+                self.was_returned(&held.message) && self.is_of(generation, held.message.queue());
             (held, is_gone)
         });
         let taken = taken.collect();
@@ -350,7 +379,8 @@ fn of_answer(answer: &CallerAnswer) -> BasicProperties {
     if let Some(attempt) = answer.caller.attempt {
         headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(attempt)));
     }
-    let mut properties = BasicProperties::default().with_timestamp(answer.timestamp_s).with_headers(headers);
+    let mut properties =
+        BasicProperties::default().with_timestamp(answer.timestamp_s).with_headers(headers);
     if let Some(id) = &answer.caller.correlation_id {
         properties = properties.with_correlation_id(short(&**id));
     }

@@ -1,9 +1,10 @@
 //! The bus over AMQP 0-9-1, for RabbitMQ: the only user of lapin.
 //!
-//! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot stop the acks: the
-//! [`publisher`] sends step messages and waits for confirms, the [`consumer`] takes deliveries and returns verdicts. Each
-//! reconnects by itself, for ever. Both run on the arbiter on which [`Connector::connect`] was called. Beside them [`aside`]
-//! takes messages that cannot be read; [`wire`] sees to it that such a message costs no connection.
+//! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot
+//! stop the acks: the [`publisher`] sends step messages and waits for confirms, the [`consumer`]
+//! takes deliveries and returns verdicts. Each reconnects by itself, for ever. Both run on the
+//! arbiter on which [`Connector::connect`] was called. Beside them [`aside`] takes messages that
+//! cannot be read; [`wire`] sees to it that such a message costs no connection.
 
 mod acks;
 mod aside;
@@ -56,11 +57,13 @@ pub struct AmqpSettings {
     pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
     pub prefetch: u16,
-    /// How large the replies without a verdict may be together, in bytes; one more is taken than have room.
+    /// How large the replies without a verdict may be together, in bytes; one more is taken than
+    /// have room.
     pub replies_bytes_max: usize,
     /// The most messages published and not yet confirmed.
     pub unconfirmed_max: usize,
-    /// How long the bodies of these may be together, in bytes; one message more is published than they have room for.
+    /// How long the bodies of these may be together, in bytes; one message more is published than
+    /// they have room for.
     pub unconfirmed_bytes_max: usize,
     /// The pause before the first attempt to reconnect.
     pub reconnect_min: Duration,
@@ -72,7 +75,8 @@ pub struct AmqpSettings {
     pub queues: Vec<Arc<str>>,
     /// The workflows that take messages on queues of their own, without the virtual host.
     pub workflows: Vec<Arc<str>>,
-    /// Whether the process ran without this bus before: then a reply queue that somebody else consumes is no reason to end.
+    /// Whether the process ran without this bus before: then a reply queue that somebody else
+    /// consumes is no reason to end.
     pub joins: bool,
 }
 
@@ -101,7 +105,11 @@ impl fmt::Debug for AmqpSettings {
 
 impl AmqpSettings {
     fn management(&self) -> Result<Option<Management>, AmqpError> {
-        if self.management.is_empty() { Ok(None) } else { Management::parse(&self.management).map(Some) }
+        if self.management.is_empty() {
+            Ok(None)
+        } else {
+            Management::parse(&self.management).map(Some)
+        }
     }
 }
 
@@ -120,7 +128,9 @@ pub enum AmqpError {
         why: String,
     },
     /// The address of the management API.
-    #[error("amqp.management {shown:?} is no address of a management API: {why}; expected http://user:password@host:15672")]
+    #[error(
+        "amqp.management {shown:?} is no address of a management API: {why}; expected http://user:password@host:15672"
+    )]
     Management {
         /// The address, without credentials.
         shown: String,
@@ -128,7 +138,9 @@ pub enum AmqpError {
         why: String,
     },
     /// The reply queue's name.
-    #[error("amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable behind it it names a queue too")]
+    #[error(
+        "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable behind it it names a queue too"
+    )]
     ReplyQueue(usize),
 }
 
@@ -146,17 +158,21 @@ impl Connector {
         Ok(Connector { settings })
     }
 
-    /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an arbiter.
+    /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
+    /// arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
         let (outbox, inbox) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(Phase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
         // The settings were checked when this was made.
-        let Ok(address) = Address::parse(&self.settings) else { return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None } };
+        let Ok(address) = Address::parse(&self.settings) else {
+            return AmqpBus { outbox, unconfirmed, phase, loops: None, common: None };
+        };
         let board = Rc::new(Board::new(sink.clone()));
         let management = self.settings.management().ok().flatten();
         let queues = self.settings.queues.iter().cloned().collect();
-        let served = watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
+        let served =
+            watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
         let (aside, put_aside) = mpsc::unbounded_channel();
         let common = Rc::new(Common {
             room: Room::new(self.settings.replies_bytes_max),
@@ -168,10 +184,17 @@ impl Connector {
             served,
             aside,
         });
-        let publishing = watched(common.sink.clone(), publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()));
+        let publishing = watched(
+            common.sink.clone(),
+            publisher::run(common.clone(), inbox, unconfirmed.clone(), phases.clone()),
+        );
         let consuming = watched(common.sink.clone(), consumer::run(common.clone(), phases));
         let putting_aside = watched(common.sink.clone(), aside::run(common.clone(), put_aside));
-        let loops = Loops { consumer: actix_rt::spawn(consuming), publisher: actix_rt::spawn(publishing), aside: actix_rt::spawn(putting_aside) };
+        let loops = Loops {
+            consumer: actix_rt::spawn(consuming),
+            publisher: actix_rt::spawn(publishing),
+            aside: actix_rt::spawn(putting_aside),
+        };
         AmqpBus { outbox, unconfirmed, phase, loops: Some(loops), common: Some(common) }
     }
 }
@@ -196,7 +219,8 @@ impl Bus for AmqpBus {
                 served.queues.insert(message.queue.clone());
             });
         }
-        // Refused only once it is closed: the message is journaled as unconfirmed, the next start sends it.
+        // Refused only once it is closed: the message is journaled as unconfirmed, the next start
+        // sends it.
         let _ = self.outbox.send(message);
     }
 
@@ -207,7 +231,9 @@ impl Bus for AmqpBus {
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
         match self.common.clone() {
             Some(common) => Box::pin(inspect::inspect(common, queue)),
-            None => Box::pin(std::future::ready(QueueLook::Unknown("the bus is not connected".to_owned()))),
+            None => Box::pin(std::future::ready(QueueLook::Unknown(
+                "the bus is not connected".to_owned(),
+            ))),
         }
     }
 
@@ -220,7 +246,8 @@ impl Bus for AmqpBus {
 
     fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
         if let Some(common) = &self.common {
-            // Running jobs, and those that are retried, still use the queues of earlier definitions.
+            // Running jobs, and those that are retried, still use the queues of earlier
+            // definitions.
             common.served.send_modify(|served| {
                 served.queues.extend(queues);
                 served.workflows = workflows;
@@ -228,8 +255,8 @@ impl Bus for AmqpBus {
         }
     }
 
-    /// First the deliveries under way get their verdicts, then the messages that follow from them go out. A broker that is
-    /// not connected is not waited for.
+    /// First the deliveries under way get their verdicts, then the messages that follow from them
+    /// go out. A broker that is not connected is not waited for.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (loops, phase) = (self.loops.take(), self.phase.clone());
         Box::pin(async move {
@@ -292,7 +319,8 @@ async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
 /// What is loaded.
 #[derive(Clone, Debug)]
 struct Served {
-    /// The queues of steps: of the definitions that are loaded, of earlier ones, and those published to since.
+    /// The queues of steps: of the definitions that are loaded, of earlier ones, and those
+    /// published to since.
     queues: BTreeSet<Arc<str>>,
     workflows: Vec<Arc<str>>,
 }
@@ -348,7 +376,12 @@ impl Board {
         let reported = BusState::Disconnected { reason: String::new() };
         Board {
             sink,
-            sides: RefCell::new(Sides { down: [Some(String::new()), Some(String::new())], blocked: None, reported, told: Default::default() }),
+            sides: RefCell::new(Sides {
+                down: [Some(String::new()), Some(String::new())],
+                blocked: None,
+                reported,
+                told: Default::default(),
+            }),
         }
     }
 
@@ -368,7 +401,8 @@ impl Board {
         });
     }
 
-    /// Whether this reason is not in the log yet: both sides fail for the same one, at each attempt.
+    /// Whether this reason is not in the log yet: both sides fail for the same one, at each
+    /// attempt.
     fn is_news(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
         let is_known = sides.told.iter().any(|told| told.has(reason));
@@ -384,7 +418,10 @@ impl Board {
         change(&mut sides);
         // A side that has not tried yet knows no reason: the other's is told.
         let reasons = || sides.down.iter().flatten();
-        let state = match (reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()), &sides.blocked) {
+        let state = match (
+            reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
+            &sides.blocked,
+        ) {
             (Some(reason), _) => BusState::Disconnected { reason: reason.clone() },
             (None, Some(reason)) => BusState::Blocked { reason: reason.clone() },
             (None, None) => BusState::Connected,
@@ -446,7 +483,12 @@ mod tests {
         board.down(Side::Publisher, "gone");
         board.up(Side::Publisher);
         board.up(Side::Consumer);
-        let expected = ["connected", "publishing blocked by the broker: low on memory", "not connected: gone", "connected"];
+        let expected = [
+            "connected",
+            "publishing blocked by the broker: low on memory",
+            "not connected: gone",
+            "connected",
+        ];
         assert_eq!(*seen.lock().unwrap(), expected);
     }
 }

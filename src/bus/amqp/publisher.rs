@@ -1,7 +1,8 @@
-//! The publisher: sends step messages, keeps each until the broker has confirmed it, and sees to it that their queues exist.
+//! The publisher: sends step messages, keeps each until the broker has confirmed it, and sees to it
+//! that their queues exist.
 //!
-//! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is in exactly one place:
-//! waiting, parked, delayed, or published on a link.
+//! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is
+//! in exactly one place: waiting, parked, delayed, or published on a link.
 
 use super::connection::{self, Pauses, channel_error, fail_point};
 use super::link::{Answered, Held, Link, Published, QueueState};
@@ -23,8 +24,8 @@ use tokio::time::Instant;
 /// How many messages are taken from the inbox at once.
 const TAKEN_MAX: usize = 512;
 
-/// The pause before a message that the broker refused is sent again; doubled with each refusal, up to the longest pause
-/// between two attempts to reconnect.
+/// The pause before a message that the broker refused is sent again; doubled with each refusal, up
+/// to the longest pause between two attempts to reconnect.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause before a queue of which the broker could not tell is looked at again.
@@ -41,7 +42,13 @@ pub(super) async fn run(
     mut phases: watch::Receiver<Phase>,
 ) {
     let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
-    let mut publisher = Publisher { backlog: Backlog::of(&common.settings.queues), common: common.clone(), inbox, unconfirmed, numbers: 0 };
+    let mut publisher = Publisher {
+        backlog: Backlog::of(&common.settings.queues),
+        common: common.clone(),
+        inbox,
+        unconfirmed,
+        numbers: 0,
+    };
     loop {
         let opened = tokio::select! {
             biased;
@@ -107,7 +114,13 @@ struct Backlog {
 impl Backlog {
     fn of(queues: &[Arc<str>]) -> Backlog {
         let queues = queues.iter().cloned().collect();
-        Backlog { waiting: VecDeque::new(), parked: HashMap::new(), delayed: BTreeMap::new(), queues, lost: HashSet::new() }
+        Backlog {
+            waiting: VecDeque::new(),
+            parked: HashMap::new(),
+            delayed: BTreeMap::new(),
+            queues,
+            lost: HashSet::new(),
+        }
     }
 }
 
@@ -134,7 +147,14 @@ impl Publisher {
             if is_ending && self.is_done(link) {
                 return End::Closed;
             }
-            let due = link.looks_again.keys().next().into_iter().chain(self.backlog.delayed.keys().next()).map(|(at, _)| *at).min();
+            let due = link
+                .looks_again
+                .keys()
+                .next()
+                .into_iter()
+                .chain(self.backlog.delayed.keys().next())
+                .map(|(at, _)| *at)
+                .min();
             let happened = tokio::select! {
                 Some(answered) = link.flight.next() => Happened::Answered(answered),
                 Some(passed) = link.barrier.next() => Happened::Passed(passed),
@@ -172,24 +192,37 @@ impl Publisher {
 
     /// Publishes what may be published now.
     fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
-        let (flight_max, bytes_max) = (self.common.settings.unconfirmed_max, self.common.settings.unconfirmed_bytes_max);
-        // What waits for the barrier alone leaves room for as many again: the broker has answered it. And nothing is given to a
-        // blocked connection: lapin would keep it in memory. The first message over the budget in bytes goes out still: one may be
-        // larger than all of it.
-        while !link.is_blocked && link.flight.len() < flight_max && link.published.len() < 2 * flight_max && link.published_bytes < bytes_max {
+        let (flight_max, bytes_max) =
+            (self.common.settings.unconfirmed_max, self.common.settings.unconfirmed_bytes_max);
+        // What waits for the barrier alone leaves room for as many again: the broker has answered
+        // it. And nothing is given to a blocked connection: lapin would keep it in memory. The
+        // first message over the budget in bytes goes out still: one may be larger than all of it.
+        while !link.is_blocked
+            && link.flight.len() < flight_max
+            && link.published.len() < 2 * flight_max
+            && link.published_bytes < bytes_max
+        {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = held.message.queue();
             // A caller's queue is its own matter: it is neither looked at nor declared.
-            let foreign = matches!(held.message, BusMessage::Answer(_)).then_some(&QueueState::There(0));
+            let foreign =
+                matches!(held.message, BusMessage::Answer(_)).then_some(&QueueState::There(0));
             match foreign.or_else(|| link.states.get(queue)) {
                 Some(QueueState::There(generation)) => {
                     if std::mem::take(&mut held.again) {
                         (self.common.sink)(BusEvent::Noted(Notice::Resent));
                     }
-                    let alone = held.kills > 0 || link.body_bytes_max.is_some_and(|max| held.message.body().len() > max);
+                    let alone = held.kills > 0
+                        || link.body_bytes_max.is_some_and(|max| held.message.body().len() > max);
                     let generation = *generation;
                     self.numbers += 1;
-                    link.publish(self.numbers, held, generation, alone, &self.common.settings.reply_queue);
+                    link.publish(
+                        self.numbers,
+                        held,
+                        generation,
+                        alone,
+                        &self.common.settings.reply_queue,
+                    );
                     fail_point("amqp::publish")?;
                 }
                 known => {
@@ -207,17 +240,26 @@ impl Publisher {
     /// Whether nothing is left that a little waiting could bring to an end.
     fn is_done(&self, link: &Link) -> bool {
         let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
-        self.inbox.is_empty() && link.published.is_empty() && self.backlog.waiting.is_empty() && !self.backlog.parked.keys().any(is_looking)
+        self.inbox.is_empty()
+            && link.published.is_empty()
+            && self.backlog.waiting.is_empty()
+            && !self.backlog.parked.keys().any(is_looking)
     }
 
     /// Takes `answers` and all others that are there.
-    async fn answered(&mut self, link: &mut Link, mut answers: Vec<Answered>) -> Result<(), String> {
+    async fn answered(
+        &mut self,
+        link: &mut Link,
+        mut answers: Vec<Answered>,
+    ) -> Result<(), String> {
         link.drain(&mut answers);
         let mut closed = None;
         for (id, answer) in answers {
             match answer {
                 Ok(answer) => link.note(id, answer),
-                Err(error) if link.published.get(&id).is_some_and(|published| published.alone) => self.killed(link, id, &error)?,
+                Err(error) if link.published.get(&id).is_some_and(|published| published.alone) => {
+                    self.killed(link, id, &error)?
+                }
                 Err(error) => closed = Some(error),
             }
         }
@@ -236,8 +278,11 @@ impl Publisher {
         // Which of them were returned may be said by answers that were not taken yet.
         let mut answers = Vec::new();
         link.drain(&mut answers);
-        let (notes, failures): (Vec<Answered>, Vec<Answered>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
-        notes.into_iter().for_each(|(id, answer)| answer.into_iter().for_each(|answer| link.note(id, answer)));
+        let (notes, failures): (Vec<Answered>, Vec<Answered>) =
+            answers.into_iter().partition(|(_, answer)| answer.is_ok());
+        notes
+            .into_iter()
+            .for_each(|(id, answer)| answer.into_iter().for_each(|answer| link.note(id, answer)));
         settled.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
         self.answered(link, failures).await
     }
@@ -261,7 +306,9 @@ impl Publisher {
             self.taken(held.message, false);
         } else {
             (self.common.sink)(BusEvent::Noted(Notice::Refused));
-            let pause = REFUSED_PAUSE.saturating_mul(1 << held.refusals.min(16)).min(self.common.settings.reconnect_max);
+            let pause = REFUSED_PAUSE
+                .saturating_mul(1 << held.refusals.min(16))
+                .min(self.common.settings.reconnect_max);
             tracing::debug!(%job, step, attempt, queue = %held.message.queue(), retry_in_ms = Millis::of(pause).0, "the broker does not take it: its queue may be full");
             held.refusals += 1;
             self.backlog.delayed.insert((Instant::now() + pause, id), held);
@@ -272,14 +319,19 @@ impl Publisher {
     fn taken(&self, message: BusMessage, is_unroutable: bool) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
         (self.common.sink)(match message {
-            BusMessage::Step(StepMessage { job, step, attempt, .. }) => BusEvent::Confirmed { job, step, attempt },
-            BusMessage::Answer(CallerAnswer { job, receipt, .. }) => BusEvent::Answered { job, receipt, is_unroutable },
+            BusMessage::Step(StepMessage { job, step, attempt, .. }) => {
+                BusEvent::Confirmed { job, step, attempt }
+            }
+            BusMessage::Answer(CallerAnswer { job, receipt, .. }) => {
+                BusEvent::Answered { job, receipt, is_unroutable }
+            }
         });
     }
 
     // ---- channels closed by the broker
 
-    /// The shared channel is closed. Only a message that is too large does that; the others go out again at once.
+    /// The shared channel is closed. Only a message that is too large does that; the others go out
+    /// again at once.
     async fn channel_closed(&mut self, link: &mut Link, error: lapin::Error) -> Result<(), String> {
         if !link.is_connected() {
             return Err(self.common.address.explain(&error));
@@ -292,11 +344,18 @@ impl Publisher {
         let size = |published: &Published| published.bytes;
         let largest = link.published.values().map(size).max().unwrap_or_default();
         // Without words about sizes: whichever it was, the largest is too large as well.
-        let is_suspect = |published: &Published| size(published) == largest || link.body_bytes_max.is_some_and(|max| size(published) > max);
+        let is_suspect = |published: &Published| {
+            size(published) == largest
+                || link.body_bytes_max.is_some_and(|max| size(published) > max)
+        };
         for published in link.published.values_mut().filter(|published| is_suspect(published)) {
             published.held.kills += 1;
         }
-        tracing::warn!(reason = said, largest_bytes = largest, "a step message closed its channel: such ones get channels of their own");
+        tracing::warn!(
+            reason = said,
+            largest_bytes = largest,
+            "a step message closed its channel: such ones get channels of their own"
+        );
         self.take_back(link);
         link.reopen().await.map_err(|error| self.common.address.explain(&error))
     }
@@ -309,7 +368,9 @@ impl Publisher {
         let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
         let (job, step, attempt) = held.message.place();
         let (queue, bytes) = (held.message.queue(), held.message.body().len());
-        let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
+        let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) =
+            channel_error(error)
+        {
             link.body_bytes_max = last_number(said).or(link.body_bytes_max);
             held.kills += 1;
             if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max }
@@ -329,8 +390,12 @@ impl Publisher {
         {
             // Whoever asked is to hear of the end at least.
             answer.is_error = true;
-            answer.body =
-                CallerAnswer::error(&format!("the result has {bytes} bytes, more than the broker takes: pass large data by reference"), false);
+            answer.body = CallerAnswer::error(
+                &format!(
+                    "the result has {bytes} bytes, more than the broker takes: pass large data by reference"
+                ),
+                false,
+            );
             pause = REFUSED_PAUSE;
         }
         self.backlog.delayed.insert((Instant::now() + pause, id), held);
@@ -352,9 +417,13 @@ impl Publisher {
 
     fn looked(&mut self, link: &mut Link, queue: Arc<str>, found: Found) -> Result<(), String> {
         match found {
-            Found::There { .. } | Found::Locked if !self.backlog.lost.contains(&queue) => self.found(link, &queue),
+            Found::There { .. } | Found::Locked if !self.backlog.lost.contains(&queue) => {
+                self.found(link, &queue)
+            }
             Found::There { .. } | Found::Locked | Found::Missing => self.missing(link, queue),
-            Found::Lost(error) if !link.is_connected() => return Err(self.common.address.explain(&error)),
+            Found::Lost(error) if !link.is_connected() => {
+                return Err(self.common.address.explain(&error));
+            }
             Found::Lost(error) => self.look_again(link, queue, &error.to_string()),
             Found::Refused(said) => self.look_again(link, queue, &said),
         }
@@ -369,8 +438,13 @@ impl Publisher {
 
     fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
         self.backlog.lost.remove(&queue);
-        // What is under way to it and not confirmed stays with this bus; a confirm that comes now is one by the lost queue.
-        for published in link.published.values_mut().filter(|published| published.held.message.is_step_for(&queue)) {
+        // What is under way to it and not confirmed stays with this bus; a confirm that comes now
+        // is one by the lost queue.
+        for published in link
+            .published
+            .values_mut()
+            .filter(|published| published.held.message.is_step_for(&queue))
+        {
             published.lost = true;
         }
         let (taken, answered) = oneshot::channel();
@@ -402,7 +476,9 @@ impl Publisher {
                 self.common.board.blocked(None);
             }
             // A channel's error is dealt with where the channel is used.
-            Some(Event::Error(error)) if channel_error(&error).is_none() => return Err(self.common.address.explain(&error)),
+            Some(Event::Error(error)) if channel_error(&error).is_none() => {
+                return Err(self.common.address.explain(&error));
+            }
             Some(_) => {}
             None => return Err("the connection's events have ended".to_owned()),
         }
@@ -411,10 +487,13 @@ impl Publisher {
 
     fn due(&mut self, link: &mut Link) {
         let now = Instant::now();
-        while let Some(entry) = self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
+        while let Some(entry) =
+            self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now)
+        {
             self.backlog.waiting.push_back(entry.remove());
         }
-        while let Some(entry) = link.looks_again.first_entry().filter(|entry| entry.key().0 <= now) {
+        while let Some(entry) = link.looks_again.first_entry().filter(|entry| entry.key().0 <= now)
+        {
             let queue = entry.remove();
             link.look(&queue);
         }
@@ -432,7 +511,12 @@ mod tests {
 
     #[test]
     fn the_limit_is_read_from_the_brokers_words() {
-        assert_eq!(last_number("PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"), Some(1000));
+        assert_eq!(
+            last_number(
+                "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"
+            ),
+            Some(1000)
+        );
         assert_eq!(last_number("PRECONDITION_FAILED - something else"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Whether queues exist: looked at side by side on a few channels of their own, since looking for a missing one costs the
-//! channel it was looked for on.
+//! Whether queues exist: looked at side by side on a few channels of their own, since looking for a
+//! missing one costs the channel it was looked for on.
 
 use super::AmqpSettings;
 use super::connection::channel_error;
@@ -45,17 +45,32 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(connection: Rc<Connection>) -> Rc<Queues> {
-        Rc::new(Queues { connection, idle: RefCell::default(), permits: Semaphore::new(CHANNELS_MAX) })
+        Rc::new(Queues {
+            connection,
+            idle: RefCell::default(),
+            permits: Semaphore::new(CHANNELS_MAX),
+        })
     }
 
     /// Whether `queue` exists.
     pub(super) async fn look(&self, queue: &str) -> Found {
-        self.ask(queue, QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() }, FieldTable::default()).await
+        self.ask(
+            queue,
+            QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() },
+            FieldTable::default(),
+        )
+        .await
     }
 
-    /// Declares `queue` durable, with `arguments`. One that was declared otherwise in the meantime counts as there.
+    /// Declares `queue` durable, with `arguments`. One that was declared otherwise in the meantime
+    /// counts as there.
     pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) -> Found {
-        self.ask(queue, QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }, arguments).await
+        self.ask(
+            queue,
+            QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() },
+            arguments,
+        )
+        .await
     }
 
     /// Whether the reply queue exists; it is declared if it is missing.
@@ -79,8 +94,14 @@ impl Queues {
                 unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
                 match self.declare(&settings.reply_queue, unlimited).await {
                     // Brokers before 4.0 have no limit by default, and no word for "none".
-                    Found::Refused(said) if said.contains("x-delivery-limit") => self.declare(&settings.reply_queue, arguments).await,
-                    found @ (Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
+                    Found::Refused(said) if said.contains("x-delivery-limit") => {
+                        self.declare(&settings.reply_queue, arguments).await
+                    }
+                    found @ (Found::There { .. }
+                    | Found::Missing
+                    | Found::Locked
+                    | Found::Refused(_)
+                    | Found::Lost(_)) => found,
                 }
             }
         }
@@ -103,7 +124,10 @@ impl Queues {
         match channel.queue_declare(short(queue), options, arguments).await {
             Ok(declared) => {
                 self.idle.borrow_mut().push(channel);
-                Found::There { consumers: declared.consumer_count(), messages: declared.message_count() }
+                Found::There {
+                    consumers: declared.consumer_count(),
+                    messages: declared.message_count(),
+                }
             }
             Err(error) => found_by(&error, options.passive),
         }
@@ -122,11 +146,15 @@ impl Queues {
 fn found_by(error: &lapin::Error, passive: bool) -> Found {
     match channel_error(error) {
         // The home node of a queue may be down: then its messages are not lost.
-        Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => Found::Refused(said.to_owned()),
+        Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => {
+            Found::Refused(said.to_owned())
+        }
         Some((AMQPSoftError::NOTFOUND, _)) if passive => Found::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => Found::Locked,
         // Only an existing queue has arguments that can differ.
-        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => Found::There { consumers: 0, messages: 0 },
+        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => {
+            Found::There { consumers: 0, messages: 0 }
+        }
         Some((_, said)) => Found::Refused(said.to_owned()),
         None => Found::Lost(error.clone()),
     }

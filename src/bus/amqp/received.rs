@@ -9,12 +9,20 @@ use lapin::types::{AMQPValue, FieldTable};
 /// A message on the reply queue.
 pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
     let properties = &delivery.properties;
-    let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
+    let text = |property: &Option<lapin::types::ShortString>| {
+        property.as_ref().map(|text| text.as_str().to_owned())
+    };
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
     let told = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
     // A dead letter is a step message of ours, whatever took its headers away.
-    let of_dead_letter = || properties.message_id().as_ref().filter(|_| dead_letter.is_some()).and_then(|id| attempt_in(id.as_str()));
+    let of_dead_letter = || {
+        properties
+            .message_id()
+            .as_ref()
+            .filter(|_| dead_letter.is_some())
+            .and_then(|id| attempt_in(id.as_str()))
+    };
     let attempt = told.or_else(of_dead_letter);
     let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
     received.kind = kind;
@@ -26,8 +34,11 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
 
 /// A message on a workflow's queue, with what such a message has beside.
 pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
-    let text = |property: &Option<lapin::types::ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
-    let (message_id, reply_to) = (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
+    let text = |property: &Option<lapin::types::ShortString>| {
+        property.as_ref().map(|text| text.as_str().to_owned())
+    };
+    let (message_id, reply_to) =
+        (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
     let depth = delivery.properties.headers().as_ref().and_then(|headers| whole(headers, "depth"));
     // Deeper than any limit is too deep.
     let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
@@ -49,7 +60,9 @@ const REASON_CHARS_MAX: usize = 200;
 pub(super) fn unreadable(delivery: &lapin::message::Delivery) -> Option<Unreadable> {
     let headers = delivery.properties.headers().as_ref()?.inner();
     let reason = match headers.get(REASON)? {
-        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).chars().take(REASON_CHARS_MAX).collect(),
+        AMQPValue::LongString(text) => {
+            String::from_utf8_lossy(text.as_bytes()).chars().take(REASON_CHARS_MAX).collect()
+        }
         _ => "its headers say so".to_owned(),
     };
     let original = match headers.get(ORIGINAL) {
@@ -64,7 +77,9 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
     let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
     let text = |key: &str| match latest.inner().get(key) {
-        Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+        Some(AMQPValue::LongString(text)) => {
+            Some(String::from_utf8_lossy(text.as_bytes()).into_owned())
+        }
         Some(AMQPValue::ShortString(text)) => Some(text.as_str().to_owned()),
         #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
         _ => None,
@@ -73,7 +88,10 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
 }
 
 /// What a header says that is a whole number of any type, or its digits.
-#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a whole number or a text")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "no other type of value is a whole number or a text"
+)]
 fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
@@ -127,16 +145,33 @@ mod tests {
             text("7"),
         ];
         taken.into_iter().for_each(|value| assert_eq!(told(value.clone()), Some(7), "{value:?}"));
-        let refused = [AMQPValue::LongInt(-1), AMQPValue::LongLongInt(1 << 40), AMQPValue::Double(7.0), AMQPValue::Boolean(true), AMQPValue::Void];
+        let refused = [
+            AMQPValue::LongInt(-1),
+            AMQPValue::LongLongInt(1 << 40),
+            AMQPValue::Double(7.0),
+            AMQPValue::Boolean(true),
+            AMQPValue::Void,
+        ];
         let texts = ["", "none", "+7", " 7", "7.0", "99999999999"].map(text);
-        refused.into_iter().chain(texts).for_each(|value| assert_eq!(told(value.clone()), None, "{value:?}"));
+        refused
+            .into_iter()
+            .chain(texts)
+            .for_each(|value| assert_eq!(told(value.clone()), None, "{value:?}"));
     }
 
     #[test]
     fn the_id_of_a_step_message_tells_its_attempt() {
         let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
         assert_eq!(attempt_in(&format!("{id}:split:12")), Some(12));
-        for other in ["", ":", "split:1", &format!("{id}:1"), &format!("{id}:split"), &format!("{id}:split:x"), &format!("{id}:split:")] {
+        for other in [
+            "",
+            ":",
+            "split:1",
+            &format!("{id}:1"),
+            &format!("{id}:split"),
+            &format!("{id}:split:x"),
+            &format!("{id}:split:"),
+        ] {
             assert_eq!(attempt_in(other), None, "{other:?}");
         }
     }

@@ -1,7 +1,9 @@
-//! Publishing events on a topic exchange, over a connection of its own: whatever happens to it, step messages go on.
+//! Publishing events on a topic exchange, over a connection of its own: whatever happens to it,
+//! step messages go on.
 //!
-//! Best effort: what the broker has not confirmed when the connection is lost is published again, in order; what comes while
-//! the buffer is full is dropped, and so is what waits when the process ends.
+//! Best effort: what the broker has not confirmed when the connection is lost is published again,
+//! in order; what comes while the buffer is full is dropped, and so is what waits when the process
+//! ends.
 
 use super::connection::{self, Address, Pauses, Told, channel_error};
 use super::queues::short;
@@ -61,7 +63,11 @@ pub struct TopicConnector {
 
 impl TopicConnector {
     /// Checks the settings; connects to nothing yet. At most `buffer_max` events wait.
-    pub fn new(settings: AmqpSettings, exchange: String, buffer_max: usize) -> Result<TopicConnector, AmqpError> {
+    pub fn new(
+        settings: AmqpSettings,
+        exchange: String,
+        buffer_max: usize,
+    ) -> Result<TopicConnector, AmqpError> {
         Address::parse(&settings)?;
         Ok(TopicConnector { settings, exchange, buffer_max })
     }
@@ -203,10 +209,21 @@ impl Publishing {
             .with_type(short(announcement.kind.clone()))
             .with_app_id("workflow-manager".into())
             .with_timestamp(announcement.timestamp_s);
-        let (channel, exchange, key, body) =
-            (channel.clone(), short(self.connector.exchange.clone()), short(announcement.key.clone()), announcement.body.clone());
-        let confirmed = async move { channel.basic_publish(exchange, key, BasicPublishOptions::default(), &body, properties).await?.await };
-        Box::pin(confirmed.map(move |answer| (number, answer.map(|confirmation: Confirmation| confirmation.is_ack()))))
+        let (channel, exchange, key, body) = (
+            channel.clone(),
+            short(self.connector.exchange.clone()),
+            short(announcement.key.clone()),
+            announcement.body.clone(),
+        );
+        let confirmed = async move {
+            channel
+                .basic_publish(exchange, key, BasicPublishOptions::default(), &body, properties)
+                .await?
+                .await
+        };
+        Box::pin(confirmed.map(move |answer| {
+            (number, answer.map(|confirmation: Confirmation| confirmation.is_ack()))
+        }))
     }
 }
 
@@ -217,7 +234,9 @@ async fn open(address: &Address, exchange: &str) -> Result<(Connection, Channel)
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        channel.exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default()).await?;
+        channel
+            .exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default())
+            .await?;
         Ok(channel)
     };
     match prepared.await {
@@ -225,7 +244,9 @@ async fn open(address: &Address, exchange: &str) -> Result<(Connection, Channel)
         Err(error) => {
             connection::close(&connection).await;
             Err(match channel_error(&error) {
-                Some((_, said)) => format!("the broker refuses the topic exchange \"{exchange}\": {said}"),
+                Some((_, said)) => {
+                    format!("the broker refuses the topic exchange \"{exchange}\": {said}")
+                }
                 None => address.explain(&error),
             })
         }

@@ -1,20 +1,24 @@
-//! What an evaluation costs. The CEL crate knows no limit, so the tree itself pays: around each value that an operation
-//! copies, compares or runs through stands a call of [`CHARGE`], which takes the value's size from the budget and gives the
-//! value back. So the cost is that of what really happens, not a guess from the text: `input.a.all(x, x in input.b)`
-//! costs what the lists of this evaluation are long.
+//! What an evaluation costs. The CEL crate knows no limit, so the tree itself pays: around each
+//! value that an operation copies, compares or runs through stands a call of [`CHARGE`], which
+//! takes the value's size from the budget and gives the value back. So the cost is that of what
+//! really happens, not a guess from the text: `input.a.all(x, x in input.b)` costs what the lists
+//! of this evaluation are long.
 //!
-//! Not charged are operations that take the same time whatever their operands: logic, indexing, selecting a key. The text
-//! limits how many there are, and the body of a loop is charged with their number at each turn.
+//! Not charged are operations that take the same time whatever their operands: logic, indexing,
+//! selecting a key. The text limits how many there are, and the body of a loop is charged with
+//! their number at each turn.
 
-use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
+};
 use cel::common::types::{CelBytes, CelList, CelMap, CelString};
 use cel::common::value::{CowVal, Val};
 use cel::{Context, ExecutionError, FunctionContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The function that charges for its first argument and gives it back; the second is what it costs besides. No text can
-/// call it: `@` is no letter of CEL.
+/// The function that charges for its first argument and gives it back; the second is what it costs
+/// besides. No text can call it: `@` is no letter of CEL.
 const CHARGE: &str = "@charge";
 
 /// Operators that take the same time whatever their operands.
@@ -31,7 +35,8 @@ const FREE: [&str; 7] = [
 /// How much text costs as much as one value, in bytes.
 const TEXT_BYTES_PER_UNIT: usize = 32;
 
-/// How many keys of a message cost as much as one value, where they are only looked through for those that are needed.
+/// How many keys of a message cost as much as one value, where they are only looked through for
+/// those that are needed.
 const KEYS_PER_UNIT: usize = 4;
 
 /// How much JSON text costs as much as one value, where it is read and not built, in bytes.
@@ -84,7 +89,10 @@ impl Budget {
     /// Takes what it costs to read JSON text, whatever is built of it.
     pub(super) fn take_read(&self, text: &str) -> bool {
         let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
-        self.take(u64::try_from(text.len() / READ_BYTES_PER_UNIT + marks / READ_MARKS_PER_UNIT).unwrap_or(u64::MAX))
+        self.take(
+            u64::try_from(text.len() / READ_BYTES_PER_UNIT + marks / READ_MARKS_PER_UNIT)
+                .unwrap_or(u64::MAX),
+        )
     }
 
     /// Takes what the entry of a map costs whose key has `bytes`, without its value.
@@ -94,16 +102,27 @@ impl Budget {
 
     /// Gives the charged tree its function.
     pub(super) fn add_to(&self, context: &mut Context<'_, '_>) -> Result<(), String> {
-        type Charging = Box<dyn for<'c, 'v> Fn(&mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> + Send + Sync>;
+        type Charging = Box<
+            dyn for<'c, 'v> Fn(
+                    &mut FunctionContext<'c, 'v>,
+                ) -> Result<CowVal<'c, 'v>, ExecutionError>
+                + Send
+                + Sync,
+        >;
         let budget = self.clone();
         let charging: Charging = Box::new(move |call| budget.charge(call));
         context.add_function(CHARGE, charging).map_err(|error| error.to_string())
     }
 
-    fn charge<'c, 'v>(&self, call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> {
+    fn charge<'c, 'v>(
+        &self,
+        call: &mut FunctionContext<'c, 'v>,
+    ) -> Result<CowVal<'c, 'v>, ExecutionError> {
         let refusal = || ExecutionError::function_error(CHARGE, "the budget is spent");
         let besides = match call.args.len() {
-            2 => call.args.pop().and_then(|units| units.downcast_ref::<cel::common::types::CelInt>().map(|units| *units.inner())),
+            2 => call.args.pop().and_then(|units| {
+                units.downcast_ref::<cel::common::types::CelInt>().map(|units| *units.inner())
+            }),
             _ => None,
         };
         let value = call.args.pop().ok_or_else(refusal)?;
@@ -133,7 +152,9 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
         }
     } else if let Some(map) = value.downcast_ref::<CelMap>() {
         for item in map.inner().values() {
-            units = units.saturating_add(size(item.as_ref(), limit.saturating_sub(units))).saturating_add(1);
+            units = units
+                .saturating_add(size(item.as_ref(), limit.saturating_sub(units)))
+                .saturating_add(1);
             if units > limit {
                 break;
             }
@@ -177,8 +198,9 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
     call
 }
 
-/// A loop pays for what it runs over at once, and at each turn for its body. `all` and `exists` run on after an error in their
-/// body, where nothing would be charged: they pay with the condition that each turn begins with.
+/// A loop pays for what it runs over at once, and at each turn for its body. `all` and `exists` run
+/// on after an error in their body, where nothing would be charged: they pay with the condition
+/// that each turn begins with.
 fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts.iter_range = paid(parts.iter_range);
     if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
@@ -190,8 +212,8 @@ fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts
 }
 
-/// The step of a loop has one of a few forms, as the macros make it: the result so far and what the body adds. Their form
-/// is kept, because the crate knows them: it appends to a list in its place.
+/// The step of a loop has one of a few forms, as the macros make it: the result so far and what the
+/// body adds. Their form is kept, because the crate knows them: it appends to a list in its place.
 fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
     let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
     let IdedExpr { id, expr } = step;
@@ -231,7 +253,11 @@ fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
 /// What an operation pays for an operand; a literal costs nothing.
 fn paid(operand: IdedExpr) -> IdedExpr {
     let id = operand.id;
-    if matches!(operand.expr, Expr::Literal(_)) { operand } else { call_of_charge(id, vec![charged(operand)]) }
+    if matches!(operand.expr, Expr::Literal(_)) {
+        operand
+    } else {
+        call_of_charge(id, vec![charged(operand)])
+    }
 }
 
 fn call_of_charge(id: u64, args: Vec<IdedExpr>) -> IdedExpr {

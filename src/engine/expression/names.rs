@@ -1,5 +1,5 @@
-//! What an expression names: variables, functions, steps. Unknown names are errors; of the known ones it follows what an
-//! evaluation needs of the data.
+//! What an expression names: variables, functions, steps. Unknown names are errors; of the known
+//! ones it follows what an evaluation needs of the data.
 
 use super::{DEPTH_MAX, ExpressionError, Source};
 use crate::engine::step::StepState;
@@ -14,7 +14,8 @@ const VARIABLES: [&str; 3] = ["input", "job", "steps"];
 const KEYS_OF_STEPS: [&str; 3] = ["state", "status", "output"];
 
 /// Names of types, for `type(x) == int`.
-const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+const TYPES: [&str; 10] =
+    ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
 /// A function.
 struct Function {
@@ -26,11 +27,17 @@ struct Function {
     example: &'static str,
 }
 
-const fn function(name: &'static str, plain: Option<usize>, behind_dot: Option<usize>, example: &'static str) -> Function {
+const fn function(
+    name: &'static str,
+    plain: Option<usize>,
+    behind_dot: Option<usize>,
+    example: &'static str,
+) -> Function {
     Function { name, plain, behind_dot, example }
 }
 
-/// The functions. Those that neither way of calling fits are macros: a call of one that is still there is a wrong one.
+/// The functions. Those that neither way of calling fits are macros: a call of one that is still
+/// there is a wrong one.
 const FUNCTIONS: [Function; 18] = [
     function("size", Some(1), Some(0), "size(input.lines)"),
     function("contains", None, Some(1), "input.title.contains(\"draft\")"),
@@ -92,7 +99,9 @@ impl Need {
         match path {
             [] if all => *self = Need::All,
             [] => (),
-            [first, rest @ ..] => keys.entry((*first).to_owned()).or_insert_with(Need::nothing).add(rest, all),
+            [first, rest @ ..] => {
+                keys.entry((*first).to_owned()).or_insert_with(Need::nothing).add(rest, all)
+            }
         }
     }
 }
@@ -110,7 +119,11 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Found, Expre
     if let Some(deep) = deeper_than(root, DEPTH_MAX) {
         return Err(source.error(deep, format!("nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for each")));
     }
-    let mut checker = Checker { source, found: Found { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() }, variables: Vec::new() };
+    let mut checker = Checker {
+        source,
+        found: Found { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() },
+        variables: Vec::new(),
+    };
     checker.visit(root)?;
     Ok(checker.found)
 }
@@ -119,11 +132,19 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Found, Expre
 pub(super) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
-        Expr::Comprehension(parts) => vec![&parts.iter_range, &parts.accu_init, &parts.loop_cond, &parts.loop_step, &parts.result],
+        Expr::Comprehension(parts) => vec![
+            &parts.iter_range,
+            &parts.accu_init,
+            &parts.loop_cond,
+            &parts.loop_step,
+            &parts.result,
+        ],
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&select.operand],
         Expr::Map(map) => map.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
-        Expr::Struct(built) => built.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
+        Expr::Struct(built) => {
+            built.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect()
+        }
         Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
     }
 }
@@ -160,9 +181,15 @@ impl Checker<'_> {
             if let ("steps", [_, key, behind @ ..]) = (root, path.as_slice())
                 && !KEYS_OF_STEPS.contains(key)
             {
-                let at = behind.iter().fold(node, |node, _| parts(node).first().copied().unwrap_or(node));
+                let at = behind
+                    .iter()
+                    .fold(node, |node, _| parts(node).first().copied().unwrap_or(node));
                 let hint = did_you_mean(key, KEYS_OF_STEPS);
-                let message = format!("a step has no {}, it has {}{hint}", quoted(key), enumerated(KEYS_OF_STEPS, "and"));
+                let message = format!(
+                    "a step has no {}, it has {}{hint}",
+                    quoted(key),
+                    enumerated(KEYS_OF_STEPS, "and")
+                );
                 self.found.mistakes.push(self.source.error(at, message));
             }
             return Ok(());
@@ -197,7 +224,11 @@ impl Checker<'_> {
     /// A step's state is compared with the words that there are.
     fn check_states(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
-        let is_state = |node| path(node).is_some_and(|(root, path, all)| root == "steps" && all && matches!(path.as_slice(), [_, "state"]));
+        let is_state = |node| {
+            path(node).is_some_and(|(root, path, all)| {
+                root == "steps" && all && matches!(path.as_slice(), [_, "state"])
+            })
+        };
         let words: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
             (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(left) => vec![right],
             (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(right) => vec![left],
@@ -213,7 +244,11 @@ impl Checker<'_> {
                 && !states.contains(&text.inner())
             {
                 let hint = did_you_mean(text.inner(), states);
-                let message = format!("a step's state is never {}, it is {}{hint}", quoted(text.inner()), enumerated(states, "or"));
+                let message = format!(
+                    "a step's state is never {}, it is {}{hint}",
+                    quoted(text.inner()),
+                    enumerated(states, "or")
+                );
                 self.found.mistakes.push(self.source.error(word, message));
             }
         }
@@ -238,11 +273,14 @@ impl Checker<'_> {
         if self.is_loop_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let around = self.variables.iter().map(String::as_str).filter(|variable| !variable.starts_with('@'));
+        let around =
+            self.variables.iter().map(String::as_str).filter(|variable| !variable.starts_with('@'));
         let hint = match self.dashed(node) {
             Some(word) => format!("; a key with `-` goes into brackets: [\"{word}\"]"),
             None => match did_you_mean(name, VARIABLES.into_iter().chain(around)) {
-                none if none.is_empty() => format!("; known are {}; a text goes into quotes", enumerated(VARIABLES, "and")),
+                none if none.is_empty() => {
+                    format!("; known are {}; a text goes into quotes", enumerated(VARIABLES, "and"))
+                }
                 guess => guess,
             },
         };
@@ -255,7 +293,8 @@ impl Checker<'_> {
         let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
         let start = before.len() - before.chars().rev().take_while(|c| in_word(*c)).count();
         let end = before.len() + behind.chars().take_while(|c| in_word(*c)).count();
-        (before.ends_with('-') && before[..start].ends_with('.')).then(|| &self.source.text[start..end])
+        (before.ends_with('-') && before[..start].ends_with('.'))
+            .then(|| &self.source.text[start..end])
     }
 
     fn check_function(&self, node: &IdedExpr, call: &CallExpr) -> Result<(), ExpressionError> {
@@ -265,7 +304,8 @@ impl Checker<'_> {
         }
         let message = match FUNCTIONS.iter().find(|function| function.name == name) {
             Some(function) => {
-                let takes = if call.target.is_some() { function.behind_dot } else { function.plain };
+                let takes =
+                    if call.target.is_some() { function.behind_dot } else { function.plain };
                 if takes == Some(call.args.len()) {
                     return Ok(());
                 }
@@ -294,11 +334,13 @@ fn unknown_function(name: &str) -> String {
 
 /// Whether the parser made the call of an operator, or a macro did.
 fn is_operator(name: &str) -> bool {
-    name.starts_with(['@', '!']) || name == operators::NEGATE || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
+    name.starts_with(['@', '!'])
+        || name == operators::NEGATE
+        || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
 }
 
-/// A chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`, `output`, `n`. Whether the whole
-/// value at its end is looked at, not just its presence.
+/// A chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`, `output`,
+/// `n`. Whether the whole value at its end is looked at, not just its presence.
 fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     let mut keys = Vec::new();
     let mut all = true;
@@ -326,7 +368,13 @@ fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
                 keys.push(key.inner());
                 node = operand;
             }
-            Expr::Call(_) | Expr::Comprehension(_) | Expr::List(_) | Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => {
+            Expr::Call(_)
+            | Expr::Comprehension(_)
+            | Expr::List(_)
+            | Expr::Literal(_)
+            | Expr::Map(_)
+            | Expr::Struct(_)
+            | Expr::Unspecified => {
                 return None;
             }
         }

@@ -24,12 +24,15 @@ fn at_least_one(number: isize) -> usize {
 
 fn message(said: &str, text: &str, line: usize, column: usize) -> String {
     let shown_line = text.split('\n').nth(line - 1).unwrap_or_default();
-    let (before, rest) = shown_line.split_at(shown_line.char_indices().nth(column - 1).map_or(shown_line.len(), |(at, _)| at));
+    let (before, rest) = shown_line
+        .split_at(shown_line.char_indices().nth(column - 1).map_or(shown_line.len(), |(at, _)| at));
     let word = word_at(rest);
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
     }
-    if let Some(message) = instead_of(word).or_else(|| instead_of(before.split_whitespace().next_back().unwrap_or_default())) {
+    if let Some(message) = instead_of(word)
+        .or_else(|| instead_of(before.split_whitespace().next_back().unwrap_or_default()))
+    {
         return message;
     }
     let Some(syntax) = said.strip_prefix(GRAMMAR) else { return own_words(said) };
@@ -42,8 +45,11 @@ fn message(said: &str, text: &str, line: usize, column: usize) -> String {
     if rest.is_empty() && !text.split('\n').skip(line).any(|later| !later.trim().is_empty()) {
         return "ends too early; a value, a bracket or a `:` is missing".to_owned();
     }
-    let wanted =
-        if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") { "an operator such as `&&` or `==`, or the end" } else { "a value" };
+    let wanted = if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") {
+        "an operator such as `&&` or `==`, or the end"
+    } else {
+        "a value"
+    };
     format!("expected {wanted}, found {}", quoted(word))
 }
 
@@ -87,9 +93,15 @@ fn unknown_sign(rest: &str) -> String {
 fn own_words(said: &str) -> String {
     let known = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),
-        ("argument must be a simple name", "the first argument names the variable of the loop, as in list.all(item, item > 0)"),
+        (
+            "argument must be a simple name",
+            "the first argument names the variable of the loop, as in list.all(item, item > 0)",
+        ),
         ("unsupported syntax: '`'", "a key goes into brackets with quotes: [\"..\"]"),
-        ("unsupported syntax '", "`?` behind a dot or bracket is not available; ask with has(), as in has(input.count)"),
+        (
+            "unsupported syntax '",
+            "`?` behind a dot or bracket is not available; ask with has(), as in has(input.count)",
+        ),
         ("invalid int literal", "this number is too large for an int"),
         ("invalid uint literal", "this number is too large for a uint"),
         ("invalid double literal", "this number is too large for a double"),
@@ -98,7 +110,10 @@ fn own_words(said: &str) -> String {
         return (*better).to_owned();
     }
     match said.strip_prefix("reserved identifier: ") {
-        Some(word) => format!("{} is a reserved word; a key of that name goes into brackets: [\"{word}\"]", quoted(word)),
+        Some(word) => format!(
+            "{} is a reserved word; a key of that name goes into brackets: [\"{word}\"]",
+            quoted(word)
+        ),
         None => shortened(said),
     }
 }

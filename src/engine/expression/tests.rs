@@ -14,7 +14,12 @@ struct World {
 impl World {
     fn new(input: &str) -> World {
         let message = |text: &str| Message::parse(text.as_bytes()).expect("a message");
-        World { input: message(input), job: message(r#"{"book":"Ulysses"}"#), output: message(r#"{"count":3}"#), inputs_built: Cell::new(0) }
+        World {
+            input: message(input),
+            job: message(r#"{"book":"Ulysses"}"#),
+            output: message(r#"{"count":3}"#),
+            inputs_built: Cell::new(0),
+        }
     }
 }
 
@@ -34,7 +39,12 @@ impl Scope for World {
 
     fn steps(&self) -> Vec<SeenStep<'_>> {
         vec![
-            SeenStep { name: "split", state: "completed", status: "PASSED", output: Some(&self.output) },
+            SeenStep {
+                name: "split",
+                state: "completed",
+                status: "PASSED",
+                output: Some(&self.output),
+            },
             SeenStep { name: "count-words", state: "waiting", status: "", output: None },
         ]
     }
@@ -47,7 +57,9 @@ const INPUT: &str = r#"{
 }"#;
 
 fn came_to(text: &str) -> Result<bool, String> {
-    Expression::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).evaluate(&World::new(INPUT))
+    Expression::parse(text)
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+        .evaluate(&World::new(INPUT))
 }
 
 #[test]
@@ -138,17 +150,32 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ("true & false", "1:6 `&` is no operator; write `&&`"),
         ("true\n  and false", "2:3 `and` is written `&&`"),
         ("not true", "1:5 `not` is written `!`"),
-        ("input.n == 'a", "1:12 this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash"),
-        ("input.ä == 1", "1:7 `ä` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]"),
-        ("'ä' == b", "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes"),
+        (
+            "input.n == 'a",
+            "1:12 this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash",
+        ),
+        (
+            "input.ä == 1",
+            "1:7 `ä` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]",
+        ),
+        (
+            "'ä' == b",
+            "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes",
+        ),
         ("1 2", "1:3 expected an operator such as `&&` or `==`, or the end, found \"2\""),
         ("1 + * 2", "1:5 expected a value, found \"*\""),
         ("true ? 1", "1:9 ends too early; a value, a bracket or a `:` is missing"),
         ("@", "1:1 `@` means nothing here"),
         ("true &&\n inptu.n > 3", "2:2 unknown variable \"inptu\"; did you mean \"input\"?"),
-        ("steps.book-split.state == 'x'", "1:12 unknown variable \"split\"; a key with `-` goes into brackets: [\"book-split\"]"),
+        (
+            "steps.book-split.state == 'x'",
+            "1:12 unknown variable \"split\"; a key with `-` goes into brackets: [\"book-split\"]",
+        ),
         ("input.a.all(lien, line.n > 1)", "1:19 unknown variable \"line\"; did you mean \"lien\"?"),
-        ("input.a.all(x, true) && x", "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes"),
+        (
+            "input.a.all(x, true) && x",
+            "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes",
+        ),
         ("sise(input.a) > 0", "1:5 unknown function \"sise\"; did you mean \"size\"?"),
         (
             "input.a.matches('x')",
@@ -156,15 +183,33 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ),
         ("now() > 3", "1:4 unknown function \"now\"; a condition knows no time"),
         ("size() > 0", "1:5 size() is called otherwise, as in size(input.lines)"),
-        ("contains(input.a, 'x')", "1:9 contains() is called otherwise, as in input.title.contains(\"draft\")"),
-        ("input.a.all(x)", "1:12 all() is called otherwise, as in input.lines.all(line, line.count > 0)"),
-        ("input.a.all(1, true)", "1:13 the first argument names the variable of the loop, as in list.all(item, item > 0)"),
+        (
+            "contains(input.a, 'x')",
+            "1:9 contains() is called otherwise, as in input.title.contains(\"draft\")",
+        ),
+        (
+            "input.a.all(x)",
+            "1:12 all() is called otherwise, as in input.lines.all(line, line.count > 0)",
+        ),
+        (
+            "input.a.all(1, true)",
+            "1:13 the first argument names the variable of the loop, as in list.all(item, item > 0)",
+        ),
         ("has(input)", "1:5 has() asks for a key, as in has(input.count)"),
-        ("input.?n == 1", "1:6 `?` behind a dot or bracket is not available; ask with has(), as in has(input.count)"),
+        (
+            "input.?n == 1",
+            "1:6 `?` behind a dot or bracket is not available; ask with has(), as in has(input.count)",
+        ),
         ("input.`n` == 1", "1:6 a key goes into brackets with quotes: [\"..\"]"),
         ("input.n == 99999999999999999999", "1:12 this number is too large for an int"),
-        ("for == 1", "1:1 \"for\" is a reserved word; a key of that name goes into brackets: [\"for\"]"),
-        ("Line{n: 1} == 1", "1:5 there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}"),
+        (
+            "for == 1",
+            "1:1 \"for\" is a reserved word; a key of that name goes into brackets: [\"for\"]",
+        ),
+        (
+            "Line{n: 1} == 1",
+            "1:5 there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}",
+        ),
         ("optional.of(1).hasValue()", "1:24 unknown function \"hasValue\"; known are"),
     ];
     for (text, expected) in cases {
@@ -177,26 +222,44 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
 #[test]
 fn the_steps_that_are_named_are_known() {
     let steps = |text: &str| Expression::parse(text).expect(text).steps().to_vec();
-    assert_eq!(steps("steps.b.state == 'x' && steps['a-1'].output.n > steps.b.output.n"), ["b", "a-1"]);
+    assert_eq!(
+        steps("steps.b.state == 'x' && steps['a-1'].output.n > steps.b.output.n"),
+        ["b", "a-1"]
+    );
     assert_eq!(steps("has(steps.a.output) && size(steps[input.x].output) > 0"), ["a"]);
     assert_eq!(steps("input.steps.a && job['steps'].a"), Vec::<String>::new());
-    assert_eq!(steps("input.l.all(steps, steps.a)"), Vec::<String>::new(), "there it is the loop's variable");
+    assert_eq!(
+        steps("input.l.all(steps, steps.a)"),
+        Vec::<String>::new(),
+        "there it is the loop's variable"
+    );
 }
 
 #[test]
 fn what_no_step_has_is_a_mistake() {
     let mistakes = |text: &str| -> Vec<String> {
-        Expression::parse(text).expect(text).mistakes().iter().map(|error| format!("{} {}", error.column, error.message)).collect()
+        Expression::parse(text)
+            .expect(text)
+            .mistakes()
+            .iter()
+            .map(|error| format!("{} {}", error.column, error.message))
+            .collect()
     };
     let states = r#"it is "waiting", "running", "completed", "failed", "skipped" or "cancelled""#;
-    assert_eq!(mistakes("steps.a.state == 'done'"), [format!("18 a step's state is never \"done\", {states}")]);
+    assert_eq!(
+        mistakes("steps.a.state == 'done'"),
+        [format!("18 a step's state is never \"done\", {states}")]
+    );
     assert_eq!(
         mistakes("'complete' != steps['a'].state && true"),
         [format!("1 a step's state is never \"complete\", {states}; did you mean \"completed\"?")]
     );
     assert_eq!(mistakes("steps.a.state in ['completed', 'Failed']").len(), 1);
     let keys = r#"it has "state", "status" and "output""#;
-    assert_eq!(mistakes("has(steps.a.sate)"), [format!("4 a step has no \"sate\", {keys}; did you mean \"state\"?")]);
+    assert_eq!(
+        mistakes("has(steps.a.sate)"),
+        [format!("4 a step has no \"sate\", {keys}; did you mean \"state\"?")]
+    );
     assert_eq!(mistakes("steps.a.outputs.n == 1 && steps.b['x'] == 1").len(), 2);
     for right in [
         "steps.a.state in ['completed', input.word]",
@@ -218,22 +281,36 @@ fn what_is_not_named_is_not_built() {
     assert_eq!(evaluate("input.count == 4 && input.flag", &world), Ok(true));
     assert_eq!(world.inputs_built.get(), 1);
     // A million and a half values, of which one is named.
-    let large = World::new(&format!(r#"{{"a":{{"large":[{}0],"n":1}},"odd":1e999}}"#, "[],".repeat(1_500_000)));
+    let large = World::new(&format!(
+        r#"{{"a":{{"large":[{}0],"n":1}},"odd":1e999}}"#,
+        "[],".repeat(1_500_000)
+    ));
     assert_eq!(evaluate("input.a.n == 1 && has(input.a.large) && !has(input.b)", &large), Ok(true));
     assert_eq!(evaluate("size(input.a) == 2", &large), Err(TOO_COSTLY.to_owned()));
-    assert_eq!(evaluate("size(input.a) == 2 || true", &large), Err(TOO_COSTLY.to_owned()), "a refusal is no operand");
-    assert!(evaluate("input.odd > 1.0", &large).expect_err("no double").starts_with("cannot read the value of \"odd\": number out of range"));
+    assert_eq!(
+        evaluate("size(input.a) == 2 || true", &large),
+        Err(TOO_COSTLY.to_owned()),
+        "a refusal is no operand"
+    );
+    assert!(
+        evaluate("input.odd > 1.0", &large)
+            .expect_err("no double")
+            .starts_with("cannot read the value of \"odd\": number out of range")
+    );
 }
 
 const TOO_COSTLY: &str = "takes more than 200000 operations with this data; look at less of it";
 
 #[test]
 fn an_evaluation_is_bounded() {
-    let world = World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
+    let world =
+        World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
     let evaluate = |text: &str| Expression::parse(text).expect(text).evaluate(&world);
     assert_eq!(evaluate("input.l.all(x, x < 2) && input.l.map(x, x + 1).size() == 2001"), Ok(true));
     assert_eq!(evaluate("input.l.exists(x, x + 1 == 0)"), Ok(false));
-    let doubled = |start: &str, double: &str| format!("size({start}{}) > 0", format!(".map(x, {double})").repeat(DEPTH_MAX - 10));
+    let doubled = |start: &str, double: &str| {
+        format!("size({start}{}) > 0", format!(".map(x, {double})").repeat(DEPTH_MAX - 10))
+    };
     for text in [
         "input.l.all(x, input.l.all(y, x + y < 9))".to_owned(),
         "input.l.exists(x, input.l.exists(y, input.l.exists(z, x + y + z == 9)))".to_owned(),
@@ -292,7 +369,10 @@ fn hostile_texts_are_refused_or_bounded() {
     );
     assert_eq!(came_to(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
     let nested = World::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
-    assert_eq!(Expression::parse("[input.a] == [input.a]").expect("parses").evaluate(&nested), Ok(true));
+    assert_eq!(
+        Expression::parse("[input.a] == [input.a]").expect("parses").evaluate(&nested),
+        Ok(true)
+    );
 }
 
 #[test]
@@ -416,17 +496,23 @@ fn grammatical() -> impl Strategy<Value = String> {
         "'nan'",
         "1e308",
     ];
-    const OPERATORS: &[&str] = &["==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "in", "&&", "||"];
-    const FUNCTIONS: &[&str] = &["size", "int", "uint", "double", "string", "bool", "bytes", "type"];
+    const OPERATORS: &[&str] =
+        &["==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "in", "&&", "||"];
+    const FUNCTIONS: &[&str] =
+        &["size", "int", "uint", "double", "string", "bool", "bytes", "type"];
     const METHODS: &[&str] = &["contains", "startsWith", "endsWith"];
     const LOOPS: &[&str] = &["all", "exists", "exists_one", "map", "filter"];
     prop::sample::select(LEAVES).prop_map(str::to_owned).prop_recursive(6, 40, 3, |inner| {
         let pair = || (inner.clone(), inner.clone());
         prop_oneof![
-            (pair(), prop::sample::select(OPERATORS)).prop_map(|((a, b), operator)| format!("({a} {operator} {b})")),
-            (inner.clone(), prop::sample::select(FUNCTIONS)).prop_map(|(a, function)| format!("{function}({a})")),
-            (pair(), prop::sample::select(METHODS)).prop_map(|((a, b), method)| format!("({a}).{method}({b})")),
-            (pair(), prop::sample::select(LOOPS)).prop_map(|((a, b), name)| format!("({a}).{name}(x, {b})")),
+            (pair(), prop::sample::select(OPERATORS))
+                .prop_map(|((a, b), operator)| format!("({a} {operator} {b})")),
+            (inner.clone(), prop::sample::select(FUNCTIONS))
+                .prop_map(|(a, function)| format!("{function}({a})")),
+            (pair(), prop::sample::select(METHODS))
+                .prop_map(|((a, b), method)| format!("({a}).{method}({b})")),
+            (pair(), prop::sample::select(LOOPS))
+                .prop_map(|((a, b), name)| format!("({a}).{name}(x, {b})")),
             (pair(), inner.clone()).prop_map(|((a, b), c)| format!("({a} ? {b} : {c})")),
             pair().prop_map(|(a, b)| format!("({a})[{b}]")),
             pair().prop_map(|(a, b)| format!("[{a}, {b}]")),
@@ -442,7 +528,8 @@ fn grammatical() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the text, it is refused with a place in it, or it can be evaluated: to a truth or to one sentence.
+    /// Whatever the text, it is refused with a place in it, or it can be evaluated: to a truth or
+    /// to one sentence.
     #[test]
     fn any_text_is_refused_or_evaluated(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)) {
         let text = pieces.concat();
@@ -465,7 +552,8 @@ proptest! {
     /// Whatever the types, an evaluation comes to a truth or to one sentence.
     #[test]
     fn any_expression_is_evaluated(inner in grammatical()) {
-        // Within a loop, so that `x` is known; and twice, so that results of all types are compared.
+        // Within a loop, so that `x` is known; and twice, so that results of all types are
+        // compared.
         let text = format!("['a', 1].exists(x, {inner} == {inner})");
         if let Ok(expression) = Expression::parse(&text)
             && let Err(reason) = expression.evaluate(&World::new(INPUT))

@@ -1,11 +1,14 @@
-//! JSON as CEL values, and CEL values in errors. Of the data only what an expression needs is built.
+//! JSON as CEL values, and CEL values in errors. Of the data only what an expression needs is
+//! built.
 
 use super::Scope;
 use super::cost::Budget;
 use super::names::Need;
 use crate::engine::json::Message;
 use crate::engine::words::{quoted, shortened};
-use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt};
+use cel::common::types::{
+    CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt,
+};
 use cel::common::value::Val;
 use cel::objects::Key;
 use cel::{Context, Value};
@@ -17,7 +20,12 @@ type Built = Box<dyn Val + 'static>;
 type Entries = HashMap<CelMapKey<'static>, Built>;
 
 /// Adds those of `input`, `job` and `steps` that are needed.
-pub(super) fn add_variables(need: &Need, scope: &dyn Scope, budget: &Budget, context: &mut Context<'_, '_>) -> Result<(), String> {
+pub(super) fn add_variables(
+    need: &Need,
+    scope: &dyn Scope,
+    budget: &Budget,
+    context: &mut Context<'_, '_>,
+) -> Result<(), String> {
     if let Some(need) = need.of("input") {
         context.add_variable_as_val("input", object(&scope.input(), need, budget)?);
     }
@@ -47,7 +55,10 @@ fn steps(scope: &dyn Scope, need: &Need, budget: &Budget) -> Result<Built, Strin
         }
         if let Some(need) = need.of("output") {
             let none = Message::default();
-            seen.insert(CelMapKey::from("output"), object(step.output.unwrap_or(&none), need, budget)?);
+            seen.insert(
+                CelMapKey::from("output"),
+                object(step.output.unwrap_or(&none), need, budget)?,
+            );
         }
         budget.take_text(step.name.len());
         entries.insert(CelMapKey::from(step.name.to_owned()), Box::new(CelMap::from(seen)));
@@ -56,7 +67,8 @@ fn steps(scope: &dyn Scope, need: &Need, budget: &Budget) -> Result<Built, Strin
 }
 
 fn object(message: &Message, need: &Need, budget: &Budget) -> Result<Built, String> {
-    let too_large = |key: &str| format!("cannot read the value of {}: it is too large", quoted(key));
+    let too_large =
+        |key: &str| format!("cannot read the value of {}: it is too large", quoted(key));
     let mut entries = Entries::new();
     budget.take_keys(message.len());
     for (key, json) in message.iter() {
@@ -65,8 +77,9 @@ fn object(message: &Message, need: &Need, budget: &Budget) -> Result<Built, Stri
             return Err(too_large(key));
         }
         let mut reader = serde_json::Deserializer::from_str(json.text());
-        let value =
-            Builder { need, budget }.deserialize(&mut reader).map_err(|error| format!("cannot read the value of {}: {error}", quoted(key)))?;
+        let value = Builder { need, budget }
+            .deserialize(&mut reader)
+            .map_err(|error| format!("cannot read the value of {}: {error}", quoted(key)))?;
         entries.insert(CelMapKey::from(key.to_string()), value);
     }
     Ok(Box::new(CelMap::from(entries)))
@@ -202,7 +215,10 @@ fn written(value: &Value) -> String {
         Value::Map(map) => {
             let mut keys: Vec<&Key> = map.map.keys().collect();
             keys.sort();
-            let entries = keys.into_iter().take(SHOWN_ITEMS_MAX).map(|key| format!("{key}: {}", map.map.get(key).map_or_else(String::new, inner)));
+            let entries = keys
+                .into_iter()
+                .take(SHOWN_ITEMS_MAX)
+                .map(|key| format!("{key}: {}", map.map.get(key).map_or_else(String::new, inner)));
             format!("{{{}}}", entries.collect::<Vec<String>>().join(", "))
         }
         Value::Function(..) | Value::Bytes(_) | Value::Opaque(_) | Value::Struct(_) => kind(value),

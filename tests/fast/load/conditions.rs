@@ -47,15 +47,32 @@ f:20:34: workflow "w", step "b": the condition "x": unknown variable "x"; known 
 
 #[test]
 fn a_condition_is_a_text() {
-    let file = |condition: &str| format!("workflows: [ {{ name: w, steps: [ {{ name: s, when: {condition} }} ] }} ]");
+    let file = |condition: &str| {
+        format!("workflows: [ {{ name: w, steps: [ {{ name: s, when: {condition} }} ] }} ]")
+    };
     let expected = "expected a condition, such as `input.count > 0`, found";
-    assert_eq!(message(&file("true")), format!("{expected} true, which YAML may take for a boolean; put it into quotes: \"true\""));
-    assert_eq!(message(&file("1")), format!("{expected} 1, which YAML may take for a number; put it into quotes: \"1\""));
+    assert_eq!(
+        message(&file("true")),
+        format!("{expected} true, which YAML may take for a boolean; put it into quotes: \"true\"")
+    );
+    assert_eq!(
+        message(&file("1")),
+        format!("{expected} 1, which YAML may take for a number; put it into quotes: \"1\"")
+    );
     assert_eq!(message(&file("[ input.n ]")), format!("{expected} a list"));
     assert_eq!(message(&file("~")), format!("{expected} nothing"));
-    assert_eq!(message(&file("!input.done")), "the tag \"!input.done\" has no meaning here; remove it (quotes make a text)");
-    assert_eq!(only(&file("'!input.done'")).graph().steps[0].when.as_ref().map(Expression::text), Some("!input.done"));
-    assert_eq!(message(&file("' '")), "the condition \" \": is empty; expected a condition, such as `input.count > 0`");
+    assert_eq!(
+        message(&file("!input.done")),
+        "the tag \"!input.done\" has no meaning here; remove it (quotes make a text)"
+    );
+    assert_eq!(
+        only(&file("'!input.done'")).graph().steps[0].when.as_ref().map(Expression::text),
+        Some("!input.done")
+    );
+    assert_eq!(
+        message(&file("' '")),
+        "the condition \" \": is empty; expected a condition, such as `input.count > 0`"
+    );
 }
 
 #[test]
@@ -110,15 +127,23 @@ fn a_when_that_depends_on_timing_is_warned_of() {
 #[test]
 fn the_conditions_of_a_file_are_limited() {
     let file = |condition: &dyn Fn(usize) -> String| {
-        let steps: Vec<String> = (0..1_000).map(|at| format!("{{ name: s{at}, when: \"{}\" }}", condition(at))).collect();
+        let steps: Vec<String> = (0..1_000)
+            .map(|at| format!("{{ name: s{at}, when: \"{}\" }}", condition(at)))
+            .collect();
         format!("workflows: [ {{ name: w, steps: [ {} ] }} ]", steps.join(", "))
     };
     only(&file(&|at| format!("input.count == {at} && input.kind == 'word'")));
     only(&file(&|_| format!("size('{}') > 3", "x".repeat(900))));
     let errors = refused(&file(&|at| format!("size('{}') > {at}", "x".repeat(900))));
     assert_eq!(errors.0.len(), 1, "{errors}");
-    assert_eq!(errors.0[0].message, "the conditions of the file have more than 128 KiB together up to here; split the file");
-    let long = format!("workflows: [ {{ name: w, steps: [ {{ name: s, when: \"size('{}') > 3\" }} ] }} ]", "x".repeat(4_096));
+    assert_eq!(
+        errors.0[0].message,
+        "the conditions of the file have more than 128 KiB together up to here; split the file"
+    );
+    let long = format!(
+        "workflows: [ {{ name: w, steps: [ {{ name: s, when: \"size('{}') > 3\" }} ] }} ]",
+        "x".repeat(4_096)
+    );
     assert!(message(&long).ends_with(": has 4108 bytes, more than the 4096 allowed"));
 }
 
@@ -136,7 +161,11 @@ fn the_deepest_condition_needs_less_than_half_a_stack() {
         "input".to_owned() + &".a".repeat(995),
         "input".to_owned() + &"[0]".repeat(490),
     ];
-    let work = move || conditions.iter().for_each(|text| drop(Expression::parse(text).map(|condition| drop(condition.clone()))));
+    let work = move || {
+        conditions
+            .iter()
+            .for_each(|text| drop(Expression::parse(text).map(|condition| drop(condition.clone()))))
+    };
     let thread = std::thread::Builder::new().stack_size(1024 * 1024).spawn(work).expect("a thread");
     thread.join().expect("no overflow");
 }

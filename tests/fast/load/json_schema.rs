@@ -18,7 +18,9 @@ impl Validator {
         let mut schemas = boon::Schemas::new();
         let mut compiler = boon::Compiler::new();
         compiler.add_resource("workflows.json", json_schema()).expect("a resource");
-        let index = compiler.compile("workflows.json", &mut schemas).unwrap_or_else(|error| panic!("{error:#}"));
+        let index = compiler
+            .compile("workflows.json", &mut schemas)
+            .unwrap_or_else(|error| panic!("{error:#}"));
         Validator(schemas, index)
     }
 
@@ -50,10 +52,13 @@ fn the_schema_is_one_and_says_what_each_key_means() {
     assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
     Validator::new();
     let mut keys = 0;
-    for definition in schema["definitions"].as_object().expect("definitions").values().chain([&schema]) {
+    for definition in
+        schema["definitions"].as_object().expect("definitions").values().chain([&schema])
+    {
         assert_eq!(definition["additionalProperties"], json!(false));
         for (key, property) in definition["properties"].as_object().expect("properties") {
-            let about = property["description"].as_str().unwrap_or_else(|| panic!("{key} says nothing"));
+            let about =
+                property["description"].as_str().unwrap_or_else(|| panic!("{key} says nothing"));
             assert!(about.ends_with('.') && about.len() < 300, "{key}: {about}");
             keys += 1;
         }
@@ -85,7 +90,12 @@ fn every_sample_validates() {
         for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             // Files of tests name workflow files under the same key.
             if block.contains("workflows:") && !block.contains("tests:") {
-                assert!(load_text("f", block).is_ok(), "{}: {:?}\n{block}", page.display(), load_text("f", block).err());
+                assert!(
+                    load_text("f", block).is_ok(),
+                    "{}: {:?}\n{block}",
+                    page.display(),
+                    load_text("f", block).err()
+                );
                 samples.push((page.display().to_string(), block.to_owned()));
             }
         }
@@ -95,7 +105,9 @@ fn every_sample_validates() {
     for path in vectors {
         let text = fs::read_to_string(&path).expect("text");
         let vectors: Vec<Value> = serde_json::from_str(&text).expect("a list of vectors");
-        samples.extend(vectors.iter().map(|vector| (format!("{}: {}", path.display(), vector["name"]), vector["definition"].to_string())));
+        samples.extend(vectors.iter().map(|vector| {
+            (format!("{}: {}", path.display(), vector["name"]), vector["definition"].to_string())
+        }));
     }
     assert!(samples.len() >= 50, "only {} samples", samples.len());
     for (name, text) in samples {
@@ -106,14 +118,20 @@ fn every_sample_validates() {
 /// A file of a step with these keys, and one of a task.
 fn with(place: &str, keys: &str) -> String {
     let (workflow, task, step) = match place {
-        "file" => return format!("{{ workflows: [ {{ name: w, vhosts: [ v ], steps: [ {{ name: s }} ] }} ], {keys} }}"),
+        "file" => {
+            return format!(
+                "{{ workflows: [ {{ name: w, vhosts: [ v ], steps: [ {{ name: s }} ] }} ], {keys} }}"
+            );
+        }
         "workflow" => (keys, "", ""),
         "task" => ("", keys, ""),
         "step" => ("", "", keys),
         other => panic!("{other}"),
     };
     let task = format!("{{ name: t, itemListKey: as, steps: [ {{ name: d }} ], {task} }}");
-    format!("{{ workflows: [ {{ name: w, steps: [ {{ name: s, task: t }}, {{ name: r, {step} }} ], tasks: [ {task} ], {workflow} }} ] }}")
+    format!(
+        "{{ workflows: [ {{ name: w, steps: [ {{ name: s, task: t }}, {{ name: r, {step} }} ], tasks: [ {task} ], {workflow} }} ] }}"
+    )
 }
 
 #[test]

@@ -34,27 +34,65 @@ workflows:
       - { name: t, itemListKey: as, tolerate: 2.5%, steps: [ { name: d } ] }
 ",
     );
-    assert_eq!((definition.deadline, definition.retention), (Some(Millis(129_600_000)), Some(Millis(2_592_000_000))));
+    assert_eq!(
+        (definition.deadline, definition.retention),
+        (Some(Millis(129_600_000)), Some(Millis(2_592_000_000)))
+    );
     let [a, b, c] = definition.graph().steps.as_slice() else { panic!("three steps") };
     assert_eq!(a.timeout, Some(Millis(90_000)));
-    assert_eq!(a.retry, Some(Retry { attempts: 5, backoff: Millis(500), factor_milli: 1_500, max_backoff: Millis(7_200_000) }));
-    assert_eq!((a.on_failure, b.on_failure, c.on_failure), (OnFailure::Continue, OnFailure::Fail, OnFailure::Fail));
+    assert_eq!(
+        a.retry,
+        Some(Retry {
+            attempts: 5,
+            backoff: Millis(500),
+            factor_milli: 1_500,
+            max_backoff: Millis(7_200_000)
+        })
+    );
+    assert_eq!(
+        (a.on_failure, b.on_failure, c.on_failure),
+        (OnFailure::Continue, OnFailure::Fail, OnFailure::Fail)
+    );
     assert_eq!(a.status.key.as_deref(), Some("outcome"));
-    assert_eq!((a.status.running(), a.status.skipped(), a.status.cancelled()), ("RUNNING", "", "STOPPED"));
+    assert_eq!(
+        (a.status.running(), a.status.skipped(), a.status.cancelled()),
+        ("RUNNING", "", "STOPPED")
+    );
     assert!(a.status.allows("NO") && !a.status.allows("YES"));
     assert_eq!(a.when.as_ref().map(Expression::text), Some("input.n > 3"));
     assert_eq!(a.cancel_when.as_ref().map(Expression::text), Some("steps.a.status == \"NO\""));
     assert_eq!((a.external, b.external, c.external), (false, true, false));
-    assert_eq!(b.retry, Some(Retry { attempts: 2, backoff: Millis(1_000), factor_milli: 2_000, max_backoff: Millis(300_000) }));
-    assert_eq!(definition.graphs[1].fan_out.as_ref().map(|keys| keys.tolerate), Some(Tolerate::Share(250)));
+    assert_eq!(
+        b.retry,
+        Some(Retry {
+            attempts: 2,
+            backoff: Millis(1_000),
+            factor_milli: 2_000,
+            max_backoff: Millis(300_000)
+        })
+    );
+    assert_eq!(
+        definition.graphs[1].fan_out.as_ref().map(|keys| keys.tolerate),
+        Some(Tolerate::Share(250))
+    );
     let stored = serde_json::to_string(&definition).expect("serialises");
     assert_eq!(serde_json::from_str::<Definition>(&stored).expect("parses"), definition);
 }
 
 #[test]
 fn a_duration_is_whole_numbers_with_units() {
-    for (text, millis) in [("500ms", 500), ("3d", 259_200_000), ("1h30m", 5_400_000), ("'1ms'", 1), ("3650d", 315_360_000_000)] {
-        assert_eq!(only(&step(&format!("timeout: {text}"))).graph().steps[0].timeout, Some(Millis(millis)), "{text}");
+    for (text, millis) in [
+        ("500ms", 500),
+        ("3d", 259_200_000),
+        ("1h30m", 5_400_000),
+        ("'1ms'", 1),
+        ("3650d", 315_360_000_000),
+    ] {
+        assert_eq!(
+            only(&step(&format!("timeout: {text}"))).graph().steps[0].timeout,
+            Some(Millis(millis)),
+            "{text}"
+        );
     }
     let takes = "\"timeout\" takes a duration, such as 30s or 1h30m, found";
     let units = "; write whole numbers with the units d, h, m, s or ms, the larger unit first";
@@ -75,14 +113,21 @@ fn a_duration_is_whole_numbers_with_units() {
         assert_eq!(message(&step(&format!("timeout: {text}"))), format!("{takes} {rest}"));
     }
     only("workflows: [ { name: w, retention: 0s, steps: [ { name: s } ] } ]");
-    assert!(message("workflows: [ { name: w, deadline: 0s, steps: [ { name: s } ] } ]").ends_with("it must be more than 0"));
+    assert!(
+        message("workflows: [ { name: w, deadline: 0s, steps: [ { name: s } ] } ]")
+            .ends_with("it must be more than 0")
+    );
 }
 
 #[test]
 fn how_many_children_may_fail_is_a_number_or_a_share() {
     let file = |tolerate: &str| {
-        let task = format!("{{ name: t, itemListKey: as, tolerate: {tolerate}, steps: [ {{ name: d }} ] }}");
-        format!("workflows: [ {{ name: w, steps: [ {{ name: s, task: t }} ], tasks: [ {task} ] }} ]")
+        let task = format!(
+            "{{ name: t, itemListKey: as, tolerate: {tolerate}, steps: [ {{ name: d }} ] }}"
+        );
+        format!(
+            "workflows: [ {{ name: w, steps: [ {{ name: s, task: t }} ], tasks: [ {task} ] }} ]"
+        )
     };
     for (text, tolerate) in [
         ("0", Tolerate::Count(0)),
@@ -92,10 +137,27 @@ fn how_many_children_may_fail_is_a_number_or_a_share() {
         ("100%", Tolerate::Share(10_000)),
         ("100.00%", Tolerate::Share(10_000)),
     ] {
-        assert_eq!(only(&file(text)).graphs[1].fan_out.as_ref().map(|keys| keys.tolerate), Some(tolerate), "{text}");
+        assert_eq!(
+            only(&file(text)).graphs[1].fan_out.as_ref().map(|keys| keys.tolerate),
+            Some(tolerate),
+            "{text}"
+        );
     }
     let takes = "\"tolerate\" takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, at most 100%; found";
-    for text in ["-1", "1.5", "'5'", "101%", "100.01%", "1.234%", "'%'", ".5%", "5.%", "5 %", "true", "4294967296"] {
+    for text in [
+        "-1",
+        "1.5",
+        "'5'",
+        "101%",
+        "100.01%",
+        "1.234%",
+        "'%'",
+        ".5%",
+        "5.%",
+        "5 %",
+        "true",
+        "4294967296",
+    ] {
         let message = message(&file(text));
         assert!(message.starts_with(takes), "{message}");
     }
@@ -159,13 +221,24 @@ f:14:100: workflow "w", task "t", step "h": "backoff" is a key of a retry, not o
 
 #[test]
 fn statuses_have_limits() {
-    let words = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<String>>().join(", ");
+    let words =
+        |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<String>>().join(", ");
     let file = |count: usize| step(&format!("statusKey: k, statuses: [ {} ]", words(count)));
     assert_eq!(only(&file(STATUSES_MAX)).graph().steps[0].status.words.len(), STATUSES_MAX);
-    assert_eq!(message(&file(STATUSES_MAX + 1)), "a step has 1001 statuses, more than the 1000 allowed");
+    assert_eq!(
+        message(&file(STATUSES_MAX + 1)),
+        "a step has 1001 statuses, more than the 1000 allowed"
+    );
     let long = format!("skippedStatus: {}, when: 'true'", "x".repeat(256));
-    assert_eq!(message(&step(&long)), "expected a status (\"\" for an empty one) of at most 255 bytes, found 256");
-    assert!(refused(&step("statuses: [ \"a\\nb\" ]")).to_string().ends_with("with a line break or another control character in it"));
+    assert_eq!(
+        message(&step(&long)),
+        "expected a status (\"\" for an empty one) of at most 255 bytes, found 256"
+    );
+    assert!(
+        refused(&step("statuses: [ \"a\\nb\" ]"))
+            .to_string()
+            .ends_with("with a line break or another control character in it")
+    );
 }
 
 #[test]
@@ -182,7 +255,8 @@ workflows:
 ",
     )
     .expect("valid");
-    let shown: Vec<String> = loaded.warnings.iter().chain(&loaded.advice).map(ToString::to_string).collect();
+    let shown: Vec<String> =
+        loaded.warnings.iter().chain(&loaded.advice).map(ToString::to_string).collect();
     assert_eq!(
         shown,
         [
@@ -193,14 +267,19 @@ workflows:
             r#"f:2:11: workflow "w": the step "b" has no "timeout": a worker that acknowledges a message and dies before it replies is noticed by nothing else"#,
         ]
     );
-    assert_eq!(loaded.definitions[0].queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(), ["b", "c"]);
+    assert_eq!(
+        loaded.definitions[0].queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(),
+        ["b", "c"]
+    );
 }
 
 #[test]
 fn missing_timeouts_are_advised_once_for_each_graph() {
     let steps = (0..12).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ");
     let task = "{ name: t, itemListKey: as, steps: [ { name: d, timeout: 5s } ] }";
-    let text = format!("workflows: [ {{ name: w, steps: [ {steps}, {{ name: e, external: true }}, {{ name: f, task: t }} ], tasks: [ {task} ] }} ]");
+    let text = format!(
+        "workflows: [ {{ name: w, steps: [ {steps}, {{ name: e, external: true }}, {{ name: f, task: t }} ], tasks: [ {task} ] }} ]"
+    );
     let loaded = load_text("f", &text).expect("valid");
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let advice: Vec<&str> = loaded.advice.iter().map(|advice| advice.message.as_str()).collect();
@@ -211,7 +290,12 @@ fn missing_timeouts_are_advised_once_for_each_graph() {
         ]
     );
     let (valid, shown) = checked(&text, false);
-    assert!(valid && shown.contains("and 2 more have no \"timeout\"") && shown.ends_with("valid: 1 workflow, 1 warning\n"), "{shown}");
+    assert!(
+        valid
+            && shown.contains("and 2 more have no \"timeout\"")
+            && shown.ends_with("valid: 1 workflow, 1 warning\n"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -286,7 +370,12 @@ workflows:
     steps: [ { name: again, queue: workflow.ends, when: job.n > 0 }, { name: out, queue: workflow.own }, { name: by-hand, external: true, queue: workflow.ends } ]
 ";
     let loaded = load_text("f", text).expect("valid");
-    let told: Vec<String> = loaded.warnings.iter().map(ToString::to_string).filter(|warning| warning.contains("for ever")).collect();
+    let told: Vec<String> = loaded
+        .warnings
+        .iter()
+        .map(ToString::to_string)
+        .filter(|warning| warning.contains("for ever"))
+        .collect();
     assert_eq!(
         told,
         [

@@ -1,5 +1,5 @@
-//! A broker with its workers, and the bus that speaks to it. What is in the broker outlives a crash of the manager; what is
-//! in the bus does not.
+//! A broker with its workers, and the bus that speaks to it. What is in the broker outlives a crash
+//! of the manager; what is in the bus does not.
 
 use super::oracle::{Answered, work};
 use super::world::{World, lock};
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::supervisor::Queues;
 use workflow_manager::bus::{
-    Bus, BusEvent, BusMessage, BusState, CallerAnswer, DeadLetter, Delivery, EventSink, Notice, QueueLook, Settled, Settlement, StepMessage, Verdict,
+    Bus, BusEvent, BusMessage, BusState, CallerAnswer, DeadLetter, Delivery, EventSink, Notice,
+    QueueLook, Settled, Settlement, StepMessage, Verdict,
 };
 
 /// The queue that callers wait at, and one that is not there.
@@ -56,12 +57,15 @@ pub(crate) struct Broker {
 
 impl Broker {
     pub(crate) fn is_idle(&self) -> bool {
-        self.queues.values().all(VecDeque::is_empty) && self.working.is_empty() && self.replies.is_empty()
+        self.queues.values().all(VecDeque::is_empty)
+            && self.working.is_empty()
+            && self.replies.is_empty()
     }
 
     /// What a worker says of a step message, if anything.
     pub(crate) fn reply(message: &StepMessage) -> Option<Reply> {
-        let answer = work(&message.queue, &message.step_name, message.attempt, &message.body.to_bytes());
+        let answer =
+            work(&message.queue, &message.step_name, message.attempt, &message.body.to_bytes());
         let (kind, body) = match &answer {
             Answered::Result(text) => (None, Bytes::from(text.clone())),
             Answered::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
@@ -71,7 +75,15 @@ impl Broker {
         let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
         let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
         let attempt = Some(message.attempt);
-        Some(Reply { correlation_id: Some(message.correlation_id()), attempt, kind, dead_letter, body, redelivered: false, asks: None })
+        Some(Reply {
+            correlation_id: Some(message.correlation_id()),
+            attempt,
+            kind,
+            dead_letter,
+            body,
+            redelivered: false,
+            asks: None,
+        })
     }
 }
 
@@ -103,7 +115,12 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn is_idle(&self) -> bool {
         let answers = self.answers.len() + self.answers_sent.len();
-        answers == 0 && self.outbox.is_empty() && self.sent.is_empty() && self.unacked.is_empty() && self.acks.is_empty() && self.looking.is_empty()
+        answers == 0
+            && self.outbox.is_empty()
+            && self.sent.is_empty()
+            && self.unacked.is_empty()
+            && self.acks.is_empty()
+            && self.looking.is_empty()
     }
 
     /// Connects, and looks whether all queues are there.
@@ -117,12 +134,16 @@ impl Link {
         events
     }
 
-    /// If the queue is missing it is declared after the manager has heard of it; what was sent there is sent again.
+    /// If the queue is missing it is declared after the manager has heard of it; what was sent
+    /// there is sent again.
     fn look(&mut self, broker: &Broker, queue: &Arc<str>) -> Option<BusEvent> {
-        if broker.queues.contains_key(queue) || self.looking.iter().any(|(other, _)| other == queue) {
+        if broker.queues.contains_key(queue) || self.looking.iter().any(|(other, _)| other == queue)
+        {
             return None;
         }
-        let (lost, kept) = std::mem::take(&mut self.sent).into_iter().partition(|message: &StepMessage| message.queue == *queue);
+        let (lost, kept) = std::mem::take(&mut self.sent)
+            .into_iter()
+            .partition(|message: &StepMessage| message.queue == *queue);
         self.sent = kept;
         self.outbox.extend::<Vec<_>>(lost);
         let (taken, answered) = oneshot::channel();
@@ -141,13 +162,15 @@ impl Link {
         });
     }
 
-    /// The connection is gone: what the broker did not hear of comes again, and so does what it did not confirm.
+    /// The connection is gone: what the broker did not hear of comes again, and so does what it did
+    /// not confirm.
     pub(crate) fn disconnect(&mut self, broker: &mut Broker) -> Vec<BusEvent> {
         self.is_connected = false;
         self.is_blocked = false;
         self.requeue_all(broker);
         let sent = std::mem::take(&mut self.sent);
-        let mut events: Vec<BusEvent> = sent.iter().map(|_| BusEvent::Noted(Notice::Resent)).collect();
+        let mut events: Vec<BusEvent> =
+            sent.iter().map(|_| BusEvent::Noted(Notice::Resent)).collect();
         sent.into_iter().rev().for_each(|message| self.outbox.push_front(message));
         self.answers.extend(std::mem::take(&mut self.answers_sent));
         events.push(BusEvent::State(BusState::Disconnected { reason: "simulated".to_owned() }));
@@ -163,7 +186,8 @@ impl Link {
 
     /// Sends the first message whose queue is there; looks for the queue of the first whose is not.
     pub(crate) fn send(&mut self, broker: &mut Broker) -> Vec<BusEvent> {
-        let there = self.outbox.iter().position(|message| broker.queues.contains_key(&message.queue));
+        let there =
+            self.outbox.iter().position(|message| broker.queues.contains_key(&message.queue));
         let Some(message) = there.and_then(|at| self.outbox.remove(at)) else {
             let queue = self.outbox.front().map(|message| message.queue.clone());
             return queue.into_iter().filter_map(|queue| self.look(broker, &queue)).collect();
@@ -180,7 +204,11 @@ impl Link {
         let Some(answer) = self.answers.pop_front() else { return };
         if *answer.caller.reply_to == *CALLERS {
             let caller = answer.caller.correlation_id.as_deref().unwrap_or_default().to_owned();
-            broker.told.entry(caller).or_default().push(Told { is_error: answer.is_error, body: answer.body.to_bytes() });
+            broker
+                .told
+                .entry(caller)
+                .or_default()
+                .push(Told { is_error: answer.is_error, body: answer.body.to_bytes() });
         }
         self.answers_sent.push(answer);
     }
@@ -194,7 +222,8 @@ impl Link {
     pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
         self.tag += 1;
         let settlement = Settlement::new(self.tag, self.epoch, self.settle.clone());
-        let mut delivery = Delivery::new(reply.correlation_id.clone(), reply.body.clone(), settlement);
+        let mut delivery =
+            Delivery::new(reply.correlation_id.clone(), reply.body.clone(), settlement);
         delivery.attempt = reply.attempt;
         delivery.kind.clone_from(&reply.kind);
         delivery.dead_letter.clone_from(&reply.dead_letter);
@@ -210,7 +239,8 @@ impl Link {
         }
     }
 
-    /// The manager's next verdict on a delivery of this connection: its tag, and whether it is an ack.
+    /// The manager's next verdict on a delivery of this connection: its tag, and whether it is an
+    /// ack.
     pub(crate) fn verdict(&mut self) -> Option<(u64, bool)> {
         while let Ok(settled) = self.verdicts.try_recv() {
             if settled.epoch == self.epoch && self.is_connected {
@@ -255,13 +285,16 @@ impl Bus for SimulatedBus {
     }
 
     fn unconfirmed(&self) -> usize {
-        lock(&self.0).link.as_ref().map_or(0, |link| link.outbox.len() + link.sent.len() + link.answers.len() + link.answers_sent.len())
+        lock(&self.0).link.as_ref().map_or(0, |link| {
+            link.outbox.len() + link.sent.len() + link.answers.len() + link.answers_sent.len()
+        })
     }
 
     fn serve(&mut self, _: Vec<Arc<str>>, _: Vec<Arc<str>>) {}
 
     fn inspect(&mut self, _: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
-        std::future::ready(QueueLook::Unknown("nobody asks in the simulation".to_owned())).boxed_local()
+        std::future::ready(QueueLook::Unknown("nobody asks in the simulation".to_owned()))
+            .boxed_local()
     }
 
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {

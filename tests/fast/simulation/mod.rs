@@ -1,7 +1,8 @@
-//! The simulation: the real actors, engine and journal on one thread; a simulated broker, workers, clients, clock and disk
-//! around them. A seed decides everything: the workflows, who does what in which order, and the faults: crashes at any write,
-//! commit, acknowledgement or publish, a full disk, broken connections, lost confirms and acknowledgements, redelivery,
-//! duplicates, reordering, forged replies, deleted queues, panics, a clock that jumps.
+//! The simulation: the real actors, engine and journal on one thread; a simulated broker, workers,
+//! clients, clock and disk around them. A seed decides everything: the workflows, who does what in
+//! which order, and the faults: crashes at any write, commit, acknowledgement or publish, a full
+//! disk, broken connections, lost confirms and acknowledgements, redelivery, duplicates,
+//! reordering, forged replies, deleted queues, panics, a clock that jumps.
 //!
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 
@@ -62,7 +63,9 @@ fn listen_to_panics() {
 
 /// The first panic that nobody asked for.
 fn stray_panic() -> Option<String> {
-    PANICS.with(|kept| kept.borrow().iter().flatten().find(|text| !text.contains("failpoint job::take")).cloned())
+    PANICS.with(|kept| {
+        kept.borrow().iter().flatten().find(|text| !text.contains("failpoint job::take")).cloned()
+    })
 }
 
 /// Runs one seed, with a planted bug or without.
@@ -72,7 +75,10 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     // In memory where there is such a place: what a crash loses is decided here, not by the disk.
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let folder = tempfile::Builder::new().prefix("workflow-manager-simulation-").tempdir_in(place).expect("a folder");
+    let folder = tempfile::Builder::new()
+        .prefix("workflow-manager-simulation-")
+        .tempdir_in(place)
+        .expect("a folder");
     let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
     set_hooks(Some(WorldHooks::of(&world, bug)));
     let ran = catch_unwind(AssertUnwindSafe(|| while !incarnation(&world) {}));
@@ -85,7 +91,11 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
         world.violate(panic);
     }
     PANICS.with(|kept| *kept.borrow_mut() = None);
-    Outcome { counts: world.counts, trace: std::mem::take(&mut world.trace), violation: world.violation.take() }
+    Outcome {
+        counts: world.counts,
+        trace: std::mem::take(&mut world.trace),
+        violation: world.violation.take(),
+    }
 }
 
 fn settings(world: &mut World) -> Settings {
@@ -102,7 +112,13 @@ fn settings(world: &mut World) -> Settings {
 
 /// The life of one process, to its crash (false) or the end of everything.
 fn incarnation(world: &Arc<Mutex<World>>) -> bool {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+    };
     let system = actix_rt::System::with_tokio_rt(runtime);
     let is_done = system.block_on(live(world));
     // All actors go with their system; what they still do reaches nobody.
@@ -119,17 +135,21 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         (settings(&mut world), world.definitions())
     };
     let of_bus = world.clone();
-    let transport = move |_: &Settings, _: &str, queues: Queues| -> Result<supervisor::BusMaker, StartError> {
-        let world = of_bus.clone();
-        Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> { Box::new(SimulatedBus::open(world, queues, sink)) }))
-    };
-    let manager = match supervisor::start_on(Threads::Current, settings, definitions, Arc::new(transport)) {
-        Ok(manager) => manager,
-        Err(error) => {
-            lock(world).violate(format!("the manager does not start: {error}"));
-            return true;
-        }
-    };
+    let transport =
+        move |_: &Settings, _: &str, queues: Queues| -> Result<supervisor::BusMaker, StartError> {
+            let world = of_bus.clone();
+            Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
+                Box::new(SimulatedBus::open(world, queues, sink))
+            }))
+        };
+    let manager =
+        match supervisor::start_on(Threads::Current, settings, definitions, Arc::new(transport)) {
+            Ok(manager) => manager,
+            Err(error) => {
+                lock(world).violate(format!("the manager does not start: {error}"));
+                return true;
+            }
+        };
     loop {
         // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
         let pauses = lock(world).rng.u32(0..4);
@@ -159,18 +179,27 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             }
             Turn::Create(id) => ask(world, manager.shared(), id, None),
             Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
-            Turn::Operate(id, operation) => manager.shared().wiring().router.post(RouterInput::Operate(id, operation, oneshot::channel().0)),
+            Turn::Operate(id, operation) => manager
+                .shared()
+                .wiring()
+                .router
+                .post(RouterInput::Operate(id, operation, oneshot::channel().0)),
             Turn::End(id) => {
                 // Whoever sees that it has ended has it erased.
                 let ending = if lock(world).has_ended(id) { Ending::Erase } else { Ending::Cancel };
-                manager.shared().wiring().router.post(RouterInput::End(id, ending, oneshot::channel().0));
+                manager.shared().wiring().router.post(RouterInput::End(
+                    id,
+                    ending,
+                    oneshot::channel().0,
+                ));
             }
             Turn::Done => return true,
         }
     }
 }
 
-/// A client asks for its job; `again`: once more, for the same (true) or for another one under the same id.
+/// A client asks for its job; `again`: once more, for the same (true) or for another one under the
+/// same id.
 fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option<bool>) {
     let (world, shared) = (world.clone(), shared.clone());
     let (workflow, text) = {
@@ -189,8 +218,12 @@ fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option
     });
 }
 
-/// Runs seeds on all cores until one is bad; tells how many were good, what they saw, and the bad one.
-fn simulate_all(seeds: std::ops::Range<u64>, bug: Option<&'static str>) -> (Counts, Option<(u64, Outcome)>) {
+/// Runs seeds on all cores until one is bad; tells how many were good, what they saw, and the bad
+/// one.
+fn simulate_all(
+    seeds: std::ops::Range<u64>,
+    bug: Option<&'static str>,
+) -> (Counts, Option<(u64, Outcome)>) {
     let next = AtomicU64::new(seeds.start);
     let total = Mutex::new((Counts::default(), None::<(u64, Outcome)>));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -205,7 +238,9 @@ fn simulate_all(seeds: std::ops::Range<u64>, bug: Option<&'static str>) -> (Coun
                     let outcome = simulate(seed, bug);
                     let mut total = total.lock().expect("no panic");
                     total.0.add(&outcome.counts);
-                    if outcome.violation.is_some() && total.1.as_ref().is_none_or(|(earlier, _)| seed < *earlier) {
+                    if outcome.violation.is_some()
+                        && total.1.as_ref().is_none_or(|(earlier, _)| seed < *earlier)
+                    {
                         next.store(seeds.end, Ordering::Relaxed);
                         total.1 = Some((seed, outcome));
                     }
@@ -217,10 +252,13 @@ fn simulate_all(seeds: std::ops::Range<u64>, bug: Option<&'static str>) -> (Coun
 }
 
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+    std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-/// `SIMULATION_SEEDS` and `SIMULATION_FIRST` say which; `SIMULATION_SEED` runs one and prints its trace.
+/// `SIMULATION_SEEDS` and `SIMULATION_FIRST` say which; `SIMULATION_SEED` runs one and prints its
+/// trace.
 #[test]
 fn nothing_is_lost_whatever_the_seed() {
     if let Some(seed) = number("SIMULATION_SEED") {
@@ -235,9 +273,16 @@ fn nothing_is_lost_whatever_the_seed() {
     eprintln!("seeds {seeds:?}: {counts:?}");
     if let Some((seed, Outcome { trace, violation, .. })) = bad {
         let end = &trace[trace.len().saturating_sub(60)..];
-        panic!("seed {seed}: {}\n{}\nagain, with all of its trace: tests/simulation --seed {seed}", violation.unwrap_or_default(), end.join("\n"));
+        panic!(
+            "seed {seed}: {}\n{}\nagain, with all of its trace: tests/simulation --seed {seed}",
+            violation.unwrap_or_default(),
+            end.join("\n")
+        );
     }
-    assert!(counts.crashes > counts.jobs / 10 && counts.repeated > 0 && counts.panics > 0, "the faults did not come to pass: {counts:?}");
+    assert!(
+        counts.crashes > counts.jobs / 10 && counts.repeated > 0 && counts.panics > 0,
+        "the faults did not come to pass: {counts:?}"
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! What must come out: the rules of SPEC §3 once more, as plainly as can be, over texts, without the engine. And the
-//! workers of the simulation, whose answers follow from what they are sent alone.
+//! What must come out: the rules of SPEC §3 once more, as plainly as can be, over texts, without
+//! the engine. And the workers of the simulation, whose answers follow from what they are sent
+//! alone.
 
 use fastrand::Rng;
 use serde::de::{MapAccess, Visitor};
@@ -7,7 +8,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Dependency, Expression, FanOutKeys, Graph, Millis, OnFailure, Retry, Step, StepIndex, Tolerate};
+use workflow_manager::engine::{
+    Definition, Dependency, Expression, FanOutKeys, Graph, Millis, OnFailure, Retry, Step,
+    StepIndex, Tolerate,
+};
 
 /// A JSON object: keys in their order, with the texts of their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +43,11 @@ impl Pairs {
     }
 
     pub(crate) fn text(&self) -> String {
-        let pairs: Vec<String> = self.0.iter().map(|(key, value)| format!("{}:{value}", serde_json::json!(key))).collect();
+        let pairs: Vec<String> = self
+            .0
+            .iter()
+            .map(|(key, value)| format!("{}:{value}", serde_json::json!(key)))
+            .collect();
         format!("{{{}}}", pairs.join(","))
     }
 
@@ -101,28 +109,43 @@ pub(crate) enum Answered {
 
 /// What the worker of `queue` answers to an attempt of a step.
 pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> Answered {
-    let (work, _) = WORKS.iter().find(|(_, name)| *name == queue).expect("a queue of the simulation");
+    let (work, _) =
+        WORKS.iter().find(|(_, name)| *name == queue).expect("a queue of the simulation");
     let mut pairs = Pairs::parse(input);
     match work {
         Work::Echo => {}
         Work::Add => pairs.set(&format!("by_{step}"), "1.50E+3"),
         Work::Change => {
-            pairs.set("shared", &format!("{{ \"from\" : \"{step}\", \"n\":12345678901234567890.10 }}"));
+            pairs.set(
+                "shared",
+                &format!("{{ \"from\" : \"{step}\", \"n\":12345678901234567890.10 }}"),
+            );
             if let Some(item) = pairs.get("item").map(str::to_owned) {
                 pairs.set("item", &format!("[{item}, \"{step}\"]"));
             }
         }
-        Work::Only => pairs = Pairs(vec![("shared".to_owned(), format!("\"{step}\"")), (format!("only_{step}"), "[1,  2.0]".to_owned())]),
+        Work::Only => {
+            pairs = Pairs(vec![
+                ("shared".to_owned(), format!("\"{step}\"")),
+                (format!("only_{step}"), "[1,  2.0]".to_owned()),
+            ])
+        }
         Work::Nothing => {
             let bodies = ["", "null", "{}"];
             return Answered::Result(bodies[step.len() % bodies.len()].to_owned());
         }
         Work::Feed => {
             let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, input);
-            let item = if pairs.get("own").is_some() { format!("{{\"id\":\"{id}\"}}") } else { "[ ]".to_owned() };
+            let item = if pairs.get("own").is_some() {
+                format!("{{\"id\":\"{id}\"}}")
+            } else {
+                "[ ]".to_owned()
+            };
             pairs.set("items", &format!("[\"{step}\", {item}, 7.0]"));
         }
-        Work::Flaky if attempt == 1 => return Answered::Error("{\"error\":\"not today\"}".to_owned()),
+        Work::Flaky if attempt == 1 => {
+            return Answered::Error("{\"error\":\"not today\"}".to_owned());
+        }
         Work::Silent if attempt == 1 => return Answered::Nothing,
         Work::Flaky | Work::Silent => pairs.set("tried", "true"),
         Work::Error => return Answered::Error(format!("{{\"error\":\"{step} cannot\"}}")),
@@ -149,36 +172,59 @@ pub(crate) fn by_hand(step: &str) -> String {
 impl Expected {
     /// Whether a job may have failed for this reason.
     pub(crate) fn may_fail_with(&self, reason: &str) -> bool {
-        let is_cause = |cause: &String| reason.contains(&format!("step \"{cause}\"")) || (cause == DEADLINE && reason.contains(DEADLINE));
+        let is_cause = |cause: &String| {
+            reason.contains(&format!("step \"{cause}\""))
+                || (cause == DEADLINE && reason.contains(DEADLINE))
+        };
         matches!(self, Expected::Failed(causes) if causes.iter().any(is_cause))
     }
 }
 
-/// A workflow of a random shape: up to five steps, some of which fan out, into child jobs that may fan out again.
+/// A workflow of a random shape: up to five steps, some of which fan out, into child jobs that may
+/// fan out again.
 pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
-    // Whether a failed child job is retried with its job depends on the moment where failures of child jobs are tolerated: there
-    // none fails for a reason that a retry helps against.
+    // Whether a failed child job is retried with its job depends on the moment where failures of
+    // child jobs are tolerated: there none fails for a reason that a retry helps against.
     let lenient = rng.u32(0..3) == 0;
     let tolerate = |rng: &mut Rng| match rng.u32(0..3) {
         0 if lenient => Tolerate::Count(1),
         1 if lenient => Tolerate::Share(5_000),
         _ => Tolerate::default(),
     };
-    // Failures are rare, for they end all that hangs on them; but in some workflows they are what it is about.
+    // Failures are rare, for they end all that hangs on them; but in some workflows they are what
+    // it is about.
     let troubled = rng.u32(0..4) == 0;
     let count = rng.usize(1..=5);
-    let top = Graph::new(name.to_owned(), None, steps(rng, "s", count, Kind { fans_out: 0.35, task: 1, lenient, troubled, attempts_min: 1 }));
+    let top = Graph::new(
+        name.to_owned(),
+        None,
+        steps(
+            rng,
+            "s",
+            count,
+            Kind { fans_out: 0.35, task: 1, lenient, troubled, attempts_min: 1 },
+        ),
+    );
     let attempts_min = if lenient { 2 } else { 1 };
     let items = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("items", "item") };
     let count = rng.usize(1..=2);
-    let middle = Graph::new("t".to_owned(), Some(items), steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, troubled, attempts_min }));
+    let middle = Graph::new(
+        "t".to_owned(),
+        Some(items),
+        steps(rng, "t", count, Kind { fans_out: 0.25, task: 2, lenient, troubled, attempts_min }),
+    );
     let subs = FanOutKeys { tolerate: tolerate(rng), ..FanOutKeys::new("subs", "sub") };
-    let bottom = Graph::new("u".to_owned(), Some(subs), steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, troubled, attempts_min }));
+    let bottom = Graph::new(
+        "u".to_owned(),
+        Some(subs),
+        steps(rng, "u", 1, Kind { fans_out: 0.0, task: 0, lenient, troubled, attempts_min }),
+    );
     let mut definition = Definition::new(name, vec![top, middle, bottom]);
     if rng.u32(0..10) == 0 {
         // Nobody ever completes its last step: the deadline ends it.
         let last = StepIndex(u16::try_from(definition.graphs[0].steps.len() - 1).expect("small"));
-        let never = Step { external: true, depends: vec![Dependency::Step(last)], ..Step::named(NEVER) };
+        let never =
+            Step { external: true, depends: vec![Dependency::Step(last)], ..Step::named(NEVER) };
         let mut steps = definition.graphs[0].steps.clone();
         // A step that another one waits for is still not the last to be done.
         steps.push(if rng.bool() { never } else { Step { depends: Vec::new(), ..never } });
@@ -241,7 +287,11 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
             // What is waited for in vain must not use up the attempts.
             "silent" => patient(&mut step, rng),
             "flaky" | "error" | "no-object" | "dead-letter" => {
-                step.retry = Some(Retry { attempts: rng.u32(kind.attempts_min..=3), backoff: Millis(rng.u64(1..=400)), ..Retry::default() });
+                step.retry = Some(Retry {
+                    attempts: rng.u32(kind.attempts_min..=3),
+                    backoff: Millis(rng.u64(1..=400)),
+                    ..Retry::default()
+                });
             }
             _ if rng.u32(0..12) == 0 => step.external = true,
             _ if rng.u32(0..6) == 0 => patient(&mut step, rng),
@@ -256,7 +306,11 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
     match (rng.u32(0..14), first) {
         (0, _) => step.when = condition("has(input.shared)".to_owned()),
         (1, Some(on)) => step.when = condition(format!("steps[\"{on}\"].status == \"COMPLETED\"")),
-        (2, Some(on)) => step.cancel_when = condition(format!("steps.{on}.state == \"completed\" && size(steps.{on}.output) > 3")),
+        (2, Some(on)) => {
+            step.cancel_when = condition(format!(
+                "steps.{on}.state == \"completed\" && size(steps.{on}.output) > 3"
+            ))
+        }
         _ => {}
     }
     step
@@ -264,15 +318,21 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
 
 fn patient(step: &mut Step, rng: &mut Rng) {
     step.timeout = Some(Millis(rng.u64(500..=3_000)));
-    step.retry = Some(Retry { attempts: 100, backoff: Millis(50), factor_milli: 1_500, max_backoff: Millis(500) });
+    step.retry = Some(Retry {
+        attempts: 100,
+        backoff: Millis(50),
+        factor_milli: 1_500,
+        max_backoff: Millis(500),
+    });
 }
 
-/// A job's message. With `own_ids` its items bring the ids of their child jobs. Several steps may fan out over the same
-/// items, one after another; then a late second reply to the one is taken for a first reply to the other. So only workers
-/// that answer once get such items.
+/// A job's message. With `own_ids` its items bring the ids of their child jobs. Several steps may
+/// fan out over the same items, one after another; then a late second reply to the one is taken for
+/// a first reply to the other. So only workers that answer once get such items.
 pub(crate) fn message(rng: &mut Rng, own_ids: bool) -> String {
     let id = uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid();
-    let item = if own_ids { format!("{{\"id\" : \"{id}\"}}, \"{id}\"") } else { "{ }, \"b\"".to_owned() };
+    let item =
+        if own_ids { format!("{{\"id\" : \"{id}\"}}, \"{id}\"") } else { "{ }, \"b\"".to_owned() };
     let long = format!("[\"a\", 2.50, {item}]");
     let lists = ["[]", "null", "[\"a\"]", &long, "[null,[ 1 ],\"c\",\"d\"]", "7"];
     // The list that is none fails its step: seldom.
@@ -292,7 +352,8 @@ pub(crate) fn message(rng: &mut Rng, own_ids: bool) -> String {
     Pairs(pairs).text()
 }
 
-/// The outcome of a job with this message; `retried`: its client has it retried as long as that helps.
+/// The outcome of a job with this message; `retried`: its client has it retried as long as that
+/// helps.
 pub(crate) fn expected(definition: &Definition, message: &str, retried: bool) -> Expected {
     let mut causes = Vec::new();
     let oracle = Oracle { definition, retried };
@@ -329,16 +390,36 @@ impl Oracle<'_> {
             let fate = self.step(step, steps, &fates, message, causes);
             fates.push(fate);
         }
-        let is_last = |at: usize| !steps.iter().any(|step| step.depends.contains(&Dependency::Step(StepIndex(u16::try_from(at).expect("small")))));
+        let is_last = |at: usize| {
+            !steps.iter().any(|step| {
+                step.depends
+                    .contains(&Dependency::Step(StepIndex(u16::try_from(at).expect("small"))))
+            })
+        };
         if fates.iter().any(|fate| matches!(fate, Fate::NotDone)) {
             return None;
         }
-        let last: Vec<Pairs> = fates.into_iter().enumerate().filter(|(at, _)| is_last(*at)).filter_map(|(_, fate)| output(fate)).collect();
+        let last: Vec<Pairs> = fates
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| is_last(*at))
+            .filter_map(|(_, fate)| output(fate))
+            .collect();
         Some(merge(&last))
     }
 
-    fn step(&self, step: &Step, steps: &[Step], fates: &[Fate], message: &Pairs, causes: &mut Vec<String>) -> Fate {
-        let first = step.depended_on().first().map(|on| (&steps[usize::from(on.0)], fates[usize::from(on.0)].clone()));
+    fn step(
+        &self,
+        step: &Step,
+        steps: &[Step],
+        fates: &[Fate],
+        message: &Pairs,
+        causes: &mut Vec<String>,
+    ) -> Fate {
+        let first = step
+            .depended_on()
+            .first()
+            .map(|on| (&steps[usize::from(on.0)], fates[usize::from(on.0)].clone()));
         if step.cancel_when.is_some() {
             // The condition looks at the first dependency.
             if let Some((_, Fate::Completed(output))) = &first
@@ -360,8 +441,11 @@ impl Oracle<'_> {
         }
         let input = if step.depends.is_empty() { message.clone() } else { merge(&parts) };
         if let Some(condition) = &step.when {
-            let holds =
-                if condition.text().starts_with("has(") { input.get("shared").is_some() } else { matches!(first, Some((_, Fate::Completed(_)))) };
+            let holds = if condition.text().starts_with("has(") {
+                input.get("shared").is_some()
+            } else {
+                matches!(first, Some((_, Fate::Completed(_))))
+            };
             if !holds {
                 return Fate::Done;
             }
@@ -389,10 +473,14 @@ impl Oracle<'_> {
         let attempts = step.retry.map_or(1, |retry| retry.attempts);
         // A retry by hand helps only where the job failed.
         let by_hand = self.retried && step.on_failure == OnFailure::Fail;
-        (1..=attempts.max(if by_hand { 2 } else { 1 })).find_map(|attempt| match work(&step.queue, &step.name, attempt, input.text().as_bytes()) {
-            Answered::Result(text) if text.is_empty() || text == "null" => Some(Pairs(Vec::new())),
-            Answered::Result(text) => serde_json::from_str(&text).ok(),
-            Answered::Error(_) | Answered::DeadLettered | Answered::Nothing => None,
+        (1..=attempts.max(if by_hand { 2 } else { 1 })).find_map(|attempt| {
+            match work(&step.queue, &step.name, attempt, input.text().as_bytes()) {
+                Answered::Result(text) if text.is_empty() || text == "null" => {
+                    Some(Pairs(Vec::new()))
+                }
+                Answered::Result(text) => serde_json::from_str(&text).ok(),
+                Answered::Error(_) | Answered::DeadLettered | Answered::Nothing => None,
+            }
         })
     }
 
@@ -425,7 +513,12 @@ impl Oracle<'_> {
         if failed > tolerated {
             return None;
         }
-        let list: Vec<&str> = results.iter().map(|result| result.as_ref().and_then(|result| result.get(&keys.item_key)).unwrap_or("null")).collect();
+        let list: Vec<&str> = results
+            .iter()
+            .map(|result| {
+                result.as_ref().and_then(|result| result.get(&keys.item_key)).unwrap_or("null")
+            })
+            .collect();
         let list = format!("[{}]", list.join(","));
         let mut output = Pairs(Vec::new());
         for (key, value) in results.iter().flatten().flat_map(|result| &result.0) {

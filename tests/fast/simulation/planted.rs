@@ -1,5 +1,5 @@
-//! Bugs planted in the program itself (`faults::planted`), each of which the simulation must find: a suite that cannot fail
-//! proves nothing.
+//! Bugs planted in the program itself (`faults::planted`), each of which the simulation must find:
+//! a suite that cannot fail proves nothing.
 
 use super::simulate_all;
 

@@ -1,5 +1,5 @@
-//! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the broker, the clients'
-//! memory.
+//! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the
+//! broker, the clients' memory.
 
 mod committed;
 pub(crate) mod invariants;
@@ -20,7 +20,8 @@ use workflow_manager::journal::JobNumber;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// By then a confirm that was told is in the journal: fifty times its lag, and as long as a full disk is waited for.
+/// By then a confirm that was told is in the journal: fifty times its lag, and as long as a full
+/// disk is waited for.
 const SURELY_JOURNALED_NS: i64 = SECOND_NS;
 
 /// The message of whoever asks for another job under an id that is in use.
@@ -60,7 +61,8 @@ pub(crate) struct Asked {
     pub(crate) was_rerun: bool,
 }
 
-/// More than any job needs: each step that a retry helps needs one, in each of its nested child jobs.
+/// More than any job needs: each step that a retry helps needs one, in each of its nested child
+/// jobs.
 const RETRIES_MAX: u32 = 1_000;
 
 /// What a run has seen.
@@ -125,10 +127,12 @@ pub(crate) struct World {
     odd_calls: Vec<String>,
 }
 
-/// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever set back.
+/// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever
+/// set back.
 const IDLE_TURNS_MAX: u32 = 80;
 
-/// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that passes.
+/// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
+/// passes.
 fn helps(job: &Job) -> bool {
     job.reason().is_some_and(|reason| reason.contains("not today"))
 }
@@ -141,16 +145,19 @@ impl World {
     pub(crate) fn new(seed: u64, folder: &Path) -> World {
         let mut rng = Rng::with_seed(seed);
         let database = folder.join("journal.db");
-        let definitions: Vec<Arc<Definition>> = (0..2).map(|at| oracle::definition(&mut rng, &format!("w{at}"))).collect();
+        let definitions: Vec<Arc<Definition>> =
+            (0..2).map(|at| oracle::definition(&mut rng, &format!("w{at}"))).collect();
         // One run in four has no fault at all: then nothing may be sent twice.
         let with_faults = rng.u32(0..4) > 0;
         let faults_left = if with_faults { rng.u32(30..=300) } else { 0 };
         let mut asked = BTreeMap::new();
         let mut to_ask = Vec::new();
         for _ in 0..rng.usize(2..=6) {
-            let mut id = JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
+            let mut id =
+                JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
             let definition = definitions[rng.usize(0..definitions.len())].clone();
-            let reply_to = [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
+            let reply_to =
+                [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
             let asks = rng.bool().then(|| Asks {
                 workflow: definition.name.as_str().into(),
                 message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
@@ -164,11 +171,25 @@ impl World {
             let message = oracle::message(&mut rng, !with_faults);
             let is_retried = rng.bool();
             let retries_left = if is_retried { RETRIES_MAX } else { 0 };
-            asked
-                .insert(id, Asked { definition, message, asks, answered: false, ended_by_client: false, retries_left, is_retried, was_rerun: false });
+            asked.insert(
+                id,
+                Asked {
+                    definition,
+                    message,
+                    asks,
+                    answered: false,
+                    ended_by_client: false,
+                    retries_left,
+                    is_retried,
+                    was_rerun: false,
+                },
+            );
             to_ask.push(id);
         }
-        let trace = definitions.iter().map(|definition| serde_json::to_string(definition).expect("serialises")).collect();
+        let trace = definitions
+            .iter()
+            .map(|definition| serde_json::to_string(definition).expect("serialises"))
+            .collect();
         World {
             trace,
             violation: None,
@@ -203,8 +224,11 @@ impl World {
     }
 
     pub(crate) fn definitions(&self) -> Vec<Arc<Definition>> {
-        let by_name: BTreeMap<String, Arc<Definition>> =
-            self.asked.values().map(|asked| (asked.definition.name.clone(), asked.definition.clone())).collect();
+        let by_name: BTreeMap<String, Arc<Definition>> = self
+            .asked
+            .values()
+            .map(|asked| (asked.definition.name.clone(), asked.definition.clone()))
+            .collect();
         by_name.into_values().collect()
     }
 
@@ -232,14 +256,22 @@ impl World {
         }
         self.live.clear();
         // With a full disk everything waits, and for a while after it.
-        let is_flowing = !self.disk_full && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
-        let told = self.confirmed.iter().filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.crashed_ns);
+        let is_flowing = !self.disk_full
+            && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
+        let told = self
+            .confirmed
+            .iter()
+            .filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.crashed_ns);
         self.surely_confirmed.extend(told.map(|(key, _)| *key));
         self.confirmed.clear();
         self.counts.crashes += 1;
         // Whoever got no answer may ask again.
-        let unanswered: Vec<JobId> =
-            self.asked.iter().filter(|(id, asked)| !asked.answered && !self.to_ask.contains(id)).map(|(id, _)| *id).collect();
+        let unanswered: Vec<JobId> = self
+            .asked
+            .iter()
+            .filter(|(id, asked)| !asked.answered && !self.to_ask.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
         for id in unanswered {
             if self.rng.bool() {
                 self.to_ask.push(id);
@@ -315,13 +347,18 @@ impl World {
         }
         let can_publish = link.is_connected && !link.is_blocked;
         let mut choices: Vec<u8> = Vec::new();
-        let mut offer =
-            |is_possible: bool, weight: usize, choice: u8| choices.extend(std::iter::repeat_n(choice, if is_possible { weight } else { 0 }));
+        let mut offer = |is_possible: bool, weight: usize, choice: u8| {
+            choices.extend(std::iter::repeat_n(choice, if is_possible { weight } else { 0 }))
+        };
         offer(can_publish && !link.outbox.is_empty(), 4, 0);
         offer(link.is_connected && !link.sent.is_empty(), 3, 1);
         offer(self.broker.queues.values().any(|queue| !queue.is_empty()), 4, 2);
         offer(!self.broker.working.is_empty(), 4, 3);
-        offer(link.is_connected && !self.broker.replies.is_empty() && link.unacked.len() < PREFETCH, 4, 4);
+        offer(
+            link.is_connected && !self.broker.replies.is_empty() && link.unacked.len() < PREFETCH,
+            4,
+            4,
+        );
         offer(link.is_connected && !link.acks.is_empty(), 2, 5);
         offer(!self.to_ask.is_empty(), 2, 6);
         offer(can_publish && !link.answers.is_empty(), 4, 8);
@@ -342,17 +379,30 @@ impl World {
                 Turn::Tell(vec![BusEvent::Confirmed { job, step, attempt }])
             }
             2 => {
-                let full: Vec<&Arc<str>> = self.broker.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(name, _)| name).collect();
+                let full: Vec<&Arc<str>> = self
+                    .broker
+                    .queues
+                    .iter()
+                    .filter(|(_, queue)| !queue.is_empty())
+                    .map(|(name, _)| name)
+                    .collect();
                 let name = full[self.rng.usize(0..full.len())].clone();
-                self.broker.working.extend(self.broker.queues.get_mut(&name).and_then(VecDeque::pop_front));
+                self.broker
+                    .working
+                    .extend(self.broker.queues.get_mut(&name).and_then(VecDeque::pop_front));
                 self.wait(0)
             }
             3 => {
-                let held = self.broker.working.swap_remove(self.rng.usize(0..self.broker.working.len()));
+                let held =
+                    self.broker.working.swap_remove(self.rng.usize(0..self.broker.working.len()));
                 self.broker.replies.extend(Broker::reply(&held));
                 self.wait(0)
             }
-            4 => self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| Turn::Tell(vec![link.deliver(reply)])),
+            4 => {
+                self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| {
+                    Turn::Tell(vec![link.deliver(reply)])
+                })
+            }
             5 => {
                 let tag = link.acks.swap_remove(self.rng.usize(0..link.acks.len()));
                 link.unacked.remove(&tag);
@@ -376,7 +426,9 @@ impl World {
 
     /// A client asks for its job, by the API or by a message.
     fn ask(&mut self, id: JobId) -> Turn {
-        let Some(Asked { message, asks: Some(asks), .. }) = self.asked.get(&id) else { return Turn::Create(id) };
+        let Some(Asked { message, asks: Some(asks), .. }) = self.asked.get(&id) else {
+            return Turn::Create(id);
+        };
         let (body, asks) = (message.clone().into_bytes(), asks.clone());
         self.broker.replies.push_back(call(caller_of(&asks), body, asks));
         self.note(|| format!("a message asks for {id}"));
@@ -387,7 +439,8 @@ impl World {
         Turn::Wait(Duration::from_millis(milliseconds))
     }
 
-    /// Nothing to do for the broker: people act, timers run out. What is not at its end after that never will be.
+    /// Nothing to do for the broker: people act, timers run out. What is not at its end after that
+    /// never will be.
     fn idle(&mut self) -> Turn {
         self.idle_turns += 1;
         if self.rng.bool()
@@ -400,7 +453,10 @@ impl World {
             return self.wait(500);
         }
         let is_idle = self.broker.is_idle() && self.link.as_ref().is_some_and(Link::is_idle);
-        let all_ended = self.asked.keys().all(|id| self.durable(*id).is_none_or(|found| found.job.state().is_ended()));
+        let all_ended = self
+            .asked
+            .keys()
+            .all(|id| self.durable(*id).is_none_or(|found| found.job.state().is_ended()));
         if is_idle && all_ended && !self.asked.keys().any(|id| self.is_to_be_retried(*id)) {
             return Turn::Done;
         }
@@ -408,8 +464,12 @@ impl World {
             // The clock may have been set while something was waited for.
             return self.wait(500 << (self.idle_turns / 8));
         }
-        let running: Vec<String> =
-            self.asked.keys().filter(|id| self.durable(**id).is_some_and(|found| !found.job.state().is_ended())).map(JobId::to_string).collect();
+        let running: Vec<String> = self
+            .asked
+            .keys()
+            .filter(|id| self.durable(**id).is_some_and(|found| !found.job.state().is_ended()))
+            .map(JobId::to_string)
+            .collect();
         self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
         Turn::Done
     }
@@ -418,7 +478,9 @@ impl World {
         let asked = &self.asked[&id];
         asked.retries_left > 0
             && !asked.ended_by_client
-            && self.durable(id).is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
+            && self
+                .durable(id)
+                .is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
     }
 
     /// A person completes an external step, resumes what is paused, or has a failed job retried.
@@ -444,12 +506,22 @@ impl World {
         Some(Turn::Operate(id, Operation::Reply { step, reply }))
     }
 
-    /// A client has a job that is completed done once more, from some step on. Its workers answer as before, but those that fail
-    /// at their first attempt alone.
+    /// A client has a job that is completed done once more, from some step on. Its workers answer
+    /// as before, but those that fail at their first attempt alone.
     fn rerun(&mut self) -> Option<Turn> {
-        let is_steady = |definition: &Definition| !definition.graphs.iter().flat_map(|graph| &graph.steps).any(|step| *step.queue == *"flaky");
-        let candidates = self.asked.iter().filter(|(_, asked)| !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition));
-        let id = candidates.map(|(id, _)| *id).find(|id| self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed))?;
+        let is_steady = |definition: &Definition| {
+            !definition
+                .graphs
+                .iter()
+                .flat_map(|graph| &graph.steps)
+                .any(|step| *step.queue == *"flaky")
+        };
+        let candidates = self.asked.iter().filter(|(_, asked)| {
+            !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition)
+        });
+        let id = candidates.map(|(id, _)| *id).find(|id| {
+            self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed)
+        })?;
         let asked = self.asked.get_mut(&id)?;
         asked.was_rerun = true;
         let steps = &asked.definition.graph().steps;
@@ -478,7 +550,9 @@ impl World {
         let running = self.journal.reader.all_running(0, 1_000).ok()?;
         running.into_iter().find_map(|(_, id)| {
             let found = self.durable(id)?;
-            let (step, _) = found.job.steps().find(|(step, run)| step.external && *step.name != *oracle::NEVER && run.state == StepState::Running)?;
+            let (step, _) = found.job.steps().find(|(step, run)| {
+                step.external && *step.name != *oracle::NEVER && run.state == StepState::Running
+            })?;
             Some((id, step.name.to_string()))
         })
     }
@@ -495,7 +569,11 @@ impl World {
             0 | 1 if !link.is_connected => Some(Turn::Tell(link.connect(&self.broker))),
             2 if link.is_connected => {
                 link.is_blocked = !link.is_blocked;
-                let state = if link.is_blocked { BusState::Blocked { reason: "simulated".to_owned() } } else { BusState::Connected };
+                let state = if link.is_blocked {
+                    BusState::Blocked { reason: "simulated".to_owned() }
+                } else {
+                    BusState::Connected
+                };
                 Some(Turn::Tell(vec![BusEvent::State(state)]))
             }
             3 => self.odd_worker(),
@@ -542,7 +620,11 @@ impl World {
             12 => {
                 let caller = format!("odd caller {}", self.odd_calls.len());
                 let workflow = self.asked.values().next()?.definition.name.as_str().into();
-                let asks = Asks { workflow, message_id: caller.clone(), reply_to: Some(CALLERS.to_owned()) };
+                let asks = Asks {
+                    workflow,
+                    message_id: caller.clone(),
+                    reply_to: Some(CALLERS.to_owned()),
+                };
                 self.broker.replies.push_back(call(caller.clone(), b"[1]".to_vec(), asks));
                 self.odd_calls.push(caller);
                 None
@@ -566,7 +648,12 @@ impl World {
     }
 
     fn any_asked(&mut self) -> Option<JobId> {
-        let known: Vec<JobId> = self.asked.iter().filter(|(_, asked)| asked.answered && !asked.ended_by_client).map(|(id, _)| *id).collect();
+        let known: Vec<JobId> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| asked.answered && !asked.ended_by_client)
+            .map(|(id, _)| *id)
+            .collect();
         known.get(self.rng.usize(0..known.len().max(1))).copied()
     }
 }

@@ -16,7 +16,10 @@ fn a_definition_s_retention_counts_for_its_jobs_and_the_setting_for_others() {
         live.reply("a", "{}").commit(&mut store);
     }
     let left = |place: &Place| -> Vec<usize> {
-        ["by-setting", "short", "long"].iter().map(|name| place.rows(&format!("SELECT * FROM \"status_{name}\"")).len()).collect()
+        ["by-setting", "short", "long"]
+            .iter()
+            .map(|name| place.rows(&format!("SELECT * FROM \"status_{name}\"")).len())
+            .collect()
     };
     let minutes = |count: i64| Timestamp(count * 60_000_000_000);
     let kept = Millis(600_000);
@@ -30,7 +33,10 @@ fn a_definition_s_retention_counts_for_its_jobs_and_the_setting_for_others() {
     let plan = place.rows(
         "explain query plan SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND definition = 1 AND ended < 5 ORDER BY ended",
     );
-    assert!(plan.len() == 1 && plan[0].join(" ").contains("jobs_retained (definition=?"), "{plan:?}");
+    assert!(
+        plan.len() == 1 && plan[0].join(" ").contains("jobs_retained (definition=?"),
+        "{plan:?}"
+    );
 }
 
 #[test]

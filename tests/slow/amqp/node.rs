@@ -17,10 +17,17 @@ impl PrivateNode {
         script("start", &dir);
         let settings = std::fs::read_to_string(dir.path().join("env")).unwrap();
         let value = |name: &str| {
-            let line = settings.lines().find_map(|line| line.strip_prefix(&format!("export {name}=")));
-            line.unwrap_or_else(|| panic!("{name} is missing in {settings}")).trim_matches('"').to_owned()
+            let line =
+                settings.lines().find_map(|line| line.strip_prefix(&format!("export {name}=")));
+            line.unwrap_or_else(|| panic!("{name} is missing in {settings}"))
+                .trim_matches('"')
+                .to_owned()
         };
-        let broker = Broker { server: value("AMQP_SERVER"), ctl: value("RABBITMQCTL"), management: value("RABBITMQ_MANAGEMENT") };
+        let broker = Broker {
+            server: value("AMQP_SERVER"),
+            ctl: value("RABBITMQCTL"),
+            management: value("RABBITMQ_MANAGEMENT"),
+        };
         PrivateNode { dir, broker }
     }
 

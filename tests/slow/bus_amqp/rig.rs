@@ -1,4 +1,5 @@
-//! What the tests of the bus are made of: a bus that is watched, a client beside it, and a relay that cuts connections.
+//! What the tests of the bus are made of: a bus that is watched, a client beside it, and a relay
+//! that cuts connections.
 
 use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
@@ -21,11 +22,13 @@ use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(super) fn on_an_arbiter(test: impl Future<Output = ()> + 'static) {
-    actix_rt::System::new().block_on(async { tokio::time::timeout(2 * DEADLINE, test).await.expect("the test ends") });
+    actix_rt::System::new()
+        .block_on(async { tokio::time::timeout(2 * DEADLINE, test).await.expect("the test ends") });
 }
 
 pub(super) fn server() -> String {
-    std::env::var("AMQP_SERVER").expect("AMQP_SERVER is not set: these tests need a RabbitMQ; see tests/rabbitmq")
+    std::env::var("AMQP_SERVER")
+        .expect("AMQP_SERVER is not set: these tests need a RabbitMQ; see tests/rabbitmq")
 }
 
 pub(super) fn unique(name: &str) -> String {
@@ -96,7 +99,9 @@ impl Observed {
             match event {
                 BusEvent::Delivered(delivery) => seen.deliveries.push(delivery),
                 BusEvent::Confirmed { job, attempt, .. } => seen.confirmed.push((job, attempt)),
-                BusEvent::Called { .. } | BusEvent::Answered { .. } | BusEvent::Unreadable { .. } => {}
+                BusEvent::Called { .. }
+                | BusEvent::Answered { .. }
+                | BusEvent::Unreadable { .. } => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {
                     seen.missing.push(queue.to_string());
@@ -159,7 +164,10 @@ pub(super) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(DEADLINE, polled).await.is_ok(), "not within {DEADLINE:?}: {what}");
+    assert!(
+        tokio::time::timeout(DEADLINE, polled).await.is_ok(),
+        "not within {DEADLINE:?}: {what}"
+    );
 }
 
 /// A plain client, beside the bus.
@@ -170,7 +178,9 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn connect() -> Client {
-        let connection = Connection::connect(&server(), ConnectionProperties::default()).await.expect("the broker answers");
+        let connection = Connection::connect(&server(), ConnectionProperties::default())
+            .await
+            .expect("the broker answers");
         let channel = connection.create_channel().await.expect("a channel");
         Client { connection, channel }
     }
@@ -179,7 +189,11 @@ impl Client {
     pub(super) async fn ready(&self, queue: &str) -> Option<u32> {
         let channel = self.connection.create_channel().await.expect("a channel");
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok().map(|queue| queue.message_count())
+        channel
+            .queue_declare(queue.into(), options, FieldTable::default())
+            .await
+            .ok()
+            .map(|queue| queue.message_count())
     }
 
     pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) {
@@ -188,11 +202,23 @@ impl Client {
     }
 
     pub(super) async fn delete(&self, queue: &str) {
-        self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await.expect("deleted");
+        self.channel
+            .queue_delete(queue.into(), QueueDeleteOptions::default())
+            .await
+            .expect("deleted");
     }
 
     pub(super) async fn reply(&self, queue: &str, body: &str, properties: BasicProperties) {
-        self.channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), body.as_bytes(), properties).await.expect("published");
+        self.channel
+            .basic_publish(
+                "".into(),
+                queue.into(),
+                BasicPublishOptions::default(),
+                body.as_bytes(),
+                properties,
+            )
+            .await
+            .expect("published");
     }
 }
 
@@ -206,7 +232,11 @@ pub(super) struct Relay {
 impl Relay {
     pub(super) async fn open() -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let mut relay = Relay { port: listener.local_addr().expect("an address").port(), wires: Rc::default(), listening: None };
+        let mut relay = Relay {
+            port: listener.local_addr().expect("an address").port(),
+            wires: Rc::default(),
+            listening: None,
+        };
         relay.listen(listener);
         relay
     }

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 /// How much is read at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The largest frame, in bytes, unless the address says otherwise (`?frame_max=`): RabbitMQ's own default. The library makes
-/// room for 32 of them in each direction, so that a broker without a limit would cost all memory.
+/// The largest frame, in bytes, unless the address says otherwise (`?frame_max=`): RabbitMQ's own
+/// default. The library makes room for 32 of them in each direction, so that a broker without a
+/// limit would cost all memory.
 const FRAME_BYTES_MAX: u32 = 131_072;
 
 /// Opens a connection on which nothing that the library cannot bear reaches it.
@@ -36,7 +37,8 @@ pub(in crate::bus::amqp) async fn connect(
     let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
     uri.query.frame_max = Some(frame_bytes_max);
     let sockets = Runtime::tokio_current();
-    let guarded = Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, flow };
+    let guarded =
+        Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, flow };
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), guarded.clone()));
     let open = async move |uri: AMQPUri, _| {
         let stream = uri.connect_with_config_async(tls.as_ref(), &sockets).await?;
@@ -58,7 +60,14 @@ type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 impl Guarded {
     fn guard(&self, stream: Socket) -> Guard<Socket> {
         let flow = self.flow.clone();
-        Guard { stream, sieve: Sieve::new(self.frame_bytes_max), flow, read: vec![0; READ_BYTES], passed: Vec::new(), given: 0 }
+        Guard {
+            stream,
+            sieve: Sieve::new(self.frame_bytes_max),
+            flow,
+            read: vec![0; READ_BYTES],
+            passed: Vec::new(),
+            given: 0,
+        }
     }
 }
 
@@ -81,7 +90,10 @@ impl Reactor for Guarded {
         self.sockets.interval(duration)
     }
 
-    fn tcp_connect_addr(&self, address: SocketAddr) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let (guarded, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
         async move { connecting.await.map(|socket| guarded.guard(AsyncTcpStream::Plain(socket))) }
     }
@@ -99,7 +111,11 @@ struct Guard<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let guard = self.get_mut();
         while guard.given == guard.passed.len() {
             guard.passed.clear();
@@ -112,7 +128,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
             if count == 0 {
                 return Poll::Ready(Ok(0));
             }
-            guard.sieve.sift(&guard.read[..count], &mut guard.passed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            guard
+                .sieve
+                .sift(&guard.read[..count], &mut guard.passed)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let bodies = guard.sieve.take_bodies();
             if let Some(flow) = &guard.flow {
                 flow.has_read(bodies);
@@ -127,11 +146,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(context, buffer)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
@@ -153,16 +180,32 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
     use std::net::TcpListener;
 
-    /// What a broker says, in order, to a client that consumes: after how many of the client's frames, and which frames.
+    /// What a broker says, in order, to a client that consumes: after how many of the client's
+    /// frames, and which frames.
     fn script() -> Vec<(usize, Vec<u8>)> {
         let method = |channel: u8, bytes: &[u8]| frame(1, channel, bytes);
         let start = [&[0, 10, 0, 10, 0, 9][..], &[0; 4], &long(b"PLAIN"), &long(b"en_US")].concat();
-        let deliver = |number: u8| method(1, &[&[0, 60, 0, 60, 1, b't'][..], &[0; 7], &[number, 0], &[1, 0xe9, 1, b'k']].concat());
-        let header = |properties: &[u8]| frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat());
+        let deliver = |number: u8| {
+            method(
+                1,
+                &[&[0, 60, 0, 60, 1, b't'][..], &[0; 7], &[number, 0], &[1, 0xe9, 1, b'k']]
+                    .concat(),
+            )
+        };
+        let header = |properties: &[u8]| {
+            frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat())
+        };
         // 3,000 arrays in one another.
         let deep = (0..3_000).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat());
         let bad = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &deep].concat())].concat();
-        let deliveries = [deliver(1), header(&bad), frame(3, 1, b"{}"), deliver(2), header(&[0, 0x20, 2, b'o', b'k']), frame(3, 1, b"[]")];
+        let deliveries = [
+            deliver(1),
+            header(&bad),
+            frame(3, 1, b"{}"),
+            deliver(2),
+            header(&[0, 0x20, 2, b'o', b'k']),
+            frame(3, 1, b"[]"),
+        ];
         vec![
             (0, method(0, &start)),
             (1, method(0, &[0, 10, 0, 30, 0, 9, 0, 2, 0, 0, 0, 0])),
@@ -200,23 +243,40 @@ mod tests {
     /// Takes both deliveries and acknowledges them.
     async fn consume(uri: &str, tls: OwnedTLSConfig) {
         let uri: AMQPUri = uri.parse().expect("an address");
-        let connection = connect(uri, ConnectionProperties::default(), tls, None).await.expect("connects");
+        let connection =
+            connect(uri, ConnectionProperties::default(), tls, None).await.expect("connects");
         let channel = connection.create_channel().await.expect("a channel");
-        let consuming = channel.basic_consume("q".into(), "t".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let consuming = channel.basic_consume(
+            "q".into(),
+            "t".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
         let mut deliveries = consuming.await.expect("consumes");
         let bad = deliveries.next().await.expect("a delivery").expect("readable");
         let headers = bad.properties.headers().clone().expect("headers");
-        assert_eq!(headers.inner().get(REASON), Some(&AMQPValue::LongString("its headers nest more than 16 deep".into())));
-        assert_eq!((bad.exchange.as_str(), bad.routing_key.as_str(), &bad.data[..]), ("?", "k", &b"{}"[..]));
+        assert_eq!(
+            headers.inner().get(REASON),
+            Some(&AMQPValue::LongString("its headers nest more than 16 deep".into()))
+        );
+        assert_eq!(
+            (bad.exchange.as_str(), bad.routing_key.as_str(), &bad.data[..]),
+            ("?", "k", &b"{}"[..])
+        );
         let good = deliveries.next().await.expect("a delivery").expect("readable");
-        assert_eq!((good.properties.kind().as_ref().map(ToString::to_string), &good.data[..]), (Some("ok".to_owned()), &b"[]"[..]));
+        assert_eq!(
+            (good.properties.kind().as_ref().map(ToString::to_string), &good.data[..]),
+            (Some("ok".to_owned()), &b"[]"[..])
+        );
         for delivery in [bad, good] {
             delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
         }
     }
 
     /// A broker on a port of its own, in a thread.
-    fn broker(serve: impl FnOnce(std::net::TcpStream) -> io::Result<()> + Send + 'static) -> (u16, std::thread::JoinHandle<io::Result<()>>) {
+    fn broker(
+        serve: impl FnOnce(std::net::TcpStream) -> io::Result<()> + Send + 'static,
+    ) -> (u16, std::thread::JoinHandle<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         (port, std::thread::spawn(move || serve(listener.accept()?.0)))
@@ -231,13 +291,21 @@ mod tests {
 
     #[actix_rt::test]
     async fn nor_over_tls() {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
-        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
+            .expect("a certificate");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
+            .expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let versions = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
-        let config = versions.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).expect("a configuration");
+        let versions = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let config = versions
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("a configuration");
         let (port, broker) = broker(move |socket| {
-            let session = rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
+            let session =
+                rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
             serve(rustls::StreamOwned::new(session, socket))
         });
         let tls = OwnedTLSConfig { cert_chain: Some(made.cert.pem()), ..OwnedTLSConfig::default() };

@@ -1,15 +1,17 @@
-//! Content headers as bytes: whether the library can bear one, and what stands in for one that it cannot.
+//! Content headers as bytes: whether the library can bear one, and what stands in for one that it
+//! cannot.
 
 use std::borrow::Cow;
 
 /// How deep the arrays and tables in a header may nest. The broker's own `x-death` nests two deep.
 pub const NESTING_MAX: usize = 16;
 
-/// How many values a header may have, those of arrays and tables counted: each takes the library some fifty bytes, and may
-/// have come as one.
+/// How many values a header may have, those of arrays and tables counted: each takes the library
+/// some fifty bytes, and may have come as one.
 pub const VALUES_MAX: usize = 4_096;
 
-/// The header that tells why a message is unreadable. Whoever sets it himself has his own message put aside.
+/// The header that tells why a message is unreadable. Whoever sets it himself has his own message
+/// put aside.
 pub const REASON: &str = "x-workflow-manager-unreadable";
 
 /// The header with the bytes of the header that could not be read, as far as there is room.
@@ -114,7 +116,10 @@ impl Property {
     }
 
     fn is_text(self) -> bool {
-        !matches!(self, Property::Headers | Property::DeliveryMode | Property::Priority | Property::Timestamp)
+        !matches!(
+            self,
+            Property::Headers | Property::DeliveryMode | Property::Priority | Property::Timestamp
+        )
     }
 }
 
@@ -139,8 +144,8 @@ impl std::fmt::Display for Property {
     }
 }
 
-/// Whether the library can bear the payload of this content header frame. Of another class than messages, and without the
-/// fixed part, it is the broker's doing: the library tells.
+/// Whether the library can bear the payload of this content header frame. Of another class than
+/// messages, and without the fixed part, it is the broker's doing: the library tells.
 pub fn check(payload: &[u8]) -> Result<(), Unbearable> {
     if !payload.starts_with(&CLASS_BASIC) {
         return Ok(());
@@ -171,8 +176,8 @@ pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option
     None
 }
 
-/// What stands in for a content header: for a body of the same size, with the reason and the original in its headers. `payload`
-/// may be cut; without the fixed part there is none.
+/// What stands in for a content header: for a body of the same size, with the reason and the
+/// original in its headers. `payload` may be cut; without the fixed part there is none.
 pub(super) fn stand_in(payload: &[u8], why: Unbearable, frame_bytes_max: usize) -> Option<Vec<u8>> {
     let fixed = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
@@ -300,7 +305,8 @@ mod tests {
             } else {
                 [&[kind][..], &value].concat()
             };
-            value = [&u32::try_from(inner.len()).expect("short").to_be_bytes()[..], &inner].concat();
+            value =
+                [&u32::try_from(inner.len()).expect("short").to_be_bytes()[..], &inner].concat();
         }
         header(kind, &value)
     }
@@ -312,7 +318,8 @@ mod tests {
 
     fn checked(payload: &[u8]) -> Result<(), Unbearable> {
         let found = check(payload);
-        let stand_in = stand_in(payload, found.err().unwrap_or(Unbearable::Short), FRAME_BYTES_MAX).expect("a stand-in");
+        let stand_in = stand_in(payload, found.err().unwrap_or(Unbearable::Short), FRAME_BYTES_MAX)
+            .expect("a stand-in");
         assert!(is_borne(&stand_in), "{found:?}");
         assert_eq!(stand_in[..FIXED_BYTES], payload[..FIXED_BYTES], "the size of the body is kept");
         assert!(stand_in.len() < FRAME_BYTES_MAX);
@@ -327,7 +334,9 @@ mod tests {
         for property in Property::ALL.into_iter().filter(|property| property.is_text()) {
             let flags = 1 << (15 - property as u16);
             assert_eq!(checked(&payload(flags, "\u{2}é".as_bytes())), Ok(()), "{property}");
-            for text in [&[1, 0xe9][..], &[3, 0xff, 0xfe, 0x80], &[2, b'a', 0xc3], &[3, 0xed, 0xa0, 0x80]] {
+            for text in
+                [&[1, 0xe9][..], &[3, 0xff, 0xfe, 0x80], &[2, b'a', 0xc3], &[3, 0xed, 0xa0, 0x80]]
+            {
                 let bad = payload(flags, text);
                 assert_eq!(checked(&bad), Err(Unbearable::Text(property)));
                 assert!(!is_borne(&bad), "the library bears it: {property}");
@@ -339,15 +348,49 @@ mod tests {
 
     #[test]
     fn every_type_of_value_that_the_library_knows_is_taken_and_no_other() {
-        let sizes = [(b't', 1), (b'b', 1), (b'B', 1), (b's', 2), (b'U', 2), (b'u', 2), (b'I', 4), (b'i', 4), (b'f', 4)];
-        let more = [(b'L', 8), (b'l', 8), (b'd', 8), (b'T', 8), (b'D', 5), (b'V', 0), (b'S', 4), (b'x', 4), (b'A', 4), (b'F', 4)];
+        let sizes = [
+            (b't', 1),
+            (b'b', 1),
+            (b'B', 1),
+            (b's', 2),
+            (b'U', 2),
+            (b'u', 2),
+            (b'I', 4),
+            (b'i', 4),
+            (b'f', 4),
+        ];
+        let more = [
+            (b'L', 8),
+            (b'l', 8),
+            (b'd', 8),
+            (b'T', 8),
+            (b'D', 5),
+            (b'V', 0),
+            (b'S', 4),
+            (b'x', 4),
+            (b'A', 4),
+            (b'F', 4),
+        ];
         let known: std::collections::BTreeMap<u8, usize> = sizes.into_iter().chain(more).collect();
         for kind in 0..=u8::MAX {
             match known.get(&kind) {
                 Some(size) => {
-                    assert_eq!(checked(&header(kind, &vec![0; *size])), Ok(()), "{:?}", char::from(kind));
-                    assert!(*size == 0 || checked(&header(kind, &vec![0; size - 1])).is_err(), "{:?}", char::from(kind));
-                    assert!(checked(&header(kind, &vec![0; size + 1])).is_err(), "{:?}", char::from(kind));
+                    assert_eq!(
+                        checked(&header(kind, &vec![0; *size])),
+                        Ok(()),
+                        "{:?}",
+                        char::from(kind)
+                    );
+                    assert!(
+                        *size == 0 || checked(&header(kind, &vec![0; size - 1])).is_err(),
+                        "{:?}",
+                        char::from(kind)
+                    );
+                    assert!(
+                        checked(&header(kind, &vec![0; size + 1])).is_err(),
+                        "{:?}",
+                        char::from(kind)
+                    );
                 }
                 None => assert_eq!(checked(&header(kind, &[0; 8])), Err(Unbearable::Kind(kind))),
             }
@@ -355,14 +398,21 @@ mod tests {
         for kind in [b'S', b'x', b'A', b'F'] {
             assert_eq!(checked(&header(kind, &[0xff; 4])), Err(Unbearable::Short));
         }
-        assert_eq!(checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])), Ok(()), "a long text is bytes");
+        assert_eq!(
+            checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
+            Ok(()),
+            "a long text is bytes"
+        );
     }
 
     #[test]
     fn names_must_be_utf8_at_any_depth() {
         assert_eq!(checked(&with_headers(&[2, 0xff, 0xfe, b'V'])), Err(Unbearable::Name));
         assert_eq!(checked(&header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])), Err(Unbearable::Name));
-        assert_eq!(checked(&header(b'A', &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V'])), Err(Unbearable::Name));
+        assert_eq!(
+            checked(&header(b'A', &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V'])),
+            Err(Unbearable::Name)
+        );
     }
 
     #[test]
@@ -377,7 +427,13 @@ mod tests {
 
     #[test]
     fn many_small_values_are_too_many() {
-        let voids = |count: usize| header(b'A', &[&u32::try_from(count).expect("few").to_be_bytes()[..], &vec![b'V'; count]].concat());
+        let voids = |count: usize| {
+            header(
+                b'A',
+                &[&u32::try_from(count).expect("few").to_be_bytes()[..], &vec![b'V'; count]]
+                    .concat(),
+            )
+        };
         assert_eq!(checked(&voids(VALUES_MAX - 1)), Ok(()));
         assert_eq!(checked(&voids(VALUES_MAX)), Err(Unbearable::Many));
     }
@@ -396,10 +452,14 @@ mod tests {
     #[test]
     fn a_stand_in_has_the_reason_and_the_original() {
         let bad = payload(1 << 5, &[1, 0xe9]);
-        let stand_in = stand_in(&bad, Unbearable::Text(Property::Type), FRAME_BYTES_MAX).expect("a stand-in");
+        let stand_in =
+            stand_in(&bad, Unbearable::Text(Property::Type), FRAME_BYTES_MAX).expect("a stand-in");
         let (_, properties) = parse_properties(&stand_in[FIXED_BYTES..]).expect("readable");
         let headers = properties.headers().clone().expect("headers");
-        assert_eq!(headers.inner().get(REASON), Some(&AMQPValue::LongString("the property type is not UTF-8".into())));
+        assert_eq!(
+            headers.inner().get(REASON),
+            Some(&AMQPValue::LongString("the property type is not UTF-8".into()))
+        );
         assert_eq!(headers.inner().get(ORIGINAL), Some(&AMQPValue::ByteArray(bad.into())));
     }
 

@@ -1,5 +1,6 @@
-//! How many bytes of replies may be in memory without a verdict. The broker bounds their number alone, by the prefetch; so the
-//! connection is not read while they are too large together. What is on its way then waits in the broker.
+//! How many bytes of replies may be in memory without a verdict. The broker bounds their number
+//! alone, by the prefetch; so the connection is not read while they are too large together. What is
+//! on its way then waits in the broker.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +25,8 @@ impl Room {
     }
 
     fn wake(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         waiting.into_iter().for_each(Waker::wake);
     }
 }
@@ -43,7 +45,12 @@ pub(in crate::bus::amqp) struct Flow {
 
 impl Flow {
     pub(in crate::bus::amqp) fn new(room: &Arc<Room>) -> Arc<Flow> {
-        Arc::new(Flow { room: room.clone(), channel: AtomicU16::new(0), read: AtomicUsize::new(0), has_begun: AtomicBool::new(false) })
+        Arc::new(Flow {
+            room: room.clone(),
+            channel: AtomicU16::new(0),
+            read: AtomicUsize::new(0),
+            has_begun: AtomicBool::new(false),
+        })
     }
 
     /// Counts what comes over this channel from now on.
@@ -89,7 +96,8 @@ impl Flow {
 
     fn has_room(&self) -> bool {
         let read = self.read.load(Ordering::Acquire);
-        !self.has_begun.load(Ordering::Acquire) || self.room.held.load(Ordering::Acquire).saturating_add(read) <= self.room.bytes_max
+        !self.has_begun.load(Ordering::Acquire)
+            || self.room.held.load(Ordering::Acquire).saturating_add(read) <= self.room.bytes_max
     }
 }
 
@@ -132,7 +140,10 @@ mod tests {
         flow.has_read(60);
         assert!(flow.poll_room(&context).is_pending() && flow.poll_room(&context).is_pending());
         let holds = [flow.take(60), flow.take(60)];
-        assert!(flow.poll_room(&context).is_pending() && !room.has_room(), "the library's are the manager's now");
+        assert!(
+            flow.poll_room(&context).is_pending() && !room.has_room(),
+            "the library's are the manager's now"
+        );
         // Another connection of the same bus may be opened, and no more than that.
         let next = Flow::new(&room);
         assert!(next.poll_room(&context).is_ready());
@@ -140,6 +151,10 @@ mod tests {
         assert!(next.poll_room(&context).is_pending());
         drop(holds);
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "once for both that wait, which are one");
-        assert!(flow.poll_room(&context).is_ready() && next.poll_room(&context).is_ready() && room.has_room());
+        assert!(
+            flow.poll_room(&context).is_ready()
+                && next.poll_room(&context).is_ready()
+                && room.has_room()
+        );
     }
 }

@@ -30,19 +30,20 @@ enum Field {
 
 use Field::{Bytes, Text};
 
-/// The methods in which the broker tells a short text: names that others may have chosen, and sentences about them, which it
-/// cuts at 255 bytes, in the middle of a character too. With class and method, and the fields up to the last such text.
+/// The methods in which the broker tells a short text: names that others may have chosen, and
+/// sentences about them, which it cuts at 255 bytes, in the middle of a character too. With class
+/// and method, and the fields up to the last such text.
 const TEXTS: [([u8; 4], &[Field]); 10] = [
-    ([0, 10, 0, 50], &[Bytes(2), Text]),             // connection.close: code, text
-    ([0, 10, 0, 60], &[Text]),                       // connection.blocked: reason
-    ([0, 20, 0, 40], &[Bytes(2), Text]),             // channel.close: code, text
-    ([0, 50, 0, 11], &[Text]),                       // queue.declare-ok: queue
-    ([0, 60, 0, 21], &[Text]),                       // basic.consume-ok: tag
-    ([0, 60, 0, 30], &[Text]),                       // basic.cancel: tag
-    ([0, 60, 0, 31], &[Text]),                       // basic.cancel-ok: tag
+    ([0, 10, 0, 50], &[Bytes(2), Text]), // connection.close: code, text
+    ([0, 10, 0, 60], &[Text]),           // connection.blocked: reason
+    ([0, 20, 0, 40], &[Bytes(2), Text]), // channel.close: code, text
+    ([0, 50, 0, 11], &[Text]),           // queue.declare-ok: queue
+    ([0, 60, 0, 21], &[Text]),           // basic.consume-ok: tag
+    ([0, 60, 0, 30], &[Text]),           // basic.cancel: tag
+    ([0, 60, 0, 31], &[Text]),           // basic.cancel-ok: tag
     ([0, 60, 0, 50], &[Bytes(2), Text, Text, Text]), // basic.return: code, text, exchange, key
     ([0, 60, 0, 60], &[Text, Bytes(9), Text, Text]), // basic.deliver: tag, number and redelivered, exchange, key
-    ([0, 60, 0, 71], &[Bytes(9), Text, Text]),       // basic.get-ok: number and redelivered, exchange, key
+    ([0, 60, 0, 71], &[Bytes(9), Text, Text]), // basic.get-ok: number and redelivered, exchange, key
 ];
 
 /// A frame that is larger than what was agreed, and no content header: the broker's doing.
@@ -53,7 +54,8 @@ pub struct TooLarge {
     max: usize,
 }
 
-/// Passes frames on, those that the library could not bear in a bearable form. It keeps one frame at most.
+/// Passes frames on, those that the library could not bear in a bearable form. It keeps one frame
+/// at most.
 #[derive(Debug)]
 pub struct Sieve {
     frame_bytes_max: usize,
@@ -119,7 +121,11 @@ struct Held {
 impl Sieve {
     /// For frames of at most so many bytes, or fewer if the broker says so.
     pub fn new(frame_bytes_max: usize) -> Sieve {
-        Sieve { frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN), state: State::Head(Vec::new()), bodies: Bodies::default() }
+        Sieve {
+            frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN),
+            state: State::Head(Vec::new()),
+            bodies: Bodies::default(),
+        }
     }
 
     /// Counts the bodies that come over this channel from now on; 0: none.
@@ -137,7 +143,9 @@ impl Sieve {
         while let Some(first) = input.first() {
             let taken = match &mut self.state {
                 State::Head(head) => {
-                    if head.is_empty() && !matches!(*first, METHOD | CONTENT_HEADER | BODY | HEARTBEAT) {
+                    if head.is_empty()
+                        && !matches!(*first, METHOD | CONTENT_HEADER | BODY | HEARTBEAT)
+                    {
                         self.state = State::Foreign;
                         continue;
                     }
@@ -159,13 +167,18 @@ impl Sieve {
                 }
                 State::Held(held) if held.left > 0 => {
                     let taken = input.len().min(held.left);
-                    let room = self.frame_bytes_max.saturating_sub(HEAD_BYTES + END_BYTES + held.payload.len());
+                    let room = self
+                        .frame_bytes_max
+                        .saturating_sub(HEAD_BYTES + END_BYTES + held.payload.len());
                     held.payload.extend(&input[..taken.min(room)]);
                     held.left -= taken;
                     taken
                 }
                 State::Held(held) => {
-                    let held = std::mem::replace(held, Held { head: [0; HEAD_BYTES], size: 0, payload: Vec::new(), left: 0 });
+                    let held = std::mem::replace(
+                        held,
+                        Held { head: [0; HEAD_BYTES], size: 0, payload: Vec::new(), left: 0 },
+                    );
                     self.state = State::Head(Vec::new());
                     self.release(held, *first, output);
                     END_BYTES
@@ -189,7 +202,12 @@ impl Sieve {
             return Err(TooLarge { size: whole, max: self.frame_bytes_max });
         }
         if matches!(kind, METHOD | CONTENT_HEADER) {
-            return Ok(State::Held(Held { head, size, payload: Vec::with_capacity(size.min(self.frame_bytes_max)), left: size }));
+            return Ok(State::Held(Held {
+                head,
+                size,
+                payload: Vec::with_capacity(size.min(self.frame_bytes_max)),
+                left: size,
+            }));
         }
         if kind == BODY {
             self.bodies.pass(u16::from_be_bytes([high, low]), size);
@@ -206,10 +224,14 @@ impl Sieve {
             mend(&mut payload);
         } else {
             self.bodies.announce(u16::from_be_bytes([head[1], head[2]]), &payload);
-            let found = if payload.len() < size { Err(Unbearable::Large(size)) } else { check(&payload) };
-            if let Some(other) = found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max)) {
+            let found =
+                if payload.len() < size { Err(Unbearable::Large(size)) } else { check(&payload) };
+            if let Some(other) =
+                found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max))
+            {
                 // It fits into a frame, of which the size has four bytes.
-                head[3..].copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
+                head[3..]
+                    .copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
                 payload = other;
             }
         }
@@ -220,7 +242,10 @@ impl Sieve {
 
     fn hear(&mut self, method: &[u8]) {
         // The number of channels has two bytes.
-        let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6)) else { return };
+        let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6))
+        else {
+            return;
+        };
         let told = bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
         // 0: no limit of its own.
         if told > 0 {
@@ -229,8 +254,8 @@ impl Sieve {
     }
 }
 
-/// Makes short texts readable that are not UTF-8: names of exchanges, routing keys and sentences, on which nothing here
-/// depends.
+/// Makes short texts readable that are not UTF-8: names of exchanges, routing keys and sentences,
+/// on which nothing here depends.
 fn mend(method: &mut [u8]) {
     let Some((kind, mut rest)) = method.split_at_mut_checked(4) else { return };
     let Some((_, fields)) = TEXTS.iter().find(|(of, _)| of == kind) else { return };
@@ -273,13 +298,19 @@ mod tests {
 
     fn deliver(exchange: &[u8], key: &[u8]) -> Vec<u8> {
         let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
-        frame(METHOD, &[&[0, 60, 0, 60][..], &text(b"tag"), &[0; 9], &text(exchange), &text(key)].concat())
+        frame(
+            METHOD,
+            &[&[0, 60, 0, 60][..], &text(b"tag"), &[0; 9], &text(exchange), &text(key)].concat(),
+        )
     }
 
     /// A content header with a property `type`.
     fn header_of(kind: &[u8]) -> Vec<u8> {
         let length = u8::try_from(kind.len()).expect("short");
-        frame(CONTENT_HEADER, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1 << 5, length][..], kind].concat())
+        frame(
+            CONTENT_HEADER,
+            &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1 << 5, length][..], kind].concat(),
+        )
     }
 
     fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -290,12 +321,28 @@ mod tests {
     fn conversation() -> Vec<u8> {
         let tune = frame(METHOD, &[0, 10, 0, 30, 7, 255, 0, 2, 0, 0, 0, 60]);
         let (good, bad) = (header_of(b"error"), header_of(b"ma\xf1ana"));
-        [tune, deliver(b"", b"q"), bad, frame(BODY, b"abc"), frame(HEARTBEAT, b""), deliver(b"e", b"q"), good, frame(BODY, b"def")].concat()
+        [
+            tune,
+            deliver(b"", b"q"),
+            bad,
+            frame(BODY, b"abc"),
+            frame(HEARTBEAT, b""),
+            deliver(b"e", b"q"),
+            good,
+            frame(BODY, b"def"),
+        ]
+        .concat()
     }
 
     #[test]
     fn good_frames_pass_as_they_are() {
-        let good = [deliver("ü".as_bytes(), b"k"), header_of("größe".as_bytes()), frame(BODY, &[0xff; 9]), frame(HEARTBEAT, b"")].concat();
+        let good = [
+            deliver("ü".as_bytes(), b"k"),
+            header_of("größe".as_bytes()),
+            frame(BODY, &[0xff; 9]),
+            frame(HEARTBEAT, b""),
+        ]
+        .concat();
         assert_eq!(sifted(&mut Sieve::new(131_072), &good), good);
         for foreign in [&b"HTTP/1.1 400 Bad Request"[..], b"AMQP\0\0\x09\x01", &[21, 3, 3, 0, 2]] {
             assert_eq!(sifted(&mut Sieve::new(131_072), foreign), foreign);
@@ -313,7 +360,11 @@ mod tests {
         sieve.watch(1);
         sifted(&mut sieve, &[header.clone(), frame(BODY, b"abc")].concat());
         assert_eq!(sieve.take_bodies(), 0, "half of it");
-        sifted(&mut sieve, &[frame(HEARTBEAT, b""), frame(BODY, b"def"), header.clone(), frame(BODY, b"abcdef")].concat());
+        sifted(
+            &mut sieve,
+            &[frame(HEARTBEAT, b""), frame(BODY, b"def"), header.clone(), frame(BODY, b"abcdef")]
+                .concat(),
+        );
         assert_eq!((sieve.take_bodies(), sieve.take_bodies()), (12, 0));
         sieve.watch(2);
         sifted(&mut sieve, &[header, frame(BODY, b"abcdef")].concat());
@@ -325,7 +376,10 @@ mod tests {
         let passed = sifted(&mut Sieve::new(131_072), &conversation());
         assert!(contains(&passed, REASON.as_bytes()) && contains(&passed, ORIGINAL.as_bytes()));
         let bad = header_of(b"ma\xf1ana");
-        assert!(!contains(&passed, &bad) && contains(&passed, &bad[7..bad.len() - 1]), "the original is a value");
+        assert!(
+            !contains(&passed, &bad) && contains(&passed, &bad[7..bad.len() - 1]),
+            "the original is a value"
+        );
         let good = [deliver(b"e", b"q"), header_of(b"error"), frame(BODY, b"def")].concat();
         assert!(passed.ends_with(&good));
     }
@@ -347,41 +401,78 @@ mod tests {
 
     #[test]
     fn names_that_others_chose_are_made_readable() {
-        assert_eq!(sifted(&mut Sieve::new(131_072), &deliver(b"\xff\xfe", b"a\xe9b")), deliver(b"??", b"a?b"));
+        assert_eq!(
+            sifted(&mut Sieve::new(131_072), &deliver(b"\xff\xfe", b"a\xe9b")),
+            deliver(b"??", b"a?b")
+        );
         let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
-        let returned = |text_: &[u8], key: &[u8]| frame(METHOD, &[&[0, 60, 0, 50, 1, 56][..], &text(text_), &text(b""), &text(key)].concat());
-        assert_eq!(sifted(&mut Sieve::new(131_072), &returned(b"NO\xc3", b"\xe9")), returned(b"NO?", b"?"));
-        let got = |key: &[u8]| frame(METHOD, &[&[0, 60, 0, 71][..], &[1; 9], &text(b"x"), &text(key), &[0, 0, 0, 4]].concat());
+        let returned = |text_: &[u8], key: &[u8]| {
+            frame(
+                METHOD,
+                &[&[0, 60, 0, 50, 1, 56][..], &text(text_), &text(b""), &text(key)].concat(),
+            )
+        };
+        assert_eq!(
+            sifted(&mut Sieve::new(131_072), &returned(b"NO\xc3", b"\xe9")),
+            returned(b"NO?", b"?")
+        );
+        let got = |key: &[u8]| {
+            frame(
+                METHOD,
+                &[&[0, 60, 0, 71][..], &[1; 9], &text(b"x"), &text(key), &[0, 0, 0, 4]].concat(),
+            )
+        };
         assert_eq!(sifted(&mut Sieve::new(131_072), &got(b"k\xe9")), got(b"k?"));
-        let closed = |text_: &[u8]| frame(METHOD, &[&[0, 20, 0, 40, 1, 148][..], &text(text_), &[0, 50, 0, 10]].concat());
+        let closed = |text_: &[u8]| {
+            frame(METHOD, &[&[0, 20, 0, 40, 1, 148][..], &text(text_), &[0, 50, 0, 10]].concat())
+        };
         let cut = [&[b'x'; 254][..], &[0xc3]].concat();
-        assert_eq!(sifted(&mut Sieve::new(131_072), &closed(&cut)), closed(&[&[b'x'; 254][..], b"?"].concat()));
+        assert_eq!(
+            sifted(&mut Sieve::new(131_072), &closed(&cut)),
+            closed(&[&[b'x'; 254][..], b"?"].concat())
+        );
         // What ends early is the library's to refuse.
         for length in 0..20 {
-            let short = frame(METHOD, &[0, 60, 0, 60, 9, 0xff, 0xff, 0, 60, 0, 60, 9, 0, 0, 0, 0, 0, 0, 0, 0][..length]);
+            let short = frame(
+                METHOD,
+                &[0, 60, 0, 60, 9, 0xff, 0xff, 0, 60, 0, 60, 9, 0, 0, 0, 0, 0, 0, 0, 0][..length],
+            );
             assert_eq!(sifted(&mut Sieve::new(131_072), &short).len(), short.len());
         }
     }
 
     #[test]
     fn a_header_larger_than_a_frame_is_replaced_and_not_kept() {
-        let value =
-            [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0x20, 0, 0, 0, 0xea, 0x67, 1, b'k', b'S', 0, 0, 0xea, 0x60][..], &[b'v'; 60_000]].concat();
+        let value = [
+            &[
+                0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0x20, 0, 0, 0, 0xea, 0x67, 1, b'k', b'S', 0,
+                0, 0xea, 0x60,
+            ][..],
+            &[b'v'; 60_000],
+        ]
+        .concat();
         let frame = frame(CONTENT_HEADER, &value);
         assert_eq!(sifted(&mut Sieve::new(131_072), &frame), frame);
         let mut sieve = Sieve::new(8_192);
         let mut passed = Vec::new();
         for piece in frame.chunks(1_000) {
             passed.extend(sifted(&mut sieve, piece));
-            assert!(!matches!(&sieve.state, State::Held(held) if held.payload.capacity() > 8_192), "memory is bounded");
+            assert!(
+                !matches!(&sieve.state, State::Held(held) if held.payload.capacity() > 8_192),
+                "memory is bounded"
+            );
         }
         assert!(contains(&passed, b"its content header has 60025 bytes") && passed.len() < 8_192);
     }
 
     #[test]
     fn another_frame_that_is_too_large_is_an_error() {
-        let tune = |max: u32| frame(METHOD, &[&[0, 10, 0, 30, 0, 0][..], &max.to_be_bytes(), &[0, 0]].concat());
-        for (told, max) in [(0, 131_072), (16_384, 16_384), (1, FRAME_BYTES_MIN), (u32::MAX, 131_072)] {
+        let tune = |max: u32| {
+            frame(METHOD, &[&[0, 10, 0, 30, 0, 0][..], &max.to_be_bytes(), &[0, 0]].concat())
+        };
+        for (told, max) in
+            [(0, 131_072), (16_384, 16_384), (1, FRAME_BYTES_MIN), (u32::MAX, 131_072)]
+        {
             let mut sieve = Sieve::new(131_072);
             sifted(&mut sieve, &tune(told));
             sifted(&mut sieve, &frame(BODY, &vec![0; max - 8]));

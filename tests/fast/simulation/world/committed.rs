@@ -25,7 +25,9 @@ impl Committed {
     }
 
     pub(crate) fn job(&self, id: JobId) -> Option<Arc<Found>> {
-        let Some(state) = self.state(id) else { return self.reader.job(id).ok().flatten().map(Arc::new) };
+        let Some(state) = self.state(id) else {
+            return self.reader.job(id).ok().flatten().map(Arc::new);
+        };
         let mut seen = self.seen.borrow_mut();
         if let Some((_, found)) = seen.get(&id).filter(|(known, _)| *known == state) {
             return Some(found.clone());
@@ -38,6 +40,9 @@ impl Committed {
     fn state(&self, id: JobId) -> Option<State> {
         let sql = "SELECT number, (SELECT max(seq) FROM entries WHERE job = number) FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1";
         let mut statement = self.watch.as_ref()?.prepare_cached(sql).ok()?;
-        statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional().ok()?
+        statement
+            .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .ok()?
     }
 }

@@ -31,13 +31,21 @@ impl World {
         self.note(|| format!("answers {:?}", answer.caller.correlation_id));
         if matches!(answer.receipt, Receipt::Job { .. }) {
             let is_right = self.durable(answer.job).map(|found| match found.job.state() {
-                JobState::Completed => !answer.is_error && answer.body.to_bytes() == found.job.result().to_text(),
+                JobState::Completed => {
+                    !answer.is_error && answer.body.to_bytes() == found.job.result().to_text()
+                }
                 JobState::Failed | JobState::Cancelled => answer.is_error,
                 // It went on in the same commit.
-                JobState::Running | JobState::Paused => self.asked.get(&answer.job).is_some_and(|asked| asked.was_rerun || asked.is_retried),
+                JobState::Running | JobState::Paused => self
+                    .asked
+                    .get(&answer.job)
+                    .is_some_and(|asked| asked.was_rerun || asked.is_retried),
             });
             if is_right == Some(false) {
-                self.violate(format!("the caller of {} was told an end that is not committed", answer.job));
+                self.violate(format!(
+                    "the caller of {} was told an end that is not committed",
+                    answer.job
+                ));
             }
         }
         if let Some(link) = &mut self.link {
@@ -70,13 +78,20 @@ impl World {
             self.counts.repeated += 1;
             if !self.with_faults {
                 self.violate(format!("{name} was dispatched twice, and there was no fault"));
-            } else if step.state == StepState::Running && step.attempt == message.attempt && step.confirmed {
-                self.violate(format!("{name} was dispatched again although its confirm is in the journal"));
+            } else if step.state == StepState::Running
+                && step.attempt == message.attempt
+                && step.confirmed
+            {
+                self.violate(format!(
+                    "{name} was dispatched again although its confirm is in the journal"
+                ));
             } else if self.surely_confirmed.contains(&key)
                 && !self.lost_queues.contains(&message.queue)
                 && !self.redispatched.contains(&(message.job, message.step.0))
             {
-                self.violate(format!("{name} was dispatched again although its confirm was told long ago"));
+                self.violate(format!(
+                    "{name} was dispatched again although its confirm was told long ago"
+                ));
             }
         }
         if let Some(link) = &mut self.link {
@@ -102,36 +117,57 @@ impl World {
         }
     }
 
-    /// Acknowledged implies durable: the step is settled, or another copy of its reply is still in the broker.
+    /// Acknowledged implies durable: the step is settled, or another copy of its reply is still in
+    /// the broker.
     fn check_ack(&mut self, tag: u64, reply: &Reply) {
         if let Some(asks) = &reply.asks {
             return self.check_call(asks);
         }
-        let Some((job, step)) = reply.correlation_id.as_deref().and_then(|text| text.split_once(':')) else { return };
+        let Some((job, step)) =
+            reply.correlation_id.as_deref().and_then(|text| text.split_once(':'))
+        else {
+            return;
+        };
         let Ok(id) = job.parse().map(JobId) else { return };
         self.note(|| format!("acknowledged {job}:{step}"));
         let Some(found) = self.durable(id) else { return };
         let job = &found.job;
         let Some(index) = job.graph().index_of(step) else { return };
-        let takes = job.step_state(index) == StepState::Running && reply.kind.as_deref() != Some("progress");
+        let takes = job.step_state(index) == StepState::Running
+            && reply.kind.as_deref() != Some("progress");
         let run = job.step(index);
         // A failure settles its own attempt, a result any.
-        let is_result = reply.kind.is_none() && reply.dead_letter.is_none() && Message::parse(&reply.body).is_ok();
+        let is_result = reply.kind.is_none()
+            && reply.dead_letter.is_none()
+            && Message::parse(&reply.body).is_ok();
         let is_open = is_result || reply.attempt == Some(run.attempt);
         // A second copy may have been void when it was looked at, before its step was begun anew.
         let was_rerun = self.asked.get(&job.origin().root).is_some_and(|asked| asked.was_rerun);
-        if takes && !was_rerun && job.graph().step(index).has_queue() && run.is_under_way() && is_open {
+        if takes
+            && !was_rerun
+            && job.graph().step(index).has_queue()
+            && run.is_under_way()
+            && is_open
+        {
             let again = |other: &Reply| other.correlation_id == reply.correlation_id;
-            let unacked = self.link.iter().flat_map(|link| &link.unacked).any(|(other, reply)| *other != tag && again(reply));
+            let unacked = self
+                .link
+                .iter()
+                .flat_map(|link| &link.unacked)
+                .any(|(other, reply)| *other != tag && again(reply));
             if !unacked && !self.broker.replies.iter().any(again) {
-                self.violate(format!("the reply of {id}:{step} was acknowledged before it was committed"));
+                self.violate(format!(
+                    "the reply of {id}:{step} was acknowledged before it was committed"
+                ));
             }
         }
     }
 
     /// A call is acknowledged once its job is there.
     fn check_call(&mut self, asks: &Asks) {
-        let found = self.asked.iter().find(|(_, asked)| asked.asks.as_ref().is_some_and(|other| other.message_id == asks.message_id));
+        let found = self.asked.iter().find(|(_, asked)| {
+            asked.asks.as_ref().is_some_and(|other| other.message_id == asks.message_id)
+        });
         let Some(id) = found.map(|(id, _)| *id) else { return };
         let is_there = self.durable(id).is_some();
         let Some(asked) = self.asked.get_mut(&id) else { return };
@@ -143,7 +179,13 @@ impl World {
 
     /// Who waits for an answer has it, at least once, and the right one.
     fn judge_callers(&mut self, id: JobId, asked: &Asked) {
-        let Some(asks) = asked.asks.as_ref().filter(|asks| asks.reply_to.as_deref() == Some(CALLERS) && !asked.ended_by_client) else { return };
+        let Some(asks) = asked
+            .asks
+            .as_ref()
+            .filter(|asks| asks.reply_to.as_deref() == Some(CALLERS) && !asked.ended_by_client)
+        else {
+            return;
+        };
         let told = self.broker.told.remove(&caller_of(asks)).unwrap_or_default();
         let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
         let is_final = |told: &Told| match &expected {
@@ -151,11 +193,14 @@ impl World {
             Expected::Failed(_) if !told.is_error => false,
             Expected::Failed(_) => {
                 let told: Result<serde_json::Value, _> = serde_json::from_slice(&told.body);
-                told.is_ok_and(|told| expected.may_fail_with(told["error"].as_str().unwrap_or_default()))
+                told.is_ok_and(|told| {
+                    expected.may_fail_with(told["error"].as_str().unwrap_or_default())
+                })
             }
         };
         // Of a job that is retried each end is told.
-        let is_right = told.iter().any(is_final) && told.iter().all(|told| is_final(told) || (asked.is_retried && told.is_error));
+        let is_right = told.iter().any(is_final)
+            && told.iter().all(|told| is_final(told) || (asked.is_retried && told.is_error));
         if told.is_empty() {
             self.violate(format!("the caller of {id} was told nothing"));
         } else if !is_right {
@@ -189,15 +234,22 @@ impl World {
     pub(crate) fn told(&mut self, id: JobId, again: Option<bool>, answer: &Answer) {
         self.note(|| format!("a client is told {answer:?}"));
         match (again, answer) {
-            // Ended, and deleted, by a client between the question and the answer: then the id is free.
-            (Some(false), Answer::Created(_)) if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) => {
+            // Ended, and deleted, by a client between the question and the answer: then the id is
+            // free.
+            (Some(false), Answer::Created(_))
+                if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) =>
+            {
                 if let Some(asked) = self.asked.get_mut(&id) {
                     asked.ended_by_client = false;
                     asked.message = ANOTHER_MESSAGE.to_owned();
                 }
             }
-            (Some(false), Answer::Created(_) | Answer::Existing(_)) => self.violate(format!("{id} was given to another job: {answer:?}")),
-            (None | Some(true), Answer::Conflict(reason)) => self.violate(format!("{id} was refused: {reason}")),
+            (Some(false), Answer::Created(_) | Answer::Existing(_)) => {
+                self.violate(format!("{id} was given to another job: {answer:?}"))
+            }
+            (None | Some(true), Answer::Conflict(reason)) => {
+                self.violate(format!("{id} was refused: {reason}"))
+            }
             (None, Answer::Overloaded(_) | Answer::Failed(_)) => self.to_ask.push(id),
             _ => {}
         }
@@ -216,10 +268,20 @@ impl World {
             match self.journal.reader.job(live.id()) {
                 Ok(Some(found)) if found.number != number => {}
                 Ok(Some(found)) if found.job == live => self.compare_statuses(&live),
-                Ok(Some(_)) => self.violate(format!("{}, rebuilt from the journal, differs from the live one", live.id())),
+                Ok(Some(_)) => self.violate(format!(
+                    "{}, rebuilt from the journal, differs from the live one",
+                    live.id()
+                )),
                 // Deleted with its top-level job.
-                Ok(None) if self.asked.get(&live.origin().root).is_some_and(|asked| asked.ended_by_client) => {}
-                Ok(None) => self.violate(format!("{} was decided and is not in the journal after the commit", live.id())),
+                Ok(None)
+                    if self
+                        .asked
+                        .get(&live.origin().root)
+                        .is_some_and(|asked| asked.ended_by_client) => {}
+                Ok(None) => self.violate(format!(
+                    "{} was decided and is not in the journal after the commit",
+                    live.id()
+                )),
                 Err(error) => self.violate(format!("the journal cannot be read: {error}")),
             }
         }
@@ -235,14 +297,25 @@ impl World {
             let columns = self.journal.reader.status_columns(&workflow)?.unwrap_or_default();
             let filter = StatusFilter { job: Some(live.id()), ..StatusFilter::default() };
             let row = self.journal.reader.statuses(&workflow, &columns, &filter, NEWEST, 1)?.pop();
-            Ok::<_, JournalError>(row.map(|row| (row.state, columns.into_iter().zip(row.statuses).collect::<Vec<_>>())))
+            Ok::<_, JournalError>(
+                row.map(|row| {
+                    (row.state, columns.into_iter().zip(row.statuses).collect::<Vec<_>>())
+                }),
+            )
         };
-        let statuses = live.graph().indices().map(|step| (live.graph().step(step).name.to_string(), live.status(step).to_owned()));
+        let statuses = live
+            .graph()
+            .indices()
+            .map(|step| (live.graph().step(step).name.to_string(), live.status(step).to_owned()));
         let wanted = (live.state().word().to_owned(), statuses.collect::<Vec<_>>());
         match read() {
             Ok(row) if row.as_ref() == Some(&wanted) => {}
-            Ok(row) => self.violate(format!("the statuses of {} are {row:?}, not {wanted:?}", live.id())),
-            Err(error) => self.violate(format!("the statuses of {} cannot be read: {error}", live.id())),
+            Ok(row) => {
+                self.violate(format!("the statuses of {} are {row:?}, not {wanted:?}", live.id()))
+            }
+            Err(error) => {
+                self.violate(format!("the statuses of {} cannot be read: {error}", live.id()))
+            }
         }
     }
 
@@ -274,14 +347,27 @@ impl World {
             }
             let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
             let is_as = |expected: &Expected| match expected {
-                Expected::Completed(text) => job.state() == JobState::Completed && job.result().to_text() == *text,
-                Expected::Failed(_) => job.state() == JobState::Failed && expected.may_fail_with(job.reason().map_or("", |reason| reason)),
+                Expected::Completed(text) => {
+                    job.state() == JobState::Completed && job.result().to_text() == *text
+                }
+                Expected::Failed(_) => {
+                    job.state() == JobState::Failed
+                        && expected.may_fail_with(job.reason().map_or("", |reason| reason))
+                }
             };
-            // Nobody has a job retried that its client has ended, be it that the end was lost with a crash.
-            let is_as_without_retry = || asked.ended_by_client && is_as(&oracle::expected(&asked.definition, &asked.message, false));
+            // Nobody has a job retried that its client has ended, be it that the end was lost with
+            // a crash.
+            let is_as_without_retry = || {
+                asked.ended_by_client
+                    && is_as(&oracle::expected(&asked.definition, &asked.message, false))
+            };
             if !is_as(&expected) && !is_as_without_retry() {
-                let found = format!("{:?} {} {:?}", job.state(), job.result().to_text(), job.reason());
-                self.violate(format!("{id} with {} ended as {found}, expected {expected:?}", asked.message));
+                let found =
+                    format!("{:?} {} {:?}", job.state(), job.result().to_text(), job.reason());
+                self.violate(format!(
+                    "{id} with {} ended as {found}, expected {expected:?}",
+                    asked.message
+                ));
             }
         }
         for caller in std::mem::take(&mut self.odd_calls) {
@@ -295,25 +381,31 @@ impl World {
         }
     }
 
-    /// Reads the journal without the program: each step, child and job settles once, and nothing is left running.
+    /// Reads the journal without the program: each step, child and job settles once, and nothing is
+    /// left running.
     fn settled_once(&self) -> Result<(), String> {
         let failed = |error: rusqlite::Error| error.to_string();
         let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
-        let running: i64 = connection.query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0)).map_err(failed)?;
+        let running: i64 = connection
+            .query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0))
+            .map_err(failed)?;
         if running > 0 {
             return Err(format!("{running} jobs or child jobs are still running"));
         }
-        let open = "SELECT count(*) FROM jobs WHERE open = 1 AND state IN ('completed', 'cancelled')";
+        let open =
+            "SELECT count(*) FROM jobs WHERE open = 1 AND state IN ('completed', 'cancelled')";
         let owing: i64 = connection.query_row(open, [], |row| row.get(0)).map_err(failed)?;
         if owing > 0 {
             return Err(format!("{owing} jobs that are over still owe an answer"));
         }
-        let mut statement = connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
+        let mut statement =
+            connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
         let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
         let mut settled: BTreeMap<(i64, String), String> = BTreeMap::new();
         for (job, body) in rows {
-            let entries: Vec<BTreeMap<String, serde_json::Value>> = serde_json::from_str(&body).map_err(|error| error.to_string())?;
+            let entries: Vec<BTreeMap<String, serde_json::Value>> =
+                serde_json::from_str(&body).map_err(|error| error.to_string())?;
             for (kind, entry) in entries.into_iter().flatten() {
                 let of_job = (job, String::new())..(job + 1, String::new());
                 let forget = |settled: &mut BTreeMap<(i64, String), String>, what: &str| {
@@ -331,7 +423,8 @@ impl World {
                         continue;
                     }
                     "job_rerun" => {
-                        let again: Vec<_> = settled.range(of_job.clone()).map(|(key, _)| key.clone()).collect();
+                        let again: Vec<_> =
+                            settled.range(of_job.clone()).map(|(key, _)| key.clone()).collect();
                         again.iter().for_each(|key| drop(settled.remove(key)));
                         continue;
                     }
@@ -339,8 +432,11 @@ impl World {
                         forget(&mut settled, &format!("of step {}", entry["step"]));
                         continue;
                     }
-                    "step_completed" | "step_failed" | "step_skipped" | "step_cancelled" | "fan_out_completed" => format!("step {}", entry["step"]),
-                    "child_completed" | "child_failed" => format!("child {} of step {}", entry["index"], entry["step"]),
+                    "step_completed" | "step_failed" | "step_skipped" | "step_cancelled"
+                    | "fan_out_completed" => format!("step {}", entry["step"]),
+                    "child_completed" | "child_failed" => {
+                        format!("child {} of step {}", entry["index"], entry["step"])
+                    }
                     "job_completed" | "job_failed" | "job_cancelled" => "itself".to_owned(),
                     _ => continue,
                 };
@@ -376,7 +472,8 @@ impl Hooks for WorldHooks {
             return no_room();
         }
         if point == "job::take" {
-            let panics = world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..60) == 0;
+            let panics =
+                world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..60) == 0;
             if panics {
                 world.panics_left -= 1;
                 world.counts.panics += 1;
@@ -406,7 +503,10 @@ impl Hooks for WorldHooks {
                 if let Some((number, Some(job))) = what.downcast_ref::<(JobNumber, Option<Job>)>() {
                     job.check();
                     world.note(|| {
-                        let steps: Vec<String> = job.steps().map(|(step, run)| format!("{} {:?}", step.name, run.state)).collect();
+                        let steps: Vec<String> = job
+                            .steps()
+                            .map(|(step, run)| format!("{} {:?}", step.name, run.state))
+                            .collect();
                         format!("decided: {} {:?}, {}", job.id(), job.state(), steps.join(", "))
                     });
                     world.live.entry(*number).or_default().push_back(job.clone());

@@ -4,7 +4,8 @@ use super::super::broker::{Asks, Broker, Reply};
 use super::{Turn, World};
 
 impl World {
-    /// A worker that answers twice, that dies before or after its answer, or that takes the newest first.
+    /// A worker that answers twice, that dies before or after its answer, or that takes the newest
+    /// first.
     pub(super) fn odd_worker(&mut self) -> Option<Turn> {
         if self.broker.working.is_empty() {
             return None;
@@ -20,7 +21,8 @@ impl World {
         if dies && let Some(queue) = self.broker.queues.get_mut(&held.queue) {
             queue.push_front(held);
         } else if answers == 0 {
-            // Its queue is gone, and so is the message: it would be dispatched again once that is noticed.
+            // Its queue is gone, and so is the message: it would be dispatched again once that is
+            // noticed.
             self.broker.working.push(held);
         }
         None
@@ -28,7 +30,8 @@ impl World {
 
     /// A reply that must change nothing.
     pub(super) fn odd_reply(&mut self) -> Reply {
-        let known: Vec<String> = self.broker.working.iter().map(|held| held.correlation_id()).collect();
+        let known: Vec<String> =
+            self.broker.working.iter().map(|held| held.correlation_id()).collect();
         let some = known.first().cloned().unwrap_or_default();
         let (job, step) = some.split_once(':').unwrap_or(("", "s0"));
         let correlation_id = match self.rng.u32(0..5) {
@@ -48,7 +51,15 @@ impl World {
                 };
             }
         };
-        Reply { correlation_id, attempt: None, kind: None, dead_letter: None, body: "{\"forged\":true}".into(), redelivered: false, asks: None }
+        Reply {
+            correlation_id,
+            attempt: None,
+            kind: None,
+            dead_letter: None,
+            body: "{\"forged\":true}".into(),
+            redelivered: false,
+            asks: None,
+        }
     }
 }
 
