@@ -11,8 +11,8 @@ use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin,
     Reply, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
+use workflow_manager::journal::{NEWEST, StatusFilter};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

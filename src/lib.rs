@@ -39,7 +39,7 @@
 //! - Nothing in `engine` knows the time, chance, I/O, logs or async.
 //! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing
 //!   did. Dropped unsettled it goes back to its queue.
-//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal`, the YAML crate in
+//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal/sqlite`, the YAML crate in
 //!   `load`, the CEL crate in `engine/expression`, `config` in `settings`; the only table shared by
 //!   actors is the router's.
 //! - The clock and chance are read in `actors/clock.rs` alone.

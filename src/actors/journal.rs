@@ -8,7 +8,7 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
 use crate::engine::{Definition, JobId, Millis};
 use crate::faults;
-use crate::journal::retention::{Deleted, Open};
+use crate::journal::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, Loss, NoticeNumber, Record, Remedy, Store};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};

@@ -12,8 +12,8 @@ use crate::engine::{
     Timestamp,
 };
 use crate::faults;
+use crate::journal::Creation;
 use crate::journal::JobNumber;
-use crate::journal::read::Creation;
 use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::oneshot;

@@ -7,7 +7,7 @@ use super::reads::{self, read};
 use crate::actors::shared::Shared;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use crate::engine::{Graph, JobId, StepIndex};
-use crate::journal::children::{ChildCursor, ChildFilter, ChildRow};
+use crate::journal::{ChildCursor, ChildFilter, ChildRow};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;

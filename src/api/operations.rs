@@ -11,7 +11,7 @@ use crate::actors::router::{Ending, RouterInput};
 use crate::actors::shared::Shared;
 use crate::engine::{JobId, Operation, Reply};
 use crate::journal::JobNumber;
-use crate::journal::search::{Filter, Hit};
+use crate::journal::{Filter, Hit};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;

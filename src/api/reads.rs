@@ -8,7 +8,7 @@ use crate::actors::room::{Room, Taken};
 use crate::actors::shared::Shared;
 use crate::engine::JobId;
 use crate::journal::JournalError;
-use crate::journal::read::{Found, Reader};
+use crate::journal::{Found, Reader};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;

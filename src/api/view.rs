@@ -3,7 +3,7 @@
 use crate::engine::{
     Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
 };
-use crate::journal::read::Found;
+use crate::journal::Found;
 use crate::times::Time;
 use serde::Serialize;
 use std::borrow::Cow;

@@ -1,16 +1,85 @@
-//! Rebuilding jobs from their rows: all that are open, at start; one, for a reader or after a
-//! panic.
+//! Rebuilding jobs from their rows, whatever keeps these: all that are open, at start; one, for a
+//! reader or after a panic.
 
-use super::schema::{JOB_ROWS, checked_body, checked_definition, damaged_or_failed, job_row};
-use super::{JobNumber, JobRow, JournalError, Store};
+use super::error::JournalError;
+use super::record::{Created, JobNumber};
 use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, StepIndex, Timestamp,
 };
 use crate::faults;
-use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// The rows of a journal, as far as jobs are rebuilt from them. Each is checked when it is read.
+pub(super) trait Rows {
+    /// The job with this number.
+    fn job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
+    /// All jobs that take input, by their numbers.
+    fn open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
+    /// The child jobs of a job that have not ended.
+    fn live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
+    /// The newest child job with this id at a place of its parent.
+    fn child(&self, root: JobNumber, place: &Place) -> Result<Option<JobNumber>, JournalError>;
+    /// What was decided for a job, in order.
+    fn entries(&self, job: JobNumber) -> Result<Vec<Entry>, JournalError>;
+    /// The text of the definition with this number.
+    fn definition(&self, number: i64) -> Result<String, JournalError>;
+    /// The error for a row whose content cannot be.
+    fn damaged(&self, table: &'static str, row: i64, what: String) -> JournalError;
+}
+
+/// What never changes about a job.
+pub(super) struct JobRow {
+    pub(super) number: JobNumber,
+    pub(super) id: JobId,
+    /// The number of its definition.
+    pub(super) definition: i64,
+    pub(super) graph: u16,
+    pub(super) root: JobNumber,
+    pub(super) parent: Option<JobNumber>,
+    pub(super) step: Option<u16>,
+    pub(super) item: Option<u32>,
+    pub(super) depth: u16,
+    pub(super) created: Timestamp,
+}
+
+impl JobRow {
+    pub(super) fn new(number: JobNumber, created: &Created, definition: i64) -> JobRow {
+        let origin = &created.origin;
+        JobRow {
+            number,
+            id: origin.id,
+            definition,
+            graph: origin.graph,
+            root: created.root,
+            parent: created.parent,
+            step: origin.parent.map(|parent| parent.step.0),
+            item: origin.parent.map(|parent| parent.index),
+            depth: origin.depth,
+            created: origin.created,
+        }
+    }
+
+    /// A child job's place in its parent.
+    fn place(&self) -> Place {
+        Place {
+            parent: self.parent.unwrap_or_default(),
+            step: self.step.unwrap_or_default(),
+            item: self.item.unwrap_or_default(),
+            id: self.id,
+        }
+    }
+}
+
+/// A child job's place. Its id belongs to it: a step that is rerun has child jobs of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) parent: JobNumber,
+    pub(super) step: u16,
+    pub(super) item: u32,
+    pub(super) id: JobId,
+}
 
 /// A job as the journal knows it.
 pub struct Recovered {
@@ -28,52 +97,43 @@ pub struct Recovered {
     pub orders: Vec<Order>,
 }
 
-impl Store {
-    /// All jobs that take input, parents before their children, with what is to be done for them.
-    pub fn recover(&self) -> Result<Vec<Recovered>, JournalError> {
-        let mut rebuild = Rebuild::new(&self.connection, &self.file);
-        let rows = rebuild.rows(&format!("{JOB_ROWS} WHERE open = 1 ORDER BY number"), [])?;
-        for row in rows {
-            let number = row.number;
-            // Those that are loaded for the sake of their children alone are not live.
-            if row.parent.is_some() {
-                rebuild.live_children.insert(place(&row));
-            }
-            rebuild.load_row(row)?;
-            if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
-                let what = "it is marked as open, and its entries say that it is closed".to_owned();
-                return Err(JournalError::Damaged {
-                    file: self.file.to_string(),
-                    table: "jobs",
-                    row: number,
-                    what,
-                });
-            }
-            rebuild.wanted.push(number);
+/// All jobs that take input, parents before their children, with what is to be done for them.
+pub(super) fn all(rows: &dyn Rows) -> Result<Vec<Recovered>, JournalError> {
+    let mut rebuild = Rebuild::new(rows);
+    for row in rows.open_jobs()? {
+        let number = row.number;
+        // Those that are loaded for the sake of their children alone are not live.
+        if row.parent.is_some() {
+            rebuild.live_children.insert(row.place());
         }
-        rebuild.finish()
+        rebuild.load_row(row)?;
+        if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
+            let what = "it is marked as open, and its entries say that it is closed".to_owned();
+            return Err(rows.damaged("jobs", number, what));
+        }
+        rebuild.wanted.push(number);
     }
+    rebuild.finish()
+}
 
-    /// Those of these jobs that there are, with what is to be done for them, as at a start.
-    pub fn recover_some(
-        &self,
-        numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
-        let mut rebuild = Rebuild::new(&self.connection, &self.file);
-        for number in numbers.iter().copied() {
-            if rebuild.load(number)?.is_none() {
-                continue;
-            }
-            rebuild.wanted.push(number);
-            // A child that has failed and is kept for late replies has ended: its parent may not
-            // have heard of it.
-            let live = "WHERE parent = ?1 AND root = (SELECT root FROM jobs WHERE number = ?1) AND ended IS NULL";
-            for row in rebuild.rows(&format!("{JOB_ROWS} {live}"), [number])? {
-                rebuild.live_children.insert(place(&row));
-            }
+/// Those of these jobs that there are, with what is to be done for them, as at a start.
+pub(super) fn some(
+    rows: &dyn Rows,
+    numbers: &[JobNumber],
+) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
+    let mut rebuild = Rebuild::new(rows);
+    for number in numbers.iter().copied() {
+        if rebuild.load(number)?.is_none() {
+            continue;
         }
-        Ok(rebuild.finish()?.into_iter().map(|recovered| (recovered.number, recovered)).collect())
+        rebuild.wanted.push(number);
+        // A child that has failed and is kept for late replies has ended: its parent may not have
+        // heard of it.
+        for row in rows.live_children(number)? {
+            rebuild.live_children.insert(row.place());
+        }
     }
+    Ok(rebuild.finish()?.into_iter().map(|recovered| (recovered.number, recovered)).collect())
 }
 
 /// A job as its entries have left it.
@@ -112,23 +172,9 @@ fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A child's place: its parent's number, step and item; and its id, for a step that is rerun has
-/// children of its own.
-type Place = (JobNumber, u16, u32, JobId);
-
-fn place(row: &JobRow) -> Place {
-    (
-        row.parent.unwrap_or_default(),
-        row.step.unwrap_or_default(),
-        row.item.unwrap_or_default(),
-        row.id,
-    )
-}
-
 /// Jobs under reconstruction; ancestors that are closed are loaded as their children need them.
 pub(super) struct Rebuild<'a> {
-    connection: &'a Connection,
-    file: &'a str,
+    rows: &'a dyn Rows,
     /// By their numbers; one never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
@@ -137,10 +183,9 @@ pub(super) struct Rebuild<'a> {
 }
 
 impl<'a> Rebuild<'a> {
-    pub(super) fn new(connection: &'a Connection, file: &'a str) -> Rebuild<'a> {
+    pub(super) fn new(rows: &'a dyn Rows) -> Rebuild<'a> {
         Rebuild {
-            connection,
-            file,
+            rows,
             definitions: HashMap::new(),
             jobs: HashMap::new(),
             wanted: Vec::new(),
@@ -151,10 +196,7 @@ impl<'a> Rebuild<'a> {
     /// Loads the job with this number, if there is one.
     pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
         if !self.jobs.contains_key(&number) {
-            let Some(row) = self.rows(&format!("{JOB_ROWS} WHERE number = ?1"), [number])?.pop()
-            else {
-                return Ok(None);
-            };
+            let Some(row) = self.rows.job(number)? else { return Ok(None) };
             self.load_row(row)?;
         }
         Ok(self.jobs.get(&number).map(|(_, job)| job))
@@ -162,39 +204,21 @@ impl<'a> Rebuild<'a> {
 
     /// A top-level job, of which nothing is kept here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
-        let Some(row) = self.rows(&format!("{JOB_ROWS} WHERE number = ?1"), [number])?.pop() else {
-            return Ok(None);
-        };
-        let entries = self.entries(number)?;
+        let Some(row) = self.rows.job(number)? else { return Ok(None) };
+        let entries = self.rows.entries(number)?;
         let changed = entries.iter().rev().find_map(Entry::changed_at).unwrap_or(row.created);
         self.load_entries(row, entries)?;
         Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed }))
     }
 
-    fn rows(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<JobRow>, JournalError> {
-        let mut statement =
-            self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
-        let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
-            found.push(job_row(row, self.file)?);
-        }
-        Ok(found)
-    }
-
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
-        let entries = self.entries(row.number)?;
+        let entries = self.rows.entries(row.number)?;
         self.load_entries(row, entries)
     }
 
     fn load_entries(&mut self, row: JobRow, entries: Vec<Entry>) -> Result<(), JournalError> {
         let number = row.number;
-        let damaged = |what: String| JournalError::Damaged {
-            file: self.file.to_owned(),
-            table: "jobs",
-            row: number,
-            what,
-        };
+        let damaged = |what: String| self.rows.damaged("jobs", number, what);
         let definition = self.definition(row.definition)?;
         if usize::from(row.graph) >= definition.graphs.len() {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
@@ -234,12 +258,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn orphan(&self, number: JobNumber) -> JournalError {
-        JournalError::Damaged {
-            file: self.file.to_owned(),
-            table: "jobs",
-            row: number,
-            what: "its parent's step is not there".to_owned(),
-        }
+        self.rows.damaged("jobs", number, "its parent's step is not there".to_owned())
     }
 
     /// A child's message, which follows from its parent's input as soon as the fan-out step has
@@ -263,52 +282,14 @@ impl<'a> Rebuild<'a> {
         Ok(job.child_message(step, index))
     }
 
-    fn entries(&self, number: JobNumber) -> Result<Vec<Entry>, JournalError> {
-        let failed = |error| self.failed(error);
-        let mut statement = self
-            .connection
-            .prepare_cached(
-                "SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq",
-            )
-            .map_err(failed)?;
-        let mut rows = statement.query([number]).map_err(failed)?;
-        let mut entries = Vec::new();
-        while let Some(row) = rows.next().map_err(failed)? {
-            let body = checked_body(row, self.file)?;
-            let decoded: Vec<Entry> =
-                serde_json::from_str(&body).map_err(|error| JournalError::Damaged {
-                    file: self.file.to_owned(),
-                    table: "entries",
-                    row: row.get(3).unwrap_or_default(),
-                    what: format!("not an entry of this version: {error}"),
-                })?;
-            entries.extend(decoded);
-        }
-        Ok(entries)
-    }
-
     /// The definition with this number.
     pub(super) fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
         if let Some(known) = self.definitions.get(&number) {
             return Ok(known.clone());
         }
-        let damaged = |what: String| JournalError::Damaged {
-            file: self.file.to_owned(),
-            table: "definitions",
-            row: number,
-            what,
-        };
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT number, hash, body FROM definitions WHERE number = ?1")
-            .map_err(|error| self.failed(error))?;
-        let mut rows = statement.query([number]).map_err(|error| self.failed(error))?;
-        let row = rows
-            .next()
-            .map_err(|error| self.failed(error))?
-            .ok_or_else(|| damaged("it is missing".to_owned()))?;
-        let body = checked_definition(row, self.file)?;
-        let definition = parsed(&body).map(Arc::new).map_err(damaged)?;
+        let definition = parsed(&self.rows.definition(number)?)
+            .map(Arc::new)
+            .map_err(|what| self.rows.damaged("definitions", number, what))?;
         self.definitions.insert(number, definition.clone());
         Ok(definition)
     }
@@ -352,9 +333,12 @@ impl<'a> Rebuild<'a> {
         let mut is_started = false;
         for effect in all {
             let place = match &effect {
-                Effect::StartChild { origin, .. } => {
-                    origin.parent.map(|parent| (number, parent.step.0, parent.index, origin.id))
-                }
+                Effect::StartChild { origin, .. } => origin.parent.map(|parent| Place {
+                    parent: number,
+                    step: parent.step.0,
+                    item: parent.index,
+                    id: origin.id,
+                }),
                 // To the child job of the start before it.
                 Effect::TellChild { .. } if !is_started => continue,
                 Effect::Dispatch { .. }
@@ -387,17 +371,10 @@ impl<'a> Rebuild<'a> {
     fn ended_child(
         &mut self,
         root: JobNumber,
-        (parent, step, item, id): Place,
+        place: Place,
     ) -> Result<Option<Vec<Effect>>, JournalError> {
-        let number: Option<JobNumber> = self
-            .connection
-            .prepare_cached(
-                "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5
-                     ORDER BY number DESC LIMIT 1",
-            )
-            .and_then(|mut statement| statement.query_row(params![root, parent, step, item, id.0.as_bytes()], |row| row.get(0)).optional())
-            .map_err(|error| self.failed(error))?;
-        let Some(number) = number else { return Ok(None) };
+        let Place { parent, id, .. } = place;
+        let Some(number) = self.rows.child(root, &place)? else { return Ok(None) };
         let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
@@ -423,9 +400,5 @@ impl<'a> Rebuild<'a> {
                 .filter(|effect| matches!(effect, Effect::TellParent(..)))
                 .collect(),
         ))
-    }
-
-    fn failed(&self, error: rusqlite::Error) -> JournalError {
-        damaged_or_failed(self.file, error)
     }
 }

@@ -8,7 +8,7 @@ use workflow_manager::engine::{
     Definition, Entry, FanOutKeys, Graph, JobId, JobState, Origin, Parent, Step, StepIndex,
     Timestamp,
 };
-use workflow_manager::journal::children::{ChildCursor, ChildFilter, ChildRow};
+use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRow};
 use workflow_manager::journal::{Created, Options, Reader, Record, Store};
 
 const PARENT: JobId = JobId(uuid::Uuid::from_u128(1));

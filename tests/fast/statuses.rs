@@ -9,10 +9,10 @@ use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
     Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::retention::Open;
-use workflow_manager::journal::search::Filter;
-use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
+use workflow_manager::journal::Filter;
+use workflow_manager::journal::Open;
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
+use workflow_manager::journal::{NEWEST, StatusFilter};
 
 const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,

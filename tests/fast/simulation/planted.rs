@@ -21,7 +21,7 @@ const BUGS: &[&str] = &[
     "unknown replies sent back",
     // actors/supervisor.rs
     "panicked actors not rebuilt",
-    // journal/status.rs
+    // journal/sqlite/status.rs
     "only the first statuses of a group written",
     // journal/recover.rs
     "ended children unheard",

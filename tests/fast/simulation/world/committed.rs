@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::read::Found;
+use workflow_manager::journal::Found;
 use workflow_manager::journal::{JobNumber, Reader};
 
 /// A job's number and that of its last row of entries: it is what it was as long as these are.

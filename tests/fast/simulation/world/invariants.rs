@@ -11,9 +11,9 @@ use workflow_manager::actors::outbox::Answer;
 use workflow_manager::bus::{BusMessage, CallerAnswer, Receipt, StepMessage};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
-use workflow_manager::journal::read::Found;
-use workflow_manager::journal::status_query::{NEWEST, StatusFilter};
+use workflow_manager::journal::Found;
 use workflow_manager::journal::{JobNumber, JournalError};
+use workflow_manager::journal::{NEWEST, StatusFilter};
 
 impl World {
     pub(crate) fn publish(&mut self, message: BusMessage) {

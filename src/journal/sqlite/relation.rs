@@ -1,21 +1,14 @@
-//! The relations of statuses (SPEC §7): for each workflow a table `status_<full name>` with a row
-//! for each of its top-level jobs and a column for each step of its own graph, for any SQLite
-//! client to read.
-//!
-//! They are derived: a row follows from its job's entries, and is written in the transaction that
-//! writes these. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
-//! is made anew; one that cannot be made is done without.
+//! The relation of one workflow: its table, columns, indexes and rows.
 
-use super::recover::{Past, Rebuild};
-use super::schema::damaged_or_failed;
-use super::{JobNumber, JournalError, Record, Store};
-use crate::engine::{self, Definition, JobId, JobState, StepIndex, Timestamp};
-use crate::faults;
+use super::rows::FileRows;
+use crate::engine::{Definition, JobId, JobState, StepIndex, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::record::JobNumber;
+use crate::journal::recover::{Past, Rebuild};
 use crate::times::rfc3339;
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 /// The first so many step columns of a relation have an index; a filter on a later one reads every
 /// row.
@@ -30,97 +23,6 @@ const OWN_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
 /// Names that begin so are the relations'; other tables and indexes of the journal do not.
 const PREFIX: &str = "status_";
-
-impl Store {
-    /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
-    /// rows of the jobs that there are. Called with the loaded definitions before their first jobs.
-    ///
-    /// # Errors
-    ///
-    /// What SQLite says; a job that a row follows from is damaged.
-    pub fn relate<'a>(
-        &mut self,
-        definitions: impl IntoIterator<Item = &'a Definition>,
-    ) -> Result<(), JournalError> {
-        let tallies =
-            tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
-        for definition in definitions {
-            self.mending(|store| store.relate_one(definition, &tallies))?;
-        }
-        Ok(())
-    }
-
-    fn relate_one(
-        &mut self,
-        definition: &Definition,
-        tallies: &HashMap<String, Tally>,
-    ) -> Result<(), Failed> {
-        let relation = Relation::of(definition);
-        if self.relations.given_up.contains(&relation.key()) {
-            return Ok(());
-        }
-        let transaction = self.connection.transaction()?;
-        let is_new = relation.make(&transaction, &self.file, definition)?;
-        let tally = tallies.get(&relation.key()).copied().unwrap_or_default();
-        if !is_new && relation.tally(&transaction)? != tally {
-            tracing::warn!(
-                workflow = relation.workflow,
-                "the table of statuses does not have the rows of its jobs: it is made anew"
-            );
-            relation.discard(&transaction, false).map_err(|error| relation.failed(error))?;
-            relation.make(&transaction, &self.file, definition)?;
-        }
-        // A job's next record finds the columns that it needs.
-        self.relations.layouts.clear();
-        Ok(transaction.commit()?)
-    }
-
-    /// Does `write`. A relation that stands in its way is taken down and `write` done again, which
-    /// makes it anew; one that does so again is done without until the next start.
-    pub(super) fn mending<T>(
-        &mut self,
-        mut write: impl FnMut(&mut Store) -> Result<T, Failed>,
-    ) -> Result<T, JournalError> {
-        let mut mended = HashSet::new();
-        loop {
-            let failed = match write(self) {
-                Ok(done) => return Ok(done),
-                Err(failed) => failed,
-            };
-            // The transaction is gone, and with it what it may have added.
-            self.definitions.clear();
-            self.latest = None;
-            self.relations.layouts.clear();
-            let (relation, error) = match failed {
-                Failed::Sqlite(error) => return Err(self.error(error)),
-                Failed::Journal(error) => return Err(error),
-                Failed::Relation(relation, error) => (relation, error),
-            };
-            let workflow = &relation.workflow;
-            let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-            if mended.insert(relation.key()) && self.discarded(&relation, is_damaged)? {
-                tracing::warn!(workflow, %error, "the table of statuses cannot be used: it is made anew");
-            } else {
-                tracing::error!(workflow, %error, "the table of statuses cannot be made: until the next start it is not written");
-                self.relations.given_up.insert(relation.key());
-            }
-        }
-    }
-
-    /// Takes a relation down; false if that fails in the relation itself.
-    fn discarded(&mut self, relation: &Relation, is_damaged: bool) -> Result<bool, JournalError> {
-        let mut discard = || {
-            let transaction = self.connection.transaction()?;
-            relation.discard(&transaction, is_damaged)?;
-            transaction.commit()
-        };
-        match discard() {
-            Ok(()) => Ok(true),
-            Err(error) if is_of_relation(&error) => Ok(false),
-            Err(error) => Err(self.error(error)),
-        }
-    }
-}
 
 /// Why a transaction failed.
 pub(super) enum Failed {
@@ -146,7 +48,7 @@ impl From<JournalError> for Failed {
 
 /// Whether an error that came up in a relation is that relation's own, and not the disk's or the
 /// whole file's.
-fn is_of_relation(error: &rusqlite::Error) -> bool {
+pub(super) fn is_of_relation(error: &rusqlite::Error) -> bool {
     let own = [
         ErrorCode::Unknown,
         ErrorCode::DatabaseCorrupt,
@@ -157,153 +59,19 @@ fn is_of_relation(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none_or(|code| own.contains(&code))
 }
 
-/// What the writer knows of the relations.
-#[derive(Default)]
-pub(super) struct Relations {
-    /// Where the statuses of a definition's steps go, by the definition's number.
-    layouts: HashMap<i64, Option<Arc<Layout>>>,
-    /// Those that cannot be made.
-    given_up: HashSet<String>,
-}
-
-/// What one transaction changes in the relations: for each job one row, written once.
-#[derive(Default)]
-pub(super) struct Changes<'a> {
-    places: HashMap<JobNumber, usize>,
-    changes: Vec<Change<'a>>,
-}
-
-struct Change<'a> {
-    job: JobNumber,
+/// What one transaction changes in one row.
+pub(super) struct Change<'a> {
+    pub(super) job: JobNumber,
     /// Of a job that is new: its id, its time, its definition's number.
-    created: Option<(JobId, Timestamp, i64)>,
-    state: Option<JobState>,
-    updated: Timestamp,
-    statuses: Vec<(StepIndex, &'a str)>,
-}
-
-impl<'a> Changes<'a> {
-    /// Adds what a record changes; `definition` is the number of the definition of a job that is
-    /// new.
-    pub(super) fn add(&mut self, record: &'a Record, definition: Option<i64>) {
-        let created = record.created.as_ref();
-        let is_child = created.is_some_and(|created| created.parent.is_some());
-        if is_child || (created.is_none() && record.state.is_none() && record.statuses.is_empty()) {
-            return;
-        }
-        let created = created
-            .zip(definition)
-            .map(|(created, definition)| (created.origin.id, created.origin.created, definition));
-        let place = *self.places.entry(record.job).or_insert_with(|| {
-            let updated = created.map_or(Timestamp::default(), |(_, at, _)| at);
-            self.changes.push(Change {
-                job: record.job,
-                created,
-                state: None,
-                updated,
-                statuses: Vec::new(),
-            });
-            self.changes.len() - 1
-        });
-        let change = &mut self.changes[place];
-        change.created = change.created.or(created);
-        change.state = record.state.map(|(state, _)| state).or(change.state);
-        change.updated = record
-            .entries
-            .iter()
-            .rev()
-            .find_map(engine::Entry::changed_at)
-            .or(record.state.map(|(_, at)| at))
-            .unwrap_or(change.updated);
-        if faults::planted("only the first statuses of a group written")
-            && !change.statuses.is_empty()
-        {
-            return;
-        }
-        for (step, status) in &record.statuses {
-            match change.statuses.iter_mut().find(|(known, _)| known == step) {
-                Some((_, known)) => *known = status,
-                None => change.statuses.push((*step, status)),
-            }
-        }
-    }
-}
-
-impl Relations {
-    /// Writes what a transaction changes, behind its entries.
-    pub(super) fn write(
-        &mut self,
-        connection: &Connection,
-        file: &str,
-        changes: &Changes<'_>,
-    ) -> Result<(), Failed> {
-        for change in &changes.changes {
-            let definition = match change.created {
-                Some((_, _, definition)) => Some(definition),
-                // None of a child job, and of a job that was deleted.
-                None => connection
-                    .prepare_cached(
-                        "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
-                    )?
-                    .query_row([change.job], |row| row.get(0))
-                    .optional()?,
-            };
-            let Some(definition) = definition else { continue };
-            if let Some(layout) = self.layout(connection, file, definition)? {
-                layout.write(connection, change).map_err(|error| layout.relation.failed(error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes the row of a top-level job.
-    pub(super) fn delete(
-        &self,
-        connection: &Connection,
-        workflow: &str,
-        job: JobNumber,
-    ) -> Result<(), Failed> {
-        let relation = Relation::named(workflow);
-        if relation.kind(connection)?.is_none() {
-            return Ok(());
-        }
-        let delete = || {
-            connection
-                .prepare_cached(&format!("DELETE FROM {} WHERE _rowid_ = ?1", relation.quoted()))?
-                .execute([job])
-        };
-        if !self.given_up.contains(&relation.key()) {
-            delete().map_err(|error| relation.failed(error))?;
-        }
-        Ok(())
-    }
-
-    /// The layout for the jobs of a definition; makes their relation as far as it is missing.
-    fn layout(
-        &mut self,
-        connection: &Connection,
-        file: &str,
-        number: i64,
-    ) -> Result<Option<Arc<Layout>>, Failed> {
-        if let Some(known) = self.layouts.get(&number) {
-            return Ok(known.clone());
-        }
-        let definition = Rebuild::new(connection, file).definition(number)?;
-        let relation = Relation::of(&definition);
-        let layout = if self.given_up.contains(&relation.key()) {
-            None
-        } else {
-            relation.make(connection, file, &definition)?;
-            Some(Arc::new(relation.layout(connection, &definition)?))
-        };
-        self.layouts.insert(number, layout.clone());
-        Ok(layout)
-    }
+    pub(super) created: Option<(JobId, Timestamp, i64)>,
+    pub(super) state: Option<JobState>,
+    pub(super) updated: Timestamp,
+    pub(super) statuses: Vec<(StepIndex, &'a str)>,
 }
 
 /// Names of steps, each once, whatever its case.
 #[derive(Default)]
-struct Steps {
+pub(super) struct Steps {
     names: Vec<String>,
     known: HashSet<String>,
 }
@@ -321,13 +89,17 @@ impl Steps {
 }
 
 /// Where a definition's statuses go: the quoted column of each step, if it has one.
-struct Layout {
-    relation: Relation,
+pub(super) struct Layout {
+    pub(super) relation: Relation,
     columns: Vec<Option<String>>,
 }
 
 impl Layout {
-    fn write(&self, connection: &Connection, change: &Change<'_>) -> rusqlite::Result<()> {
+    pub(super) fn write(
+        &self,
+        connection: &Connection,
+        change: &Change<'_>,
+    ) -> rusqlite::Result<()> {
         let column = |step: StepIndex| self.columns.get(step.at()).and_then(Option::as_deref);
         let columns =
             change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, *status)));
@@ -380,14 +152,14 @@ impl Layout {
 /// How many rows there are, and their first and last number. SQLite's VACUUM may number rows anew,
 /// from 1; that shows here too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
+pub(super) struct Tally {
     rows: i64,
     first: Option<JobNumber>,
     last: Option<JobNumber>,
 }
 
 /// The top-level jobs of each workflow, by the key of its relation.
-fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<String, Tally>> {
+pub(super) fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<String, Tally>> {
     let sql = "SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow UNION ALL
                SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL AND ended IS NOT NULL GROUP BY workflow";
     let mut tallies: HashMap<String, Tally> = HashMap::new();
@@ -407,7 +179,7 @@ fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<String, Tally>> 
 /// The relation of one workflow.
 #[derive(Clone)]
 pub(super) struct Relation {
-    workflow: String,
+    pub(super) workflow: String,
 }
 
 impl Relation {
@@ -415,12 +187,12 @@ impl Relation {
         Relation { workflow: workflow.to_owned() }
     }
 
-    fn of(definition: &Definition) -> Relation {
+    pub(super) fn of(definition: &Definition) -> Relation {
         Relation { workflow: definition.full_name() }
     }
 
     /// What SQLite knows it by: it ignores the case of ASCII letters.
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         self.workflow.to_ascii_lowercase()
     }
 
@@ -432,7 +204,7 @@ impl Relation {
         quoted(&self.name())
     }
 
-    fn failed(&self, error: rusqlite::Error) -> Failed {
+    pub(super) fn failed(&self, error: rusqlite::Error) -> Failed {
         if is_of_relation(&error) {
             Failed::Relation(self.clone(), error)
         } else {
@@ -441,7 +213,7 @@ impl Relation {
     }
 
     /// Makes what is missing for `definition`; tells whether the table itself was.
-    fn make(
+    pub(super) fn make(
         &self,
         connection: &Connection,
         file: &str,
@@ -456,7 +228,8 @@ impl Relation {
         if !is_there {
             self.discard(connection, false).map_err(failed)?;
             let jobs = self.jobs(connection)?;
-            let mut rebuild = Rebuild::new(connection, file);
+            let rows = FileRows { connection, file };
+            let mut rebuild = Rebuild::new(&rows);
             let mut steps = Steps::default();
             steps.add(definition);
             // Those that only earlier definitions have, the newest one's first.
@@ -545,7 +318,7 @@ impl Relation {
     }
 
     /// What has its name: `table`, or what somebody else has put there.
-    fn kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
+    pub(super) fn kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view', 'index')";
         connection.prepare_cached(sql)?.query_row([self.name()], |row| row.get(0)).optional()
     }
@@ -568,7 +341,11 @@ impl Relation {
         Ok(())
     }
 
-    fn layout(&self, connection: &Connection, definition: &Definition) -> Result<Layout, Failed> {
+    pub(super) fn layout(
+        &self,
+        connection: &Connection,
+        definition: &Definition,
+    ) -> Result<Layout, Failed> {
         let known =
             self.columns(connection).map_err(|error| self.failed(error))?.unwrap_or_default();
         let known: HashMap<String, String> =
@@ -628,7 +405,7 @@ impl Relation {
         Ok(())
     }
 
-    fn tally(&self, connection: &Connection) -> Result<Tally, Failed> {
+    pub(super) fn tally(&self, connection: &Connection) -> Result<Tally, Failed> {
         let sql = format!(
             "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), (SELECT max(_rowid_) FROM {0})",
             self.quoted()
@@ -643,7 +420,11 @@ impl Relation {
 
     /// Takes down what has its name. The pages of a damaged table may be in use elsewhere too, so
     /// none of them is freed.
-    fn discard(&self, connection: &Connection, is_damaged: bool) -> rusqlite::Result<()> {
+    pub(super) fn discard(
+        &self,
+        connection: &Connection,
+        is_damaged: bool,
+    ) -> rusqlite::Result<()> {
         match self.kind(connection)? {
             None => Ok(()),
             Some(_) if is_damaged => forget(connection, &self.name()),

@@ -1,38 +1,15 @@
 //! Searching top-level jobs by workflow, state, status and time.
 
-use super::read::{Reader, id_of};
-use super::status::{Relation, quoted};
-use super::{JobNumber, JournalError};
-use crate::engine::{JobId, JobState, Timestamp};
+use super::reader::{Reader, id_of};
+use super::relation::{Relation, quoted};
+use crate::engine::Timestamp;
+use crate::journal::error::JournalError;
+use crate::journal::query::{Filter, Hit};
+use crate::journal::record::JobNumber;
 use rusqlite::params_from_iter;
 use rusqlite::types::Value;
 
-/// Which jobs are looked for: those that meet all that is set.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// The workflow's full name.
-    pub workflow: Option<String>,
-    /// The state.
-    pub state: Option<JobState>,
-    /// Statuses by step; only with a workflow.
-    pub statuses: Vec<(String, String)>,
-    /// Created at this time or later.
-    pub created_from: Option<Timestamp>,
-    /// Created before this time.
-    pub created_before: Option<Timestamp>,
-}
-
 impl Filter {
-    /// Whether it lets every job through.
-    pub fn is_empty(&self) -> bool {
-        let Filter { workflow, state, statuses, created_from, created_before } = self;
-        workflow.is_none()
-            && state.is_none()
-            && statuses.is_empty()
-            && created_from.is_none()
-            && created_before.is_none()
-    }
-
     fn relation(&self) -> Relation {
         Relation::named(self.workflow.as_deref().unwrap_or_default())
     }
@@ -67,23 +44,6 @@ impl Filter {
             values,
         )
     }
-}
-
-/// A job that was found.
-#[derive(Clone, Debug)]
-pub struct Hit {
-    /// Its number.
-    pub number: JobNumber,
-    /// Its id.
-    pub id: JobId,
-    /// The workflow's full name.
-    pub workflow: String,
-    /// Its state.
-    pub state: String,
-    /// When it was created.
-    pub created: Timestamp,
-    /// When it ended.
-    pub ended: Option<Timestamp>,
 }
 
 impl Reader {

@@ -7,37 +7,11 @@
 //! sqlite.org/walformat.html; an index of another version is not read.
 
 use super::place::{Identity, beside};
+use crate::journal::error::Loss;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// What has happened to a journal that is in use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Loss {
-    /// Its name leads nowhere.
-    #[error("{0} was removed or renamed")]
-    Removed(String),
-    /// Its name leads to another file.
-    #[error("{0} was replaced by another file")]
-    Replaced(String),
-    /// It is shorter than it was.
-    #[error("{file} was truncated to {bytes} bytes, it had {expected}")]
-    Truncated {
-        /// The file.
-        file: String,
-        /// Its size.
-        bytes: u64,
-        /// The size that it must have at least.
-        expected: u64,
-    },
-    /// Somebody else has written into it.
-    #[error("{0} was overwritten by another program")]
-    Overwritten(String),
-    /// Its lock was removed, and another process has taken it since.
-    #[error("the lock {0} was removed, and another process has taken it since")]
-    Locked(String),
-}
 
 /// The version of the index whose layout is known here.
 const INDEX_VERSION: u32 = 3_007_000;

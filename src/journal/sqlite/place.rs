@@ -5,7 +5,7 @@
 //! symbolic link the file is named, it is the same lock. Two hard links are two real names of one
 //! file, so a file with more than one is refused.
 
-use super::JournalError;
+use crate::journal::error::JournalError;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;

@@ -1,80 +1,14 @@
 //! The child jobs of a job, a page at a time, in the order of their steps and items.
 
-use super::read::{Reader, id_of};
-use super::schema::checked_body;
-use super::{JobNumber, JournalError};
-use crate::engine::{Definition, Entry, Graph, JobId, JobState, StepIndex, Timestamp};
+use super::reader::{Reader, id_of};
+use super::row::checked_body;
+use crate::engine::{Entry, JobId, JobState, StepIndex, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
+use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::sync::Arc;
-
-/// Child jobs that have no result are found by themselves, however many siblings have one. It costs
-/// nothing where none fails.
-pub(super) const SCHEMA: &str = "
-CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
-";
-
-/// A job whose child jobs are asked for.
-#[derive(Clone)]
-pub struct Family {
-    number: JobNumber,
-    root: JobNumber,
-    definition: Arc<Definition>,
-    graph: u16,
-}
-
-impl Family {
-    /// The graph that the parent runs.
-    pub fn graph(&self) -> &Graph {
-        &self.definition.graphs[usize::from(self.graph)]
-    }
-}
-
-/// Which child jobs are looked for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ChildFilter {
-    /// The state.
-    pub state: Option<JobState>,
-    /// The step of the parent.
-    pub step: Option<StepIndex>,
-}
-
-/// The last child job of a page; the next page begins behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChildCursor {
-    /// The step of the parent.
-    pub step: i64,
-    /// The item's index.
-    pub item: i64,
-    /// Its number.
-    pub number: JobNumber,
-}
-
-impl ChildCursor {
-    /// Before the first.
-    pub const START: ChildCursor = ChildCursor { step: -1, item: -1, number: -1 };
-}
-
-/// A child job as lists show it.
-#[derive(Clone, Debug)]
-pub struct ChildRow {
-    /// Where the page goes on behind it.
-    pub cursor: ChildCursor,
-    /// Its id.
-    pub id: JobId,
-    /// The step of the parent.
-    pub step: StepIndex,
-    /// The item's index.
-    pub item: u32,
-    /// Its state.
-    pub state: String,
-    /// When it was created.
-    pub created: Timestamp,
-    /// When it ended.
-    pub ended: Option<Timestamp>,
-    /// Why it failed or was cancelled.
-    pub reason: Option<Arc<str>>,
-}
 
 impl Reader {
     /// The newest job with this id, as a parent.

@@ -1,31 +1,12 @@
 //! How long ended jobs are kept: as long as their definition says (key `retention`), else as long
 //! as the setting.
 
-use super::status::Failed;
-use super::{JobNumber, JournalError, Store};
+use super::relation::Failed;
+use super::store::Store;
 use crate::engine::{JobId, Millis, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{OptionalExtension, params};
-
-/// What a deletion took away.
-#[derive(Debug, Default)]
-pub struct Deleted {
-    /// How many top-level jobs.
-    pub roots: usize,
-    /// How many were left because they run.
-    pub left: usize,
-    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may
-    /// have them.
-    pub open: Vec<Open>,
-}
-
-/// A job that may have taken input still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
-    /// Its id.
-    pub id: JobId,
-    /// Its number.
-    pub number: JobNumber,
-}
 
 impl Store {
     /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer

@@ -1,10 +1,14 @@
 //! Read-only queries: what the API shows. Readers see what is committed and never hold up the
 //! writer (WAL).
 
-use super::recover::Rebuild;
-use super::schema::{checked_body, damaged_or_failed, prepare_once};
-use super::{JobNumber, JournalError};
-use crate::engine::{Definition, Entry, Job, JobId, Message, Timestamp};
+use super::row::{checked_body, damaged_or_failed};
+use super::rows::FileRows;
+use super::schema::prepare_once;
+use crate::engine::{Definition, Entry, JobId, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::{Creation, EndedCursor, Found};
+use crate::journal::record::JobNumber;
+use crate::journal::recover::Rebuild;
 use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -66,44 +70,8 @@ impl Shared {
     }
 }
 
-/// A job with its rows' keys.
-pub struct Found {
-    /// Its number.
-    pub number: JobNumber,
-    /// The top-level job's number.
-    pub root: JobNumber,
-    /// The job.
-    pub job: Job,
-}
-
-/// How a job was created.
-pub struct Creation {
-    /// Its number.
-    pub number: JobNumber,
-    /// The workflow's full name.
-    pub workflow: String,
-    /// Whether it is a child job.
-    pub is_child: bool,
-    /// A top-level job's message.
-    pub message: Option<Message>,
-}
-
-/// Where a page of ended jobs goes on: below this time and number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedCursor {
-    /// When the last one on the page before ended.
-    pub ended: Timestamp,
-    /// Its number.
-    pub number: JobNumber,
-}
-
-impl EndedCursor {
-    /// Before the newest.
-    pub const NEWEST: EndedCursor = EndedCursor { ended: Timestamp(i64::MAX), number: i64::MAX };
-}
-
 impl Reader {
-    /// A reader of the journal at `path`, which a [`super::Store`] has opened.
+    /// A reader of the journal at `path`, which a [`super::Store`] has open.
     pub fn new(path: &Path) -> Reader {
         let shared = Shared {
             path: path.to_owned(),
@@ -141,7 +109,8 @@ impl Reader {
         connection: &Connection,
         read: impl FnOnce(&mut Rebuild<'_>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let mut rebuild = Rebuild::new(connection, &self.shared.file);
+        let rows = FileRows { connection, file: &self.shared.file };
+        let mut rebuild = Rebuild::new(&rows);
         rebuild.definitions = self.definitions().clone();
         let known = rebuild.definitions.len();
         let found = read(&mut rebuild)?;

@@ -1,14 +1,28 @@
 //! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is
 //! written.
 
-use super::{
-    JobRow, JournalError, Options, checksum, children, content_hash, notices, place, status,
+use super::row::{
+    JOB_ROWS, NOTICE_ROWS, checked_body, checked_definition, damaged_or_failed, job_row, notice,
 };
-use crate::engine::{JobId, Timestamp};
+use super::{place, relation};
+use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// How to open a journal.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file.
+    pub file: PathBuf,
+    /// SQLite's page cache, in bytes.
+    pub cache_bytes: u64,
+    /// Up to this file size every row is verified at start, in bytes.
+    pub verify_bytes_max: u64,
+    /// The most pages the file may have; 0: no limit.
+    pub pages_max: u32,
+}
 
 /// Marks a SQLite file as a journal of this program ("WfMg").
 const APPLICATION_ID: i64 = 0x5766_4d67;
@@ -63,8 +77,19 @@ CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL
 DROP INDEX jobs_retained;
 CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
 ",
-    notices::SCHEMA,
-    children::SCHEMA,
+    "
+CREATE TABLE notices(
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+",
+    "
+-- Child jobs that have no result are found by themselves, however many siblings have one. It costs
+-- nothing where none fails.
+CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
+",
 ];
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
@@ -227,7 +252,7 @@ fn verify(
         })
         .map_err(failed)?;
     if has_notices > 0 {
-        each_row(connection, notices::ROWS, file, |row| notices::notice(row, file).map(|_| ()))?;
+        each_row(connection, NOTICE_ROWS, file, |row| notice(row, file).map(|_| ()))?;
     }
     each_row(connection, CONTRADICTIONS, file, |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
@@ -248,12 +273,12 @@ fn verify(
 /// nobody.
 fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let Some(findings) = findings(connection)? else { return Ok(None) };
-    let damaged = status::damaged(connection)?;
+    let damaged = relation::damaged(connection)?;
     if damaged.is_empty() {
         return Ok(Some(findings));
     }
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let forgotten = damaged.iter().try_for_each(|table| status::forget(connection, table));
+    let forgotten = damaged.iter().try_for_each(|table| relation::forget(connection, table));
     let is_mended = forgotten.and_then(|()| Ok(self::findings(connection)?.is_none()));
     connection.execute_batch(if matches!(is_mended, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
     if is_mended? {
@@ -315,93 +340,6 @@ fn each_row(
 const CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
-
-/// The checked columns of `jobs`, in the order that [`job_row`] reads.
-pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, depth, created, checksum, state FROM jobs";
-
-/// Reads a row of [`JOB_ROWS`] and compares its checksum.
-pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
-    let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "jobs",
-        row: number,
-        what,
-    };
-    let read = || -> rusqlite::Result<(JobRow, u32)> {
-        let id: [u8; 16] = row.get(1)?;
-        let job = JobRow {
-            number,
-            id: JobId(uuid::Uuid::from_bytes(id)),
-            definition: row.get(2)?,
-            graph: row.get(3)?,
-            root: row.get(4)?,
-            parent: row.get(5)?,
-            step: row.get(6)?,
-            item: row.get(7)?,
-            depth: row.get(8)?,
-            created: Timestamp(row.get(9)?),
-        };
-        Ok((job, row.get(10)?))
-    };
-    let (job, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if job.checksum() == stored {
-        Ok(job)
-    } else {
-        Err(damaged("the checksum does not match".to_owned()))
-    }
-}
-
-/// Reads `job, body, checksum, seq` of `entries` and compares the checksum.
-pub(super) fn checked_body(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
-    let seq: i64 = row.get(3).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "entries",
-        row: seq,
-        what,
-    };
-    let read =
-        || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
-    let (job, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if checksum(job, &body) == stored {
-        Ok(body)
-    } else {
-        Err(damaged("the checksum does not match".to_owned()))
-    }
-}
-
-/// Reads `number, hash, body` of `definitions` and compares the hash.
-pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
-    let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "definitions",
-        row: number,
-        what,
-    };
-    let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
-    let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
-    if content_hash(&body) == hash {
-        Ok(body)
-    } else {
-        Err(damaged("the content does not match its hash".to_owned()))
-    }
-}
-
-/// Tells damage of the file from other errors of SQLite.
-pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalError {
-    let file = file.to_owned();
-    match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
-            JournalError::Malformed { file, what: error.to_string() }
-        }
-        Some(rusqlite::ErrorCode::NotADatabase) => {
-            JournalError::Malformed { file, what: "it is no SQLite database".to_owned() }
-        }
-        _ => JournalError::Sqlite { file, error },
-    }
-}
 
 /// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
 /// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might

@@ -1,43 +1,13 @@
 //! Reading the relations of statuses: pages of rows, newest first, filtered by job, state and
 //! status.
 
-use super::read::Reader;
-use super::status::{INDEXED_COLUMNS_MAX, Relation, quoted};
-use super::{JobNumber, JournalError};
-use crate::engine::{JobId, JobState};
+use super::reader::Reader;
+use super::relation::{INDEXED_COLUMNS_MAX, Relation, quoted};
+use crate::journal::error::JournalError;
+use crate::journal::query::{StatusFilter, StatusRow};
+use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
-
-/// Which rows are wanted: all that it names must hold.
-#[derive(Clone, Debug, Default)]
-pub struct StatusFilter {
-    /// The job.
-    pub job: Option<JobId>,
-    /// The job's state.
-    pub state: Option<JobState>,
-    /// Steps, by their columns, and the status of each.
-    pub steps: Vec<(String, String)>,
-}
-
-/// A row of a relation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusRow {
-    /// The job's number; the page after this row goes on below it.
-    pub number: JobNumber,
-    /// The job's id.
-    pub job: String,
-    /// Its state.
-    pub state: String,
-    /// When it was created, RFC 3339.
-    pub created: String,
-    /// When its state or a status changed last.
-    pub updated: String,
-    /// The statuses, in the order of the columns asked for.
-    pub statuses: Vec<String>,
-}
-
-/// Where the first page begins.
-pub const NEWEST: JobNumber = JobNumber::MAX;
 
 /// Of several conditions the rarest leads the search; those that more rows than this meet are taken
 /// to be equally common.

@@ -1,0 +1,184 @@
+//! What goes wrong with a journal, and what to do about it.
+
+use std::sync::Arc;
+
+/// What goes wrong with a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another process has the file.
+    #[error(
+        "the journal {file} is in use by another process (lock {lock}): stop that one, or give this one a journal of its own with --db"
+    )]
+    InUse {
+        /// The journal's file.
+        file: String,
+        /// The lock's file, beside the real one.
+        lock: String,
+    },
+    /// The lock file cannot be used.
+    #[error("cannot lock the journal with {lock}: {error}")]
+    Lock {
+        /// The lock's file.
+        lock: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// There is no such place, or it may not be used.
+    #[error(
+        "cannot open the journal {file}: {error}. Its directory must be there, and writable for this user"
+    )]
+    Unreachable {
+        /// The journal's file.
+        file: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A directory, a device, or another thing that holds no data.
+    #[error(
+        "cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet"
+    )]
+    NoFile {
+        /// The journal's file.
+        file: String,
+    },
+    /// The file has several names: each would have a lock and a `-wal` of its own.
+    #[error(
+        "the journal {file} has {names} names (hard links), and under each of them SQLite looks for the newest commits in another place. \
+         Find them with: find DIRECTORY -xdev -samefile {file}; keep the one that has a -wal beside it, and remove the others"
+    )]
+    Linked {
+        /// The journal's file.
+        file: String,
+        /// How many it has.
+        names: u64,
+    },
+    /// It is read no more: the manager stops, or has lost it.
+    #[error("the journal {file} is closed: {why}")]
+    Closed {
+        /// The journal's file.
+        file: String,
+        /// Why.
+        why: Arc<str>,
+    },
+    /// Something was done to its files while it was opened.
+    #[error("the journal {file} changed while it was opened: {loss}")]
+    Lost {
+        /// The journal's file.
+        file: String,
+        /// What.
+        loss: Loss,
+    },
+    /// A row's checksum, or its content, is wrong.
+    #[error(
+        "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+    )]
+    Damaged {
+        /// The journal's file.
+        file: String,
+        /// The table.
+        table: &'static str,
+        /// The row's key.
+        row: i64,
+        /// What is wrong.
+        what: String,
+    },
+    /// SQLite finds the file itself damaged.
+    #[error(
+        "the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+    )]
+    Malformed {
+        /// The journal's file.
+        file: String,
+        /// SQLite's findings.
+        what: String,
+    },
+    /// Written by a later version.
+    #[error(
+        "the journal {file} has schema version {found}, this program knows {known}: it was written by a newer version, run that one"
+    )]
+    Newer {
+        /// The journal's file.
+        file: String,
+        /// Its version.
+        found: i64,
+        /// The newest known.
+        known: i64,
+    },
+    /// A SQLite database of something else.
+    #[error(
+        "{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own"
+    )]
+    Foreign {
+        /// The file.
+        file: String,
+        /// The application id found.
+        found: i64,
+    },
+    /// Anything else that its database says.
+    #[error("journal {file}: {what}")]
+    Failed {
+        /// The journal's file.
+        file: String,
+        /// What the database says.
+        what: String,
+        /// What to do about it.
+        remedy: Remedy,
+    },
+}
+
+/// What to do about a commit that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// No room: the transaction is rolled back; try again when there is room.
+    WaitForRoom,
+    /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the
+    /// process, recover at the next start.
+    Exit,
+}
+
+impl JournalError {
+    /// What to do about it.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            JournalError::Failed { remedy, .. } => *remedy,
+            JournalError::InUse { .. }
+            | JournalError::Lock { .. }
+            | JournalError::Unreachable { .. }
+            | JournalError::NoFile { .. }
+            | JournalError::Linked { .. }
+            | JournalError::Closed { .. }
+            | JournalError::Lost { .. }
+            | JournalError::Damaged { .. }
+            | JournalError::Malformed { .. }
+            | JournalError::Newer { .. }
+            | JournalError::Foreign { .. } => Remedy::Exit,
+        }
+    }
+}
+
+/// What has happened to a journal that is in use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// Its name leads nowhere.
+    #[error("{0} was removed or renamed")]
+    Removed(String),
+    /// Its name leads to another file.
+    #[error("{0} was replaced by another file")]
+    Replaced(String),
+    /// It is shorter than it was.
+    #[error("{file} was truncated to {bytes} bytes, it had {expected}")]
+    Truncated {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// The size that it must have at least.
+        expected: u64,
+    },
+    /// Somebody else has written into it.
+    #[error("{0} was overwritten by another program")]
+    Overwritten(String),
+    /// Its lock was removed, and another process has taken it since.
+    #[error("the lock {0} was removed, and another process has taken it since")]
+    Locked(String),
+}

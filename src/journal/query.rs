@@ -1,0 +1,178 @@
+//! What readers ask a journal for, and what they are answered.
+
+use super::record::JobNumber;
+use crate::engine::{Definition, Graph, Job, JobId, JobState, Message, StepIndex, Timestamp};
+use std::sync::Arc;
+
+/// A job with its rows' keys.
+pub struct Found {
+    /// Its number.
+    pub number: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+    /// The job.
+    pub job: Job,
+}
+
+/// How a job was created.
+pub struct Creation {
+    /// Its number.
+    pub number: JobNumber,
+    /// The workflow's full name.
+    pub workflow: String,
+    /// Whether it is a child job.
+    pub is_child: bool,
+    /// A top-level job's message.
+    pub message: Option<Message>,
+}
+
+/// Where a page of ended jobs goes on: below this time and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedCursor {
+    /// When the last one on the page before ended.
+    pub ended: Timestamp,
+    /// Its number.
+    pub number: JobNumber,
+}
+
+impl EndedCursor {
+    /// Before the newest.
+    pub const NEWEST: EndedCursor = EndedCursor { ended: Timestamp(i64::MAX), number: i64::MAX };
+}
+
+/// Which jobs are looked for: those that meet all that is set.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// The workflow's full name.
+    pub workflow: Option<String>,
+    /// The state.
+    pub state: Option<JobState>,
+    /// Statuses by step; only with a workflow.
+    pub statuses: Vec<(String, String)>,
+    /// Created at this time or later.
+    pub created_from: Option<Timestamp>,
+    /// Created before this time.
+    pub created_before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether it lets every job through.
+    pub fn is_empty(&self) -> bool {
+        let Filter { workflow, state, statuses, created_from, created_before } = self;
+        workflow.is_none()
+            && state.is_none()
+            && statuses.is_empty()
+            && created_from.is_none()
+            && created_before.is_none()
+    }
+}
+
+/// A job that was found.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    /// Its number.
+    pub number: JobNumber,
+    /// Its id.
+    pub id: JobId,
+    /// The workflow's full name.
+    pub workflow: String,
+    /// Its state.
+    pub state: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+}
+
+/// A job whose child jobs are asked for.
+#[derive(Clone)]
+pub struct Family {
+    pub(super) number: JobNumber,
+    pub(super) root: JobNumber,
+    pub(super) definition: Arc<Definition>,
+    pub(super) graph: u16,
+}
+
+impl Family {
+    /// The graph that the parent runs.
+    pub fn graph(&self) -> &Graph {
+        &self.definition.graphs[usize::from(self.graph)]
+    }
+}
+
+/// Which child jobs are looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChildFilter {
+    /// The state.
+    pub state: Option<JobState>,
+    /// The step of the parent.
+    pub step: Option<StepIndex>,
+}
+
+/// The last child job of a page; the next page begins behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildCursor {
+    /// The step of the parent.
+    pub step: i64,
+    /// The item's index.
+    pub item: i64,
+    /// Its number.
+    pub number: JobNumber,
+}
+
+impl ChildCursor {
+    /// Before the first.
+    pub const START: ChildCursor = ChildCursor { step: -1, item: -1, number: -1 };
+}
+
+/// A child job as lists show it.
+#[derive(Clone, Debug)]
+pub struct ChildRow {
+    /// Where the page goes on behind it.
+    pub cursor: ChildCursor,
+    /// Its id.
+    pub id: JobId,
+    /// The step of the parent.
+    pub step: StepIndex,
+    /// The item's index.
+    pub item: u32,
+    /// Its state.
+    pub state: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// Why it failed or was cancelled.
+    pub reason: Option<Arc<str>>,
+}
+
+/// Which rows are wanted: all that it names must hold.
+#[derive(Clone, Debug, Default)]
+pub struct StatusFilter {
+    /// The job.
+    pub job: Option<JobId>,
+    /// The job's state.
+    pub state: Option<JobState>,
+    /// Steps, by their columns, and the status of each.
+    pub steps: Vec<(String, String)>,
+}
+
+/// A row of a relation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusRow {
+    /// The job's number; the page after this row goes on below it.
+    pub number: JobNumber,
+    /// The job's id.
+    pub job: String,
+    /// Its state.
+    pub state: String,
+    /// When it was created, RFC 3339.
+    pub created: String,
+    /// When its state or a status changed last.
+    pub updated: String,
+    /// The statuses, in the order of the columns asked for.
+    pub statuses: Vec<String>,
+}
+
+/// Where the first page begins.
+pub const NEWEST: JobNumber = JobNumber::MAX;

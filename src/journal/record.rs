@@ -1,0 +1,71 @@
+//! What goes into a journal, and what a deletion took out of it.
+
+use crate::engine::{Entry, JobId, JobState, Origin, StepIndex, Timestamp};
+use std::sync::Arc;
+
+/// A job's number in this journal: rising in the order of creation, a parent's below its
+/// children's.
+pub type JobNumber = i64;
+
+/// What goes into the journal together for one job.
+#[derive(Debug)]
+pub struct Record {
+    /// The job.
+    pub job: JobNumber,
+    /// Set with the first record of a job.
+    pub created: Option<Created>,
+    /// What was decided.
+    pub entries: Vec<Entry>,
+    /// The new state, if it changed, and when.
+    pub state: Option<(JobState, Timestamp)>,
+    /// Whether the job takes no more input.
+    pub closed: bool,
+    /// The new statuses of a top-level job's steps.
+    pub statuses: Vec<(StepIndex, Arc<str>)>,
+    /// What the webhook is to be told of it.
+    pub notice: Option<Notice>,
+}
+
+/// The parts of a new job's row that its entries do not hold.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// Where the job comes from.
+    pub origin: Arc<Origin>,
+    /// The top-level job's number.
+    pub root: JobNumber,
+    /// The parent's number.
+    pub parent: Option<JobNumber>,
+}
+
+/// What is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// When it happened.
+    pub at: Timestamp,
+    /// The text.
+    pub body: Arc<str>,
+}
+
+/// A notice's number: rising, and never used again.
+pub type NoticeNumber = i64;
+
+/// What a deletion took away.
+#[derive(Debug, Default)]
+pub struct Deleted {
+    /// How many top-level jobs.
+    pub roots: usize,
+    /// How many were left because they run.
+    pub left: usize,
+    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may
+    /// have them.
+    pub open: Vec<Open>,
+}
+
+/// A job that may have taken input still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its id.
+    pub id: JobId,
+    /// Its number.
+    pub number: JobNumber,
+}

@@ -1,0 +1,53 @@
+//! Making the relations of the definitions that are loaded, before their first jobs.
+
+use super::relation::{Failed, Relation, Tally, tallies};
+use super::row::damaged_or_failed;
+use super::store::Store;
+use crate::engine::Definition;
+use crate::journal::error::JournalError;
+use std::collections::HashMap;
+
+impl Store {
+    /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
+    /// rows of the jobs that there are. Called with the loaded definitions before their first jobs.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite says; a job that a row follows from is damaged.
+    pub fn relate<'a>(
+        &mut self,
+        definitions: impl IntoIterator<Item = &'a Definition>,
+    ) -> Result<(), JournalError> {
+        let tallies =
+            tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
+        for definition in definitions {
+            self.mending(|store| store.relate_one(definition, &tallies))?;
+        }
+        Ok(())
+    }
+
+    fn relate_one(
+        &mut self,
+        definition: &Definition,
+        tallies: &HashMap<String, Tally>,
+    ) -> Result<(), Failed> {
+        let relation = Relation::of(definition);
+        if self.relations.given_up.contains(&relation.key()) {
+            return Ok(());
+        }
+        let transaction = self.connection.transaction()?;
+        let is_new = relation.make(&transaction, &self.file, definition)?;
+        let tally = tallies.get(&relation.key()).copied().unwrap_or_default();
+        if !is_new && relation.tally(&transaction)? != tally {
+            tracing::warn!(
+                workflow = relation.workflow,
+                "the table of statuses does not have the rows of its jobs: it is made anew"
+            );
+            relation.discard(&transaction, false).map_err(|error| relation.failed(error))?;
+            relation.make(&transaction, &self.file, definition)?;
+        }
+        // A job's next record finds the columns that it needs.
+        self.relations.layouts.clear();
+        Ok(transaction.commit()?)
+    }
+}
