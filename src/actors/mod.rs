@@ -22,6 +22,7 @@ pub mod redispatch;
 pub mod reload;
 pub mod room;
 pub mod router;
+pub mod routes;
 pub mod shared;
 pub mod supervisor;
 pub mod webhook;

@@ -1,188 +1,28 @@
-//! The router: maps replies by correlation id to job actors, and lets new jobs in. It has the only
-//! `DashMap`.
+//! The router: maps replies by correlation id to job actors, and lets new jobs in.
+
+mod calls;
+mod children;
 
 use super::call::{Call, Refusal};
-use super::job::{self, ANY_ROUND, JobActor, JobInput, Spawn, Start};
+use super::job::{self, JobInput, Spawn, Start};
 use super::journal::{JournalInput, RebuiltFor};
 use super::observe::beginning;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild, promised};
 use super::redispatch::Bulk;
 use super::shared::Shared;
-use super::{Mail, Mailbox, Owner, clock};
+use super::{Mail, Owner, clock};
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{
-    Cause, ChildEnd, ChildOutcome, Claims, CorrelationId, Definition, Input, Instruction, JobId,
-    JobState, Message, Operation, Origin, Parent, Reply,
+    Claims, CorrelationId, Definition, Input, JobId, JobState, Message, Operation, Origin, Reply,
 };
 use crate::faults;
 use crate::journal::{JobNumber, Recovered};
-use actix::{Actor, Addr, Context, Handler};
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-use dashmap::mapref::one::MappedRef;
+use actix::{Actor, Context, Handler};
+use children::TAKEN;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
-
-/// Which jobs take input, and the ids that are promised to child jobs.
-#[derive(Default)]
-pub struct Routes {
-    table: DashMap<JobId, Route>,
-    roots: AtomicUsize,
-}
-
-enum Route {
-    /// A child job under this id is about to start.
-    Claimed,
-    Live(Live),
-}
-
-/// A job that takes input.
-pub struct Live {
-    /// Its number.
-    pub number: JobNumber,
-    /// Its parent's number; none: it is a top-level job.
-    pub parent: Option<JobNumber>,
-    /// How often it was kept within reach when it was about to be closed.
-    pub reopened: u32,
-    /// The way to it.
-    pub mailbox: Mailbox<JobActor>,
-}
-
-/// A job that takes input, while nobody can take it out of the table.
-pub struct Found<'a>(MappedRef<'a, JobId, Route, Live>);
-
-impl Found<'_> {
-    /// Tells it.
-    pub fn post(&self, input: JobInput) {
-        self.0.mailbox.post(input);
-    }
-
-    /// Its number.
-    pub fn number(&self) -> JobNumber {
-        self.0.number
-    }
-}
-
-impl Claims for Routes {
-    fn claim(&self, id: JobId) -> bool {
-        match self.table.entry(id) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(Route::Claimed);
-                true
-            }
-        }
-    }
-}
-
-impl Routes {
-    /// The job that takes input under this id. It stays there while this is held, so that what is
-    /// posted comes before the word that its actor is to end; look nothing else up meanwhile.
-    pub fn find(&self, id: JobId) -> Option<Found<'_>> {
-        let live = self.table.get(&id)?.try_map(|route| match route {
-            Route::Claimed => None,
-            Route::Live(live) => Some(live),
-        });
-        live.ok().map(Found)
-    }
-
-    /// Whether a job takes input under this id.
-    pub fn is_live(&self, id: JobId) -> bool {
-        self.find(id).is_some()
-    }
-
-    /// Starts a job, in the place of a claim, and makes it reachable: whoever looks it up meanwhile
-    /// waits, so that what it decides first comes behind.
-    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
-        let place = self.table.entry(id);
-        let live = start();
-        if live.parent.is_none() {
-            self.roots.fetch_add(1, Ordering::Relaxed);
-        }
-        place.insert(Route::Live(live));
-    }
-
-    /// Frees the id of the job with this number, unless it was `reopened` more often than is said.
-    pub fn remove(
-        &self,
-        id: JobId,
-        number: JobNumber,
-        reopened: Option<u32>,
-    ) -> Option<Mailbox<JobActor>> {
-        let is_meant = |live: &Live| {
-            live.number == number && reopened.is_none_or(|reopened| reopened == live.reopened)
-        };
-        let (_, route) = self
-            .table
-            .remove_if(&id, |_, route| matches!(route, Route::Live(live) if is_meant(live)))?;
-        match route {
-            Route::Claimed => None,
-            Route::Live(live) => {
-                if live.parent.is_none() {
-                    self.roots.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(live.mailbox)
-            }
-        }
-    }
-
-    /// Frees an id that was claimed for a child job which is not to start.
-    pub fn unclaim(&self, id: JobId) {
-        self.table.remove_if(&id, |_, route| matches!(route, Route::Claimed));
-    }
-
-    /// Whether no job takes input, and no id is promised.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    /// Keeps the job of this actor from being removed by what was decided before, and tells how
-    /// often that was done; none if it is removed already.
-    pub fn reopen(&self, id: JobId, actor: &Addr<JobActor>) -> Option<u32> {
-        match self.table.get_mut(&id).as_deref_mut() {
-            Some(Route::Live(live)) if live.mailbox.leads_to(actor) => {
-                live.reopened += 1;
-                Some(live.reopened)
-            }
-            Some(Route::Live(_) | Route::Claimed) | None => None,
-        }
-    }
-
-    /// Top-level jobs that take input.
-    pub fn roots(&self) -> usize {
-        self.roots.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn has(&self, id: JobId) -> bool {
-        self.table.contains_key(&id)
-    }
-
-    /// Does something with each job that takes input, in no order; looks nothing up meanwhile.
-    pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobActor>)) {
-        for route in &self.table {
-            if let Route::Live(live) = route.value() {
-                act(&live.mailbox);
-            }
-        }
-    }
-
-    /// All jobs that take input, in the order of their creation.
-    fn all_live(&self) -> Vec<Mailbox<JobActor>> {
-        let live = self.table.iter().filter_map(|route| match route.value() {
-            Route::Claimed => None,
-            Route::Live(live) => Some((live.number, live.mailbox.clone())),
-        });
-        let mut live: Vec<_> = live.collect();
-        live.sort_unstable_by_key(|(number, _)| *number);
-        live.into_iter().map(|(_, mailbox)| mailbox).collect()
-    }
-}
-
-/// Why a child job cannot run.
-const TAKEN: &str = "its id belongs to another job by now";
 
 /// The one router of a process.
 pub struct Router {
@@ -432,70 +272,6 @@ impl Router {
         }
     }
 
-    fn start_child(&self, child: NewChild) {
-        let mut origin = child.origin;
-        let id = origin.id;
-        if let Some(parent) = self.shared.routes.find(id).map(|found| found.0.parent) {
-            // Recovery may ask for a child that lives already.
-            if parent != Some(child.parent)
-                && let Some(place) = origin.parent
-            {
-                self.cannot_start(place, id, ANY_ROUND, TAKEN);
-            }
-            return;
-        }
-        origin.created = clock::now();
-        let number = self.shared.take_number();
-        let start = Start::New {
-            origin: Arc::new(origin),
-            message: child.message,
-            caller: None,
-            release: Vec::new(),
-        };
-        job::spawn(
-            &self.shared,
-            Spawn { id, number, root: child.root, parent: Some(child.parent), start },
-        );
-    }
-
-    /// What a parent tells its child job: to the actor, behind the journal if that brings it back,
-    /// or to nobody if it has ended.
-    fn tell_child(&mut self, told: ToChild) {
-        let ToChild { id, place, parent, .. } = told;
-        if let Some(child) =
-            self.shared.routes.find(id).filter(|found| found.0.parent == Some(parent))
-        {
-            return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
-        }
-        // What comes while it is being rebuilt is of a commit before that.
-        if told.order.what != Instruction::Retry || self.reviving_children.contains(&(parent, id)) {
-            return;
-        }
-        match self.shared.reader.child(parent, id) {
-            Ok(Some(number)) => {
-                self.reviving_children.insert((parent, id));
-                self.revive(number, Errand::Order(told));
-            }
-            Ok(None) => {
-                if let Some(job) = self.shared.routes.find(place.job) {
-                    job.post(JobInput::Take {
-                        input: Input::ChildMissing { step: place.step, index: place.index },
-                        ack: None,
-                    });
-                }
-            }
-            Err(error) => {
-                tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read");
-                self.cannot_start(
-                    place,
-                    id,
-                    told.order.round,
-                    "it cannot be read from the journal",
-                );
-            }
-        }
-    }
-
     fn operate(&mut self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
         if let Some(job) = self.shared.routes.find(id) {
             return job.post(JobInput::Operate(operation, answer));
@@ -607,12 +383,6 @@ impl Router {
                 (Errand::Call(call), _) => self.keep_call(call, ctx),
             }
         }
-    }
-
-    /// A child job that cannot run fails, once more if it had before.
-    fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
-        let outcome = ChildOutcome::Failed(Cause::of_job(reason));
-        Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.shared);
     }
 
     fn end(&self, id: JobId, ending: Ending, answer: oneshot::Sender<Answer>) {

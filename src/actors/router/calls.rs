@@ -1,0 +1,185 @@
+//! Calls: a job each, started, joined or refused; and those that wait while no jobs are taken.
+
+use super::{Errand, Router};
+use crate::actors::call::{Asker, Call, Refusal, Refused};
+use crate::actors::clock;
+use crate::actors::job::{self, JobInput, Spawn, Start};
+use crate::actors::outbox::{Outgoing, promised};
+use crate::bus::Delivery;
+use crate::engine::Origin;
+use crate::engine::words::quoted;
+use actix::{AsyncContext, Context};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The pause before calls that wait are tried again.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+impl Router {
+    /// A message came in on the queue of a workflow.
+    pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
+        let Some(definition) = self.shared.definitions().get(workflow).cloned() else {
+            // A reload has taken the workflow away. Back to its queue, where it waits for the
+            // workflow to be loaded again.
+            tracing::warn!(
+                workflow,
+                "a call of a workflow that is no longer loaded goes back to its queue"
+            );
+            ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
+            return;
+        };
+        let Some(call) = Call::read(definition, delivery, &self.shared) else { return };
+        self.take_call(call, ctx);
+    }
+
+    /// Takes a call, in its turn.
+    pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        let Some(call) = self.unless_answered_here(call) else { return };
+        let kept = match call.asker {
+            Asker::Step => self.start_call(call),
+            Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => {
+                self.start_call(call)
+            }
+            Asker::Claimed(..) => self.ask_claimed(call),
+            Asker::Stranger => Some(call),
+        };
+        if let Some(call) = kept {
+            self.keep_call(call, ctx);
+        }
+    }
+
+    /// Itself, unless it is to be answered into our own reply queue: that is for our own steps,
+    /// whose jobs are asked first. Nobody is told of the refusal, for the same reason.
+    fn unless_answered_here(&self, call: Call) -> Option<Call> {
+        let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
+        if reply_to != Some(self.shared.own_reply_queue()) || call.is_of_step() {
+            return Some(call);
+        }
+        let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
+        let place = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
+        let reason = format!(
+            "reply_to is the manager's own reply queue, and the correlation id {} names no step that runs and asks for {}",
+            quoted(&place),
+            definition.name
+        );
+        Refused { definition, id, caller: None, ack }
+            .tell(&Refusal { kind: "own_reply_queue", reason }, &self.shared);
+        None
+    }
+
+    /// Keeps a call until a job can be taken.
+    pub(super) fn keep_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        self.waiting.push_back(call);
+        self.try_again_later(ctx);
+    }
+
+    fn try_again_later(&mut self, ctx: &mut Context<Self>) {
+        if self.waiting.is_empty() || self.is_waiting {
+            return;
+        }
+        self.is_waiting = true;
+        ctx.run_later(TRIED_AGAIN_AFTER, |router, ctx| {
+            router.is_waiting = false;
+            if router.shared.health.stopping.load(Ordering::Relaxed) {
+                // Back to their queues, for the next start.
+                return router.waiting.clear();
+            }
+            let mut is_full = false;
+            for call in std::mem::take(&mut router.waiting) {
+                if is_full && !call.ack.is_void() && matches!(call.asker, Asker::Stranger) {
+                    router.waiting.push_back(call);
+                } else if let Some(kept) = router.start_call(call) {
+                    is_full = true;
+                    router.waiting.push_back(kept);
+                }
+            }
+            router.try_again_later(ctx);
+        });
+    }
+
+    /// Starts the job, or joins the one that there is; gives the call back if no job can be taken
+    /// now.
+    fn start_call(&mut self, call: Call) -> Option<Call> {
+        if call.ack.is_void() {
+            // Its connection was lost meanwhile: it comes again.
+            return None;
+        }
+        let (shared, id) = (self.shared.clone(), call.id);
+        let shared = &shared;
+        if let Some(job) = shared.routes.find(id) {
+            job.post(JobInput::Called(call));
+            return None;
+        }
+        if shared.routes.has(id) {
+            call.refuse(&Refusal { kind: "conflict", reason: promised(id) }, shared);
+            return None;
+        }
+        let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
+        if shared.health.accepts() && is_full && !call.is_of_step() {
+            match self.ask_claimed(call) {
+                Some(call) => return self.kept(call, "the manager takes no jobs now"),
+                // It comes back, with what the job says.
+                None => return None,
+            }
+        }
+        if !shared.health.accepts() {
+            return self.kept(call, "the manager takes no jobs now");
+        }
+        let earlier = match shared.reader.creation(id) {
+            Ok(earlier) => earlier,
+            Err(error) => return self.kept(call, &error.to_string()),
+        };
+        if let Some(earlier) = earlier {
+            let call = call.unless_conflict(&earlier, shared)?;
+            if call.caller.is_none() {
+                call.ack.ack();
+            } else {
+                self.revive(earlier.number, Errand::Call(call));
+            }
+            return None;
+        }
+        let Call { definition, message, caller, depth, ack, .. } = call;
+        let origin = Origin {
+            id,
+            definition,
+            graph: 0,
+            parent: None,
+            root: id,
+            depth,
+            created: clock::now(),
+        };
+        let number = shared.take_number();
+        let start = Start::New {
+            origin: Arc::new(origin),
+            message,
+            caller,
+            release: vec![Outgoing::Ack(ack)],
+        };
+        job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
+        None
+    }
+
+    /// Has the job asked whose step the call says it is from; gives it back if there is none.
+    fn ask_claimed(&self, call: Call) -> Option<Call> {
+        let Asker::Claimed(place, _) = &call.asker else { return Some(call) };
+        match self.shared.routes.find(place.job) {
+            Some(job) => {
+                job.post(JobInput::Vouch(call));
+                None
+            }
+            None => Some(Call { asker: Asker::Stranger, ..call }),
+        }
+    }
+
+    fn kept(&self, call: Call, reason: &str) -> Option<Call> {
+        if self.shared.throttle.may_log("calls_kept") {
+            tracing::warn!(
+                workflow = call.definition.full_name(),
+                reason,
+                "calls wait (logged once a minute)"
+            );
+        }
+        Some(call)
+    }
+}
