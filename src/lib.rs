@@ -10,7 +10,7 @@
 //! | 3 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
 //! | 2 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 2 | [`actors`] | the shell: supervisor, router, job, journal, bus; the outbox through which effects leave; events, their announcer, streams and webhook |
-//! | 1 | [`load`], [`settings`], [`times`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; times as text; metrics and logs; SQLite; transports |
+//! | 1 | [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
@@ -63,3 +63,4 @@ pub mod rehearsal;
 pub mod settings;
 pub mod telemetry;
 pub mod times;
+pub mod view;

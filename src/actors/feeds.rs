@@ -30,6 +30,8 @@ pub enum Wanted {
     /// Those of a job and its child jobs: all levels of them for a top-level job, the first for a
     /// child job.
     Job(JobId),
+    /// Those of a job alone, without its child jobs.
+    Own(JobId),
 }
 
 impl Wanted {
@@ -40,6 +42,7 @@ impl Wanted {
                     && subject.is_none_or(|subject| subject == event.subject)
             }
             Wanted::Job(id) => event.job == *id || event.root == *id || event.parent == Some(*id),
+            Wanted::Own(id) => event.job == *id,
         }
     }
 }
@@ -67,6 +70,7 @@ struct Ring {
     bytes: usize,
     of_all: Vec<Arc<Listener>>,
     of_jobs: HashMap<JobId, Vec<Arc<Listener>>>,
+    of_own: HashMap<JobId, Vec<Arc<Listener>>>,
     closed: bool,
 }
 
@@ -120,6 +124,10 @@ impl Feeds {
                 ring.of_jobs.entry(id).or_default().push(listener.clone());
                 self.shared.of_jobs.fetch_add(1, Ordering::SeqCst);
             }
+            Wanted::Own(id) => {
+                ring.of_own.entry(id).or_default().push(listener.clone());
+                self.shared.of_jobs.fetch_add(1, Ordering::SeqCst);
+            }
         }
         let cursor = ring.end();
         Some(Feed { shared: self.shared.clone(), listener, cursor, seen: 0 })
@@ -130,13 +138,14 @@ impl Feeds {
         self.shared.of_all.load(Ordering::SeqCst) + self.shared.of_jobs.load(Ordering::SeqCst)
     }
 
-    /// Whether anybody reads events of the job with one of these ids: its own, its parent's, the
-    /// top-level job's.
-    pub fn wants(&self, ids: &[JobId]) -> bool {
+    /// Whether anybody reads events of the job with these ids: its own, its parent's, the top-level
+    /// job's.
+    pub fn wants(&self, [own, parent, root]: [JobId; 3]) -> bool {
         self.shared.of_all.load(Ordering::SeqCst) > 0
             || (self.shared.of_jobs.load(Ordering::SeqCst) > 0 && {
                 let ring = self.shared.ring();
-                ids.iter().any(|id| ring.of_jobs.contains_key(id))
+                ring.of_own.contains_key(&own)
+                    || [own, parent, root].iter().any(|id| ring.of_jobs.contains_key(id))
             })
     }
 
@@ -175,7 +184,7 @@ impl Ring {
     }
 
     fn listeners(&self) -> impl Iterator<Item = &Arc<Listener>> {
-        self.of_all.iter().chain(self.of_jobs.values().flatten())
+        self.of_all.iter().chain(self.of_jobs.values().chain(self.of_own.values()).flatten())
     }
 
     fn push(&mut self, event: Arc<Event>) {
@@ -186,7 +195,8 @@ impl Ring {
         if event.root == event.job || Some(event.root) == event.parent {
             ids[2] = None;
         }
-        for listener in ids.iter().flatten().filter_map(|id| self.of_jobs.get(id)).flatten() {
+        let of_family = ids.iter().flatten().filter_map(|id| self.of_jobs.get(id));
+        for listener in of_family.chain(self.of_own.get(&event.job)).flatten() {
             listener.hear();
         }
         self.bytes += event.body.len();
@@ -202,19 +212,22 @@ impl Ring {
     fn remove(&mut self, listener: &Arc<Listener>) {
         match listener.wanted {
             Wanted::All { .. } => self.of_all.retain(|other| !Arc::ptr_eq(other, listener)),
-            Wanted::Job(id) => {
-                if let Some(listeners) = self.of_jobs.get_mut(&id) {
-                    listeners.retain(|other| !Arc::ptr_eq(other, listener));
-                    if listeners.is_empty() {
-                        self.of_jobs.remove(&id);
-                    }
-                }
-            }
+            Wanted::Job(id) => remove_one(&mut self.of_jobs, id, listener),
+            Wanted::Own(id) => remove_one(&mut self.of_own, id, listener),
         }
-        if self.of_all.is_empty() && self.of_jobs.is_empty() {
+        if self.of_all.is_empty() && self.of_jobs.is_empty() && self.of_own.is_empty() {
             self.first = self.end();
             self.kept = VecDeque::new();
             self.bytes = 0;
+        }
+    }
+}
+
+fn remove_one(lists: &mut HashMap<JobId, Vec<Arc<Listener>>>, id: JobId, listener: &Arc<Listener>) {
+    if let Some(listeners) = lists.get_mut(&id) {
+        listeners.retain(|other| !Arc::ptr_eq(other, listener));
+        if listeners.is_empty() {
+            lists.remove(&id);
         }
     }
 }
@@ -296,7 +309,7 @@ impl Drop for Feed {
         ring.remove(&self.listener);
         let count = match self.listener.wanted {
             Wanted::All { .. } => &self.shared.of_all,
-            Wanted::Job(_) => &self.shared.of_jobs,
+            Wanted::Job(_) | Wanted::Own(_) => &self.shared.of_jobs,
         };
         count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -328,6 +341,10 @@ mod tests {
         Wanted::All { workflow: None, subject: None }
     }
 
+    fn nobody() -> [JobId; 3] {
+        [JobId(uuid::Uuid::from_u128(99)); 3]
+    }
+
     fn now(feed: &mut Feed) -> Option<Batch> {
         feed.next().now_or_never().flatten()
     }
@@ -347,6 +364,22 @@ mod tests {
         assert_eq!(now(&mut of_one), batch(&events[..2]));
         assert_eq!(now(&mut of_workflow), batch(&events[2..]));
         assert_eq!((now(&mut of_all), now(&mut of_one)), (None, None));
+    }
+
+    #[test]
+    fn a_stream_of_a_job_alone_has_nothing_of_its_child_jobs_which_make_nothing_for_it() {
+        let feeds = Feeds::default();
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        let mut own = feeds.open(Wanted::Own(id(1)), 10).unwrap();
+        assert!(feeds.wants([id(1), id(1), id(1)]));
+        assert!(!feeds.wants([id(2), id(1), id(1)]), "no event is made of a child job");
+        let events = [event(2, 1, "w", 10), event(1, 1, "w", 11)];
+        feeds.tell(&events);
+        assert_eq!(now(&mut own), Some(Batch { missed: 0, events: events[1..].to_vec() }));
+        let whole = feeds.open(Wanted::Job(id(1)), 10).unwrap();
+        assert!(feeds.wants([id(2), id(1), id(1)]));
+        drop((own, whole));
+        assert!(feeds.count() == 0 && feeds.shared.ring().kept.is_empty());
     }
 
     #[test]
@@ -374,11 +407,13 @@ mod tests {
     fn streams_are_counted_and_end_together() {
         let feeds = Feeds::default();
         let mut feed = feeds.open(all(), 1).unwrap();
-        assert!(feeds.open(all(), 1).is_none() && feeds.wants(&[]));
+        assert!(feeds.open(all(), 1).is_none() && feeds.wants(nobody()));
         feeds.tell(&[event(1, 1, "w", 1)]);
         feeds.close();
         assert_eq!(feed.next().now_or_never(), Some(None));
         drop(feed);
-        assert!(!feeds.wants(&[]) && feeds.count() == 0 && feeds.shared.ring().kept.is_empty());
+        assert!(
+            !feeds.wants(nobody()) && feeds.count() == 0 && feeds.shared.ring().kept.is_empty()
+        );
     }
 }

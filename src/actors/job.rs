@@ -105,8 +105,23 @@ pub enum JobInput {
     },
     /// Somebody wants to know when all that was decided before is committed.
     Settled(Arc<Done>),
+    /// Somebody looks at the job as it is.
+    Look(Look),
     /// The job is closed and its id free: the actor ends, behind all that it was told before.
     Close,
+}
+
+/// A look at a job, of which nothing is told before what was seen is committed.
+pub struct Look {
+    see: Box<dyn FnOnce(&Job) + Send>,
+    done: Arc<Done>,
+}
+
+impl Look {
+    /// Shows the job to `see`; `done` is dropped after the commit of what it has seen.
+    pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<Done>) -> Look {
+        Look { see: Box::new(see), done }
+    }
 }
 
 /// How an actor begins.
@@ -367,6 +382,7 @@ impl JobActor {
             | JobInput::Count(_)
             | JobInput::Rebuilt { .. }
             | JobInput::Settled(_)
+            | JobInput::Look(_)
             | JobInput::Close => {}
         }
     }
@@ -390,6 +406,12 @@ impl JobActor {
             JobInput::Count(census) => self.count_waiting(&census),
             JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
+            JobInput::Look(Look { see, done }) => {
+                if let Some(job) = &self.job {
+                    see(job);
+                }
+                self.release_after_commit(vec![Outgoing::Hold(done)]);
+            }
             JobInput::Close => {
                 self.count_as(None);
                 ctx.stop();

@@ -173,7 +173,7 @@ impl Shared {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
         !self.settings.events.exchange.is_empty()
-            || self.feeds.wants(&[origin.id, parent, origin.root])
+            || self.feeds.wants([origin.id, parent, origin.root])
     }
 
     /// The next job's number.

@@ -37,17 +37,24 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
     Ok(streamed(&shared, String::new(), Some(feed), None))
 }
 
-/// `GET /api/job/{id}/events`: what happens to a job and its child jobs, until it has ended. Of one
-/// that has ended already its end, at once.
+/// `GET /api/job/{id}/events[?children=all|none]`: what happens to a job and its child jobs, until
+/// it has ended. Of one that has ended already its end, at once.
 pub async fn of_job(
     shared: web::Data<Shared>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
+    let [children] = query.of(["children"])?;
     let id = job_id(&path)?;
-    let feed = open(&shared, Wanted::Job(id))?;
+    let wanted = match children.as_deref() {
+        None | Some("all") => Wanted::Job(id),
+        Some("none") => Wanted::Own(id),
+        Some(other) => {
+            return Err(Problem::malformed(format!("children is {other:?}, expected all or none")));
+        }
+    };
+    let feed = open(&shared, wanted)?;
     settled(&shared, id).await;
     let source = shared.settings.events.source.clone();
     // What is decided from now on is in the feed, what was decided before is in the journal: no end

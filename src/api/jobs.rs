@@ -1,20 +1,21 @@
 //! Workflows and jobs: create, list, show, end.
 
 use super::incoming::Incoming;
+use super::live;
 use super::operations::{answered, respond};
 use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
 use super::reads::{self, pieces, read};
-use super::view::JobView;
 use crate::actors::outbox::Answer;
 use crate::actors::router::{Ending, RouterInput};
 use crate::actors::shared::Shared;
 use crate::actors::{clock, supervisor};
 use crate::engine::words::did_you_mean;
-use crate::engine::{Definition, JobId, Message, Timestamp};
+use crate::engine::{Definition, JobId, JobState, Message, Timestamp};
 use crate::journal::Filter;
 use crate::journal::{EndedCursor, Reader};
 use crate::journal::{JobNumber, JournalError};
+use crate::view::JobView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
@@ -370,19 +371,57 @@ impl Streaming {
     }
 }
 
-/// `GET /api/job/{id}`: also of child jobs, and of ended ones until their retention is over.
+/// `GET /api/job/{id}[?view=light]`: also of child jobs, and of ended ones until their retention is
+/// over.
 pub async fn job(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [view] = query.of(["view"])?;
+    let is_light = view.as_deref().map_or(Ok(false), query::is_light)?;
+    let id = job_id(&path)?;
+    let now = clock::now();
+    if is_light {
+        return light(&shared, id, now).await;
+    }
+    let whole =
+        reads::job(&shared, id, move |found, answer| answer.json(&JobView::whole(&found.job, now)));
+    Ok(whole.await?.1.into_response())
+}
+
+/// Of a job under way its actor tells, whatever the length of its record.
+async fn light(
+    shared: &web::Data<Shared>,
+    id: JobId,
+    now: Timestamp,
+) -> Result<HttpResponse, Problem> {
+    let told = live::look(shared, id, move |job| serde_json::to_vec(&JobView::light(job, now)));
+    if let Some(Ok(body)) = told.await {
+        return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
+    }
+    let light =
+        reads::job(shared, id, move |found, answer| answer.json(&JobView::light(&found.job, now)));
+    Ok(light.await?.1.into_response())
+}
+
+/// `GET /api/job/{id}/result`: the result of a job that is completed, and nothing else.
+pub(super) async fn result(
     shared: web::Data<Shared>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
-    let now = clock::now();
-    let ((), answer) =
-        reads::job(&shared, id, move |found, answer| answer.json(&JobView::of(&found, now)))
-            .await?;
-    Ok(answer.into_response())
+    let result = reads::job(&shared, id, move |found, answer| {
+        let state = found.job.state();
+        if state != JobState::Completed {
+            let why = "only a completed job has a result";
+            return Err(Problem::conflict(format!("job {id} is {}: {why}", state.word())));
+        }
+        answer.json(&found.job.result())
+    });
+    Ok(result.await?.1.into_response())
 }
 
 /// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one;

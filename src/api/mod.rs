@@ -7,6 +7,7 @@ pub mod events;
 mod guard;
 mod incoming;
 pub mod jobs;
+mod live;
 pub mod observe;
 pub mod operations;
 mod problem;
@@ -14,7 +15,6 @@ mod query;
 mod reads;
 pub mod redispatch;
 pub mod status;
-mod view;
 pub mod why;
 
 use crate::actors::shared::Shared;
@@ -100,6 +100,7 @@ fn routes(config: &mut web::ServiceConfig) {
                 .route(web::post().to(operations::operate_all)),
         )
         .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
+        .service(resource("/api/job/{id}/result", "GET, HEAD").route(get().to(jobs::result)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
         .service(
             resource("/api/job/{id}/step/{step}/redispatch", "POST")

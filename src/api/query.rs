@@ -137,6 +137,15 @@ pub(super) fn state(word: &str) -> Result<JobState, Problem> {
         .ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
 }
 
+/// Which view of a job is asked for: the light one, or the whole.
+pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
+    match view {
+        "light" => Ok(true),
+        "whole" => Ok(false),
+        other => Err(Problem::malformed(format!("view is {other:?}, expected light or whole"))),
+    }
+}
+
 /// A switch; its name alone turns it on.
 pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
     match value {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 fn floor(module: &str) -> u32 {
     match module {
         "engine" | "faults" => 0,
-        "load" | "settings" | "times" | "telemetry" | "journal" | "bus" => 1,
+        "load" | "settings" | "times" | "view" | "telemetry" | "journal" | "bus" => 1,
         "actors" | "rehearsal" => 2,
         "api" => 3,
         "cli" => 4,

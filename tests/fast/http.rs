@@ -23,10 +23,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
 /// An answer, read.
-struct Answer {
-    status: StatusCode,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
     headers: header::HeaderMap,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
@@ -34,11 +34,11 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    fn detail(&self) -> String {
+    pub(crate) fn detail(&self) -> String {
         assert_eq!(self.header(header::CONTENT_TYPE), "application/problem+json");
         self.json()["detail"].as_str().expect("a detail").to_owned()
     }
@@ -56,14 +56,24 @@ fn with_manager<F: Future<Output = ()>>(
     change: impl FnOnce(&mut Settings),
     test: impl FnOnce(Api, Arc<Shared>) -> F,
 ) {
+    serving(WORKFLOW, Workers::new(), change, test);
+}
+
+/// The same with this workflow and these workers.
+pub(crate) fn serving<F: Future<Output = ()>>(
+    workflow: &str,
+    workers: Workers,
+    change: impl FnOnce(&mut Settings),
+    test: impl FnOnce(Api, Arc<Shared>) -> F,
+) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let mut settings = Settings::defaults().expect("defaults");
         settings.journal.file = folder.path().join("j.db");
         change(&mut settings);
-        let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
+        let loaded = load_text("test.yaml", workflow).expect("valid");
         let manager =
-            supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
+            supervisor::start(settings, loaded.definitions, workers).await.expect("starts");
         let is_ready = || manager.shared().health.checks().iter().all(|(_, good, _)| *good);
         let ready = async {
             while !is_ready() {
@@ -80,7 +90,7 @@ type Sender = dyn Fn(TestRequest) -> std::pin::Pin<Box<dyn Future<Output = Answe
 
 /// Sends requests.
 #[derive(Clone)]
-struct Api(Rc<Sender>);
+pub(crate) struct Api(Rc<Sender>);
 
 impl Api {
     async fn new(manager: &Manager) -> Api {
@@ -102,7 +112,13 @@ impl Api {
     }
 
     /// Sends a request from a program on this machine.
-    async fn ask(&self, method: Method, path: &str, headers: Headers<'_>, body: &str) -> Answer {
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: &str,
+    ) -> Answer {
         let mut request = TestRequest::with_uri(path).method(method).set_payload(body.to_owned());
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             request = request.insert_header(("host", "127.0.0.1:8088"));
@@ -113,7 +129,7 @@ impl Api {
         self.send(request).await
     }
 
-    async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
+    pub(crate) async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
         self.ask(Method::GET, path, headers, "").await
     }
 }

@@ -25,6 +25,7 @@ mod statuses;
 #[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
+mod views;
 
 // In one place for both, within the fuzz targets' crate.
 use targets::world;

@@ -1,16 +1,21 @@
-//! How the API shows a job and its steps.
+//! A job and its steps.
 
 use crate::engine::{
     Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
 };
-use crate::journal::Found;
 use crate::times::Time;
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// A job as the API shows it.
+/// How much of a text that a worker or a person wrote the light view repeats, in characters.
+const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
+
+/// How long the text of a number may be that the light view repeats, in bytes.
+const LIGHT_NUMBER_BYTES_MAX: usize = 32;
+
+/// A job with its steps.
 #[derive(Serialize)]
-pub(super) struct JobView<'a> {
+pub struct JobView<'a> {
     uuid: JobId,
     workflow: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,6 +30,9 @@ pub(super) struct JobView<'a> {
     deadline: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<ParentView>,
+    /// How many entries its record has; in the light view.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     running: Vec<StepEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -108,14 +116,18 @@ struct ChildrenView {
     ended: u32,
     failed: u32,
     without_item: u32,
+    /// Not started.
+    waiting: u32,
+    /// Started, and without an end that the step has taken.
+    running: u32,
+    completed: u32,
 }
 
 impl<'a> JobView<'a> {
-    /// `now`: until when what runs has run.
-    pub(super) fn of(found: &'a Found, now: Timestamp) -> JobView<'a> {
-        let job = &found.job;
-        let origin = job.origin();
-        let created = origin.created;
+    /// All of it, with messages, outputs and the ids of child jobs. `now`: until when what runs has
+    /// run.
+    pub fn whole(job: &'a Job, now: Timestamp) -> JobView<'a> {
+        let created = job.origin().created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
         let mut completed = vec![StepEntry::done(
             "__start__",
@@ -160,13 +172,28 @@ impl<'a> JobView<'a> {
             let ended = job.ended().unwrap_or(created);
             completed.push(StepEntry::done("__end__", ended, ended, Vec::new(), job.result()));
         }
+        let steps = job.graph().indices().map(|step| StepView::of(job, step, now)).collect();
+        JobView { running, completed, ..JobView::head(job, steps) }
+    }
+
+    /// What a reader needs to follow it: no message, no output, no id of a child job, and long
+    /// texts cut. Its size depends on the number of steps alone.
+    pub fn light(job: &'a Job, now: Timestamp) -> JobView<'a> {
+        let steps =
+            job.graph().indices().map(|step| StepView::of(job, step, now).lightened()).collect();
+        let head = JobView::head(job, steps);
+        JobView { entries: Some(job.length()), reason: head.reason.map(cut), ..head }
+    }
+
+    fn head(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
+        let origin = job.origin();
         JobView {
             uuid: job.id(),
             workflow: job.definition().full_name(),
             task: origin.parent.is_some().then(|| job.graph().name.as_str()),
             state: job.state(),
             reason: job.reason().map(|reason| &**reason),
-            created: Time(created),
+            created: Time(origin.created),
             ended: job.ended().map(Time),
             deadline: job.deadline().map(Time),
             parent: origin.parent.map(|parent| ParentView {
@@ -174,9 +201,10 @@ impl<'a> JobView<'a> {
                 root: origin.root,
                 item: parent.index,
             }),
-            running,
-            completed,
-            steps: job.graph().indices().map(|step| StepView::of(job, step, now)).collect(),
+            entries: None,
+            running: Vec::new(),
+            completed: Vec::new(),
+            steps,
         }
     }
 }
@@ -237,9 +265,30 @@ impl<'a> StepView<'a> {
                 ended: fan_out.ended(),
                 failed: fan_out.failed(),
                 without_item: fan_out.without_item(),
+                waiting: fan_out.items() - fan_out.started(),
+                running: fan_out.started() - fan_out.ended(),
+                completed: fan_out.ended() - fan_out.failed(),
             }),
         }
     }
+
+    fn lightened(self) -> StepView<'a> {
+        StepView {
+            reason: self.reason.map(cut),
+            raw: None,
+            warning: self.warning.map(|warning| match warning {
+                Cow::Borrowed(text) => Cow::Borrowed(cut(text)),
+                Cow::Owned(text) => Cow::Owned(text),
+            }),
+            progress: self.progress.filter(|share| share.text().len() <= LIGHT_NUMBER_BYTES_MAX),
+            message: self.message.map(cut),
+            ..self
+        }
+    }
+}
+
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 /// What the reader should know about the step's input, or about what its child jobs gave.

@@ -1,0 +1,39 @@
+//! Looks at a job under way, asked of its actor: the journal is not read.
+
+use crate::actors::job::{JobInput, Look};
+use crate::actors::outbox::Done;
+use crate::actors::shared::Shared;
+use crate::engine::{Job, JobId};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a look waits for the commit of what it has seen. While the journal cannot be written,
+/// what was committed before is read instead.
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What `see` makes of the job with this id, once what it has seen is committed. None: no such job
+/// is under way, or its actor does not answer now.
+pub(super) async fn look<T: Send + 'static>(
+    shared: &Shared,
+    id: JobId,
+    see: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, seen) = oneshot::channel();
+    let (done, settled) = oneshot::channel();
+    let look = Look::new(
+        move |job| {
+            // A client that has gone needs no answer.
+            let _ = answer.send(see(job));
+        },
+        Done::new(done),
+    );
+    shared.routes.find(id)?.post(JobInput::Look(look));
+    tokio::time::timeout(LOOK_WAIT_MAX, async {
+        // An error means that the actor has ended: then all is committed.
+        let _ = settled.await;
+        seen.await.ok()
+    })
+    .await
+    .ok()
+    .flatten()
+}

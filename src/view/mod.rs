@@ -1,0 +1,6 @@
+//! How a job is shown: plain data that serialises to JSON. The API answers with it; the command
+//! line prints it where it reads a journal itself.
+
+mod job;
+
+pub use job::JobView;

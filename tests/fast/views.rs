@@ -1,0 +1,228 @@
+//! What the API shows of a job to those who follow it: the light view, the result, the stream
+//! without child jobs.
+
+use crate::http::{Api, serving};
+use actix_web::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::time::Duration;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::settings::{Settings, Span};
+
+const FAN: &str = "
+workflows:
+  - name: fan
+    steps:
+      - name: each
+        task: piece
+      - name: last
+        depends: [ each ]
+    tasks:
+      - name: piece
+        itemListKey: items
+        steps: [ { name: work } ]
+";
+
+const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+async fn create(api: &Api, items: usize) {
+    let items: Vec<String> = (0..items).map(|item| format!("payload-{item}")).collect();
+    let message = json!({ "items": items }).to_string();
+    let created = api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], &message).await;
+    assert_eq!(created.status, StatusCode::CREATED);
+}
+
+/// Completes a step by hand, as soon as it runs.
+async fn complete(api: &Api, job: &str, step: &str, output: &Value) {
+    let path = format!("/api/job/{job}/step/{step}");
+    let done = async {
+        while api.ask(Method::POST, &path, &[], &output.to_string()).await.status != StatusCode::OK
+        {
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, done).await.expect("the step runs in time");
+}
+
+/// The ids of the child jobs, as soon as there are so many.
+async fn children(api: &Api, count: usize) -> Vec<String> {
+    let listed = async {
+        loop {
+            let page = api.get(&format!("/api/job/{ID}/children?limit=10000"), &[]).await.json();
+            let rows = page["children"].as_array().expect("a list");
+            if rows.len() == count {
+                let id = |row: &Value| row["job"].as_str().expect("an id").to_owned();
+                return rows.iter().map(id).collect();
+            }
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, listed).await.expect("the child jobs in time")
+}
+
+/// The light view of the fan-out, as soon as `fits` says so of its counts.
+async fn light(api: &Api, fits: impl Fn(&Value) -> bool) -> Value {
+    let seen = async {
+        loop {
+            let answer = api.get(&format!("/api/job/{ID}?view=light"), &[]).await;
+            assert_eq!(answer.status, StatusCode::OK);
+            if fits(&answer.json()["steps"][0]["children"]) {
+                return answer.json();
+            }
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, seen).await.expect("the counts in time")
+}
+
+#[test]
+fn the_light_view_counts_child_jobs_and_has_no_ids_and_no_payloads() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            create(&api, 5).await;
+            let children = children(&api, 5).await;
+            complete(&api, &children[0], "work", &json!({ "item": "done-payload" })).await;
+            api.ask(Method::POST, &format!("/api/job/{}/cancel", children[1]), &[], "").await;
+            let view =
+                light(&api, |counts| counts["failed"] == 1 || counts["completed"] == 1).await;
+            assert_eq!((&view["uuid"], &view["state"]), (&json!(ID), &json!("failed")));
+            let counts = &view["steps"][0]["children"];
+            assert_eq!(
+                (&counts["items"], &counts["completed"], &counts["failed"], &counts["running"]),
+                (&json!(5), &json!(1), &json!(1), &json!(3)),
+                "{counts}"
+            );
+            assert_eq!(view["steps"][1]["name"], "last");
+            assert!(view["entries"].as_u64().is_some_and(|entries| entries >= 5), "{view}");
+            for key in ["running", "completed"] {
+                assert!(view.get(key).is_none(), "{view}");
+            }
+            let text = view.to_string();
+            assert!(!text.contains("payload"), "{text}");
+            // A failure names the child job that it came from, and no other.
+            for child in children.iter().filter(|child| **child != children[1]) {
+                assert!(!text.contains(child), "{text}");
+            }
+            let wrong = api.get(&format!("/api/job/{ID}?view=full"), &[]).await;
+            assert_eq!(
+                (wrong.status, wrong.detail().as_str()),
+                (StatusCode::BAD_REQUEST, "view is \"full\", expected light or whole")
+            );
+        },
+    );
+}
+
+#[test]
+fn the_light_view_is_as_large_for_three_thousand_items_as_for_three() {
+    let mut sizes = Vec::new();
+    for items in [3, 3_000] {
+        serving(
+            FAN,
+            Workers::new(),
+            |_| {},
+            |api, _| {
+                let sizes = &mut sizes;
+                async move {
+                    create(&api, items).await;
+                    light(&api, |counts| counts["started"] == items).await;
+                    let whole = api.get(&format!("/api/job/{ID}"), &[]).await.body.len();
+                    let light = api.get(&format!("/api/job/{ID}?view=light"), &[]).await.body.len();
+                    assert!(whole > items * 36, "the whole view names every child job");
+                    sizes.push(light);
+                }
+            },
+        );
+    }
+    assert!(sizes[1] < sizes[0] + 64, "some digits more, and no more: {sizes:?}");
+}
+
+#[test]
+fn the_light_view_of_a_job_under_way_reads_no_journal_and_of_an_ended_one_is_the_same() {
+    let change =
+        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
+    serving(FAN, Workers::new(), change, |api, shared| async move {
+        create(&api, 1).await;
+        let child = children(&api, 1).await.remove(0);
+        let places = shared.rooms.reads.take(usize::MAX).expect("free");
+        let path = format!("/api/job/{ID}");
+        assert_eq!(api.get(&path, &[]).await.status, StatusCode::SERVICE_UNAVAILABLE);
+        let live = api.get(&format!("{path}?view=light"), &[]).await;
+        assert_eq!(live.status, StatusCode::OK);
+        drop(places);
+
+        let result = format!("{path}/result");
+        let early = api.get(&result, &[]).await;
+        assert_eq!(
+            (early.status, early.detail()),
+            (
+                StatusCode::CONFLICT,
+                format!("job {ID} is running: only a completed job has a result")
+            )
+        );
+        complete(&api, &child, "work", &json!({ "item": 1 })).await;
+        complete(&api, ID, "last", &json!({ "n": 1 })).await;
+        let ended = light(&api, |counts| counts["completed"] == 1).await;
+        let keys = |view: &Value| {
+            let mut keys: Vec<String> =
+                view.as_object().expect("an object").keys().cloned().collect();
+            keys.retain(|key| key != "ended");
+            keys
+        };
+        assert_eq!(keys(&ended), keys(&live.json()));
+        assert_eq!((&ended["state"], ended["ended"].is_string()), (&json!("completed"), true));
+        let result = api.get(&result, &[]).await;
+        assert_eq!(result.body, br#"{"n":1}"#);
+    });
+}
+
+#[test]
+fn a_stream_without_child_jobs_has_the_jobs_own_events_alone() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            create(&api, 2).await;
+            let children = children(&api, 2).await;
+            let path = format!("/api/job/{ID}/events?children=none");
+            let stream = actix_rt::spawn({
+                let api = api.clone();
+                async move { api.get(&path, &[]).await }
+            });
+            let whole = actix_rt::spawn({
+                let api = api.clone();
+                async move { api.get(&format!("/api/job/{ID}/events?children=all"), &[]).await }
+            });
+            let open = async {
+                while !api
+                    .get("/metrics", &[])
+                    .await
+                    .body
+                    .windows(25)
+                    .any(|window| window == b"workflow_event_streams 2\n")
+                {
+                    actix_rt::task::yield_now().await;
+                }
+            };
+            actix_rt::time::timeout(DEADLINE, open).await.expect("the streams are open in time");
+            for child in children {
+                complete(&api, &child, "work", &json!({ "item": 1 })).await;
+            }
+            complete(&api, ID, "last", &json!({})).await;
+            let names = |body: Vec<u8>| -> Vec<String> {
+                let text = String::from_utf8(body).expect("text");
+                let lines = text.lines().filter_map(|line| line.strip_prefix("event: "));
+                lines.map(str::to_owned).collect()
+            };
+            let own = names(stream.await.expect("a stream").body);
+            assert_eq!(own, ["step.completed", "step.running", "step.completed", "job.completed"]);
+            let all = names(whole.await.expect("a stream").body);
+            assert_eq!(all.len(), own.len() + 2 * 2, "{all:?}");
+            let wrong = api.get(&format!("/api/job/{ID}/events?children=some"), &[]).await;
+            assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+        },
+    );
+}
