@@ -9,7 +9,7 @@
 //! | 4 | `main.rs`, [`cli`] | arguments → settings → supervisor → exit code; the client commands |
 //! | 3 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
 //! | 2 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
-//! | 2 | [`actors`] | the shell: supervisor, router, job, journal, bus; the outbox through which effects leave; events, their announcer, streams and webhook |
+//! | 2 | [`actors`] | the shell: supervisor, router, job, journal, archive, bus; the outbox through which effects leave; events, their announcer, streams and webhook |
 //! | 1 | [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
@@ -20,8 +20,8 @@
 //! [`engine::Job::take`] → `actors/journal` (entries of many jobs, one commit) → `actors/outbox`:
 //! ack, dispatch → `actors/bus` → `bus/amqp` → the broker's confirm → the job → a lagging entry.
 //!
-//! A **creation**: `api/jobs` → `actors/router` (known id: the same answer, or a conflict) →
-//! `actors/job` → [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child
+//! A **creation**: `api/jobs` → `actors/router` (an id of the client's: `actors/archive` looks it
+//! up; known: the same answer, or a conflict) → `actors/job` → [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child
 //! job starts by an effect that enters at the router; its end is an input to its parent.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:

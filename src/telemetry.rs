@@ -62,6 +62,9 @@ pub struct Metrics {
     pub jobs: IntGaugeVec,
     /// `workflow_child_jobs`: child jobs under way.
     pub child_jobs: IntGauge,
+    /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a look-up
+    /// in the journal.
+    pub look_ups_waiting: IntGauge,
     /// `workflow_bus_connected{bus}`: 1 or 0.
     pub bus_connected: IntGaugeVec,
     /// `workflow_bus_blocked{bus}`: 1 while the broker blocks publishers.
@@ -201,6 +204,10 @@ impl Metrics {
             ),
             jobs: kept.gauges("jobs", "top-level jobs that take input", &["workflow", "state"]),
             child_jobs: kept.gauge("child_jobs", "child jobs under way"),
+            look_ups_waiting: kept.gauge(
+                "look_ups_waiting",
+                "creations, operations, calls and orders that wait for a look-up in the journal",
+            ),
             bus_connected: kept.gauges(
                 "bus_connected",
                 "1 while the bus can publish and consume",

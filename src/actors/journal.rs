@@ -2,9 +2,7 @@
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
 use super::outbox::{Answer, Outgoing};
-use super::router::RouterInput;
 use super::shared::Shared;
-use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
 use crate::engine::{Definition, JobId, Millis};
 use crate::faults;
@@ -12,7 +10,6 @@ use crate::journal::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, Loss, NoticeNumber, Record, Remedy, Store};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
-use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,16 +24,12 @@ pub struct JournalActor {
     flush: Flush,
     /// A commit is going to be tried again.
     is_retried: bool,
-    /// Jobs to be rebuilt.
-    rebuilds: VecDeque<(JobNumber, RebuiltFor)>,
 }
 
 /// What the journal can be told.
 pub enum JournalInput {
     /// Commit a record, then let its effects leave.
     Append(Append),
-    /// Rebuild a job, behind all that was appended before.
-    Rebuild(JobNumber, RebuiltFor),
     /// Delete what is past its retention, from now on. Not before all recovered jobs can be found:
     /// some of them may have to end.
     Retain,
@@ -48,14 +41,6 @@ pub enum JournalInput {
     Relate(Vec<Arc<Definition>>),
     /// Answer when all that was appended before is committed.
     Barrier(oneshot::Sender<()>),
-}
-
-/// Who asks for a job that is rebuilt.
-pub enum RebuiltFor {
-    /// Its actor panicked.
-    Supervisor,
-    /// It has ended and is to go on.
-    Router,
 }
 
 /// A record and what follows its commit.
@@ -92,9 +77,6 @@ enum Flush {
 /// How often the journal's files are looked at while nothing is committed.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
-/// Jobs rebuilt before other mail has its turn.
-const REBUILT_AT_ONCE: usize = 1_000;
-
 /// Top-level jobs deleted in one transaction by retention.
 const RETENTION_BATCH: u32 = 200;
 
@@ -104,14 +86,7 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     /// The actor around an opened store.
     pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
-        JournalActor {
-            store,
-            shared,
-            waiting: Vec::new(),
-            flush: Flush::NotDue,
-            is_retried: false,
-            rebuilds: VecDeque::new(),
-        }
+        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue, is_retried: false }
     }
 
     fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
@@ -123,14 +98,6 @@ impl JournalActor {
                 let urgent = append.urgent;
                 self.waiting.push(Waiting { append, since: clock::instant() });
                 self.schedule(urgent, ctx);
-            }
-            JournalInput::Rebuild(number, asker) => {
-                self.rebuilds.push_back((number, asker));
-                if self.rebuilds.len() == 1 {
-                    // Handled behind the mail that waits already: many child jobs of one job are
-                    // rebuilt together.
-                    ctx.notify(Rebuild);
-                }
             }
             JournalInput::Retain => {
                 ctx.run_interval(
@@ -194,46 +161,6 @@ impl JournalActor {
                     let _ = answer.send(());
                 }
             }
-        }
-    }
-
-    fn rebuild(&mut self, ctx: &mut Context<Self>) {
-        if !self.commit(ctx) {
-            // No room: tried again when there may be.
-            ctx.run_later(self.shared.settings.journal.full_retry.0, Self::rebuild);
-            return;
-        }
-        let mut askers = BTreeMap::new();
-        while askers.len() < REBUILT_AT_ONCE
-            && let Some((number, asker)) = self.rebuilds.pop_front()
-        {
-            if askers.contains_key(&number) {
-                // It is live in the next turn.
-                self.rebuilds.push_front((number, asker));
-                break;
-            }
-            askers.insert(number, asker);
-        }
-        let numbers: Vec<JobNumber> = askers.keys().copied().collect();
-        let mut recovered = match self.store.recover_some(&numbers) {
-            Ok(recovered) => recovered,
-            Err(error) => return self.broken(&error),
-        };
-        for (number, asker) in askers {
-            let recovered = recovered.remove(&number).map(Box::new);
-            match asker {
-                RebuiltFor::Supervisor => self
-                    .shared
-                    .wiring()
-                    .supervisor
-                    .post(SupervisorInput::Reloaded(number, recovered)),
-                RebuiltFor::Router => {
-                    self.shared.wiring().router.post(RouterInput::Revived(number, recovered))
-                }
-            }
-        }
-        if !self.rebuilds.is_empty() {
-            ctx.notify(Rebuild);
         }
     }
 
@@ -439,11 +366,6 @@ impl actix::Message for Now {
     type Result = ();
 }
 
-struct Rebuild;
-impl actix::Message for Rebuild {
-    type Result = ();
-}
-
 struct Retain;
 impl actix::Message for Retain {
     type Result = ();
@@ -479,14 +401,6 @@ impl Handler<Now> for JournalActor {
         if self.flush == Flush::Due {
             self.commit(ctx);
         }
-    }
-}
-
-impl Handler<Rebuild> for JournalActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Rebuild, ctx: &mut Self::Context) {
-        self.rebuild(ctx);
     }
 }
 

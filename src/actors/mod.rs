@@ -7,6 +7,7 @@
 //! capacity.
 
 pub mod announcer;
+pub mod archive;
 pub mod bus;
 pub mod call;
 pub mod clock;

@@ -2,25 +2,24 @@
 
 mod calls;
 mod children;
+mod lookups;
+mod operations;
 
-use super::call::{Call, Refusal};
-use super::job::{self, JobInput, Spawn, Start};
-use super::journal::{JournalInput, RebuiltFor};
+use super::archive::Finding;
+use super::call::Call;
+use super::job::JobInput;
 use super::observe::beginning;
-use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild, promised};
+use super::outbox::{Answer, Done, NewChild, ToChild};
 use super::redispatch::Bulk;
 use super::shared::Shared;
-use super::{Mail, Owner, clock};
+use super::{Mail, Owner};
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
-use crate::engine::{
-    Claims, CorrelationId, Definition, Input, JobId, JobState, Message, Operation, Origin, Reply,
-};
+use crate::engine::{CorrelationId, Definition, Input, JobId, Message, Operation, Reply};
 use crate::faults;
-use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
-use children::TAKEN;
-use std::collections::{HashMap, HashSet, VecDeque};
+use lookups::{Ask, LookUps};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -31,10 +30,7 @@ pub struct Router {
     pub(super) waiting: VecDeque<Call>,
     /// They are tried again after a pause that has begun.
     pub(super) is_waiting: bool,
-    /// Ended jobs that the journal rebuilds, and why.
-    reviving: HashMap<JobNumber, Vec<Errand>>,
-    /// The child jobs among them, by parent and id.
-    reviving_children: HashSet<(JobNumber, JobId)>,
+    look_ups: LookUps,
 }
 
 /// What the router can be told.
@@ -60,8 +56,8 @@ pub enum RouterInput {
     ToChild(ToChild),
     /// A client asks something of a job.
     Operate(JobId, Operation, oneshot::Sender<Answer>),
-    /// The journal has rebuilt an ended job that is to go on, if it is still there.
-    Revived(JobNumber, Option<Box<Recovered>>),
+    /// The archive has found what it was asked about an id, or cannot read it.
+    Found(JobId, Result<Finding, String>),
     /// A client ends a job.
     End(JobId, Ending, oneshot::Sender<Answer>),
     /// A queue was found missing in a virtual host.
@@ -88,16 +84,6 @@ pub enum Ending {
     Erase,
 }
 
-/// Why an ended job is brought back.
-pub enum Errand {
-    /// Its parent has it retried.
-    Order(ToChild),
-    /// A client asks something of it.
-    Operate(Operation, oneshot::Sender<Answer>),
-    /// A message on its workflow's queue asks for it: it is told how it ended.
-    Call(Call),
-}
-
 /// A top-level job that a client asks for.
 pub struct NewJob {
     /// The id that the client chose.
@@ -113,13 +99,7 @@ pub struct NewJob {
 impl Router {
     /// The router.
     pub fn new(shared: Arc<Shared>) -> Router {
-        Router {
-            shared,
-            waiting: VecDeque::new(),
-            is_waiting: false,
-            reviving: HashMap::new(),
-            reviving_children: HashSet::new(),
-        }
+        Router { shared, waiting: VecDeque::new(), is_waiting: false, look_ups: LookUps::default() }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
@@ -134,12 +114,12 @@ impl Router {
                     job.post(JobInput::Take { input, ack: None });
                 }
             }
-            RouterInput::ToChild(told) => self.tell_child(told),
-            RouterInput::Operate(id, operation, answer) => self.operate(id, operation, answer),
-            RouterInput::Revived(number, recovered) => {
-                self.revived(number, recovered.map(|recovered| *recovered), ctx)
+            RouterInput::ToChild(told) => self.ask(told.id, Ask::Order(told)),
+            RouterInput::Operate(id, operation, answer) => {
+                self.ask(id, Ask::Operate(operation, answer))
             }
-            RouterInput::End(id, ending, answer) => self.end(id, ending, answer),
+            RouterInput::End(id, ending, answer) => self.ask(id, Ask::End(ending, answer)),
+            RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let done = Done::new(answer);
                 for mailbox in self.shared.routes.all_live() {
@@ -218,200 +198,6 @@ impl Router {
             delivery.ack();
         }
     }
-
-    fn create(&self, job: NewJob) {
-        let limit = self.shared.settings.limits.jobs_running_max;
-        if let Some(id) = job.id {
-            if !faults::planted("known ids not looked up")
-                && let Some(found) = self.shared.routes.find(id)
-            {
-                return found.post(JobInput::Same {
-                    workflow: job.definition.full_name(),
-                    message: job.message,
-                    answer: job.answer,
-                });
-            }
-            let is_promised = self.shared.routes.has(id);
-            let earlier = if is_promised {
-                Some(Answer::Conflict(promised(id)))
-            } else {
-                self.earlier(id, &job)
-            };
-            if let Some(answer) = earlier {
-                return tell(job.answer, answer);
-            }
-        }
-        if self.shared.routes.roots() >= limit {
-            return tell(job.answer, Answer::of_full(limit));
-        }
-        let id = job.id.unwrap_or_else(clock::new_id);
-        let origin = Origin {
-            id,
-            definition: job.definition,
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: clock::now(),
-        };
-        let number = self.shared.take_number();
-        let release = vec![Outgoing::Answer(job.answer, Answer::Created(id))];
-        let start =
-            Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
-        job::spawn(&self.shared, Spawn { id, number, root: number, parent: None, start });
-    }
-
-    /// What a job that has ended says of a creation under its id.
-    fn earlier(&self, id: JobId, job: &NewJob) -> Option<Answer> {
-        match self.shared.reader.creation(id) {
-            Ok(None) => None,
-            Ok(Some(earlier)) => {
-                Some(Answer::again(id, &earlier, &job.definition.full_name(), &job.message))
-            }
-            Err(error) => Some(Answer::Failed(error.to_string())),
-        }
-    }
-
-    fn operate(&mut self, id: JobId, operation: Operation, answer: oneshot::Sender<Answer>) {
-        if let Some(job) = self.shared.routes.find(id) {
-            return job.post(JobInput::Operate(operation, answer));
-        }
-        match self.shared.reader.job(id) {
-            Ok(None) => tell(answer, Answer::Unknown),
-            Ok(Some(found)) => match found.job.objection(&operation, &self.shared.limits) {
-                Some(objection) => tell(answer, objection.into()),
-                None if self.shared.bus(&found.job.definition().vhost).is_none() => {
-                    let vhost = &found.job.definition().vhost;
-                    let reason = format!(
-                        "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
-                    );
-                    tell(answer, Answer::Conflict(reason));
-                }
-                None => self.revive(found.number, Errand::Operate(operation, answer)),
-            },
-            Err(error) => tell(answer, Answer::Failed(error.to_string())),
-        }
-    }
-
-    /// An ended job goes on: its actor is made from the journal, behind all that was committed.
-    /// Once for all who ask meanwhile: what they are given is of the same moment.
-    pub(super) fn revive(&mut self, number: JobNumber, errand: Errand) {
-        let errands = self.reviving.entry(number).or_default();
-        errands.push(errand);
-        if errands.len() == 1 {
-            self.shared.wiring().journal.post(JournalInput::Rebuild(number, RebuiltFor::Router));
-        }
-    }
-
-    fn revived(
-        &mut self,
-        number: JobNumber,
-        recovered: Option<Recovered>,
-        ctx: &mut Context<Self>,
-    ) {
-        let shared = self.shared.clone();
-        let errands = self.reviving.remove(&number).unwrap_or_default();
-        for errand in &errands {
-            if let Errand::Order(told) = errand {
-                self.reviving_children.remove(&(told.parent, told.id));
-            }
-        }
-        let Some(Recovered { root, parent, job, orders, .. }) = recovered else {
-            for errand in errands {
-                match errand {
-                    // Deleted with its top-level job.
-                    Errand::Order(_) => {}
-                    Errand::Operate(_, answer) => tell(answer, Answer::Unknown),
-                    Errand::Call(call) => self.take_call(call, ctx),
-                }
-            }
-            return;
-        };
-        let (id, is_done) = (job.id(), job.state() == JobState::Completed);
-        let limit = shared.settings.limits.jobs_running_max;
-        if matches!(errands.as_slice(), [Errand::Order(_)]) && orders.is_empty() && !is_done {
-            // The order was kept up on its way, and its parent has other plans since.
-            return;
-        }
-        let refusal = if parent.is_none() && shared.routes.roots() >= limit {
-            Some(Answer::of_full(limit))
-        } else if shared.routes.claim(id) {
-            None
-        } else {
-            Some(Answer::Conflict(promised(id)))
-        };
-        let Some(refusal) = refusal else {
-            job::spawn(
-                &shared,
-                Spawn {
-                    id,
-                    number,
-                    root,
-                    parent,
-                    start: Start::Recovered { job: Box::new(job), effects: Vec::new() },
-                },
-            );
-            let order = |order| JobInput::Take { input: Input::Order(order), ack: None };
-            let inputs = errands.into_iter().flat_map(|errand| match errand {
-                // It has done it already, and says so once more.
-                Errand::Order(told) if is_done => vec![order(told.order)],
-                // What its parent wants by now.
-                Errand::Order(_) => orders.iter().cloned().map(order).collect(),
-                Errand::Operate(operation, answer) => vec![JobInput::Operate(operation, answer)],
-                Errand::Call(call) => vec![JobInput::Called(call)],
-            });
-            match shared.routes.find(id) {
-                Some(job) => inputs.for_each(|input| job.post(input)),
-                // Deleted in this very moment, as a late record of its last actor has shown.
-                None => inputs.for_each(|input| {
-                    if let JobInput::Operate(_, answer) = input {
-                        tell(answer, Answer::Unknown);
-                    }
-                }),
-            }
-            return;
-        };
-        for errand in errands {
-            match (errand, &refusal) {
-                (Errand::Operate(_, answer), _) => tell(answer, refusal.clone()),
-                (Errand::Order(told), _) => {
-                    self.cannot_start(told.place, id, told.order.round, TAKEN)
-                }
-                (Errand::Call(call), Answer::Conflict(reason)) => {
-                    call.refuse(&Refusal { kind: "conflict", reason: reason.clone() }, &shared)
-                }
-                (Errand::Call(call), _) => self.keep_call(call, ctx),
-            }
-        }
-    }
-
-    fn end(&self, id: JobId, ending: Ending, answer: oneshot::Sender<Answer>) {
-        if let Some(job) = self.shared.routes.find(id) {
-            return job.post(JobInput::End(ending, answer));
-        }
-        let found = match ending {
-            Ending::Cancel => self.shared.reader.job(id).map(|found| {
-                Err(found.map_or(Answer::Unknown, |found| Answer::Changed(found.job.state())))
-            }),
-            Ending::Erase => self.shared.reader.creation(id).map(|found| match found {
-                None => Err(Answer::Unknown),
-                Some(found) if found.is_child => Err(Answer::of_ended_child(id)),
-                Some(found) => Ok(found.number),
-            }),
-        };
-        match found {
-            Ok(Ok(number)) => {
-                self.shared.wiring().journal.post(JournalInput::Delete(number, answer))
-            }
-            Ok(Err(told)) => tell(answer, told),
-            Err(error) => tell(answer, Answer::Failed(error.to_string())),
-        }
-    }
-}
-
-fn tell(to: oneshot::Sender<Answer>, answer: Answer) {
-    // The client may have gone.
-    let _ = to.send(answer);
 }
 
 impl Actor for Router {

@@ -1,6 +1,7 @@
 //! What all actors look at: limits, metrics, health, the definitions, and the ways to the others.
 
 use super::announcer::Announcer;
+use super::archive::Archive;
 use super::bus::BusActor;
 use super::feeds::Feeds;
 use super::journal::JournalActor;
@@ -66,6 +67,8 @@ pub struct Wiring {
     pub router: Mailbox<Router>,
     /// The one journal.
     pub journal: Mailbox<JournalActor>,
+    /// The one archive.
+    pub archive: Mailbox<Archive>,
     /// The one supervisor.
     pub supervisor: Mailbox<Supervisor>,
     /// The one announcer.

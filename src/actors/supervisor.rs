@@ -6,9 +6,10 @@
 //! the journal commits what is left.
 
 use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
+use super::archive::{Archive, ArchiveInput};
 use super::bus::{BusActor, BusInput, event_sink};
 use super::job::{self, JobInput, Spawn, Start};
-use super::journal::{JournalActor, JournalInput, RebuiltFor};
+use super::journal::{JournalActor, JournalInput};
 use super::outbox::{Answer, Outgoing, ToChild};
 use super::router::{NewJob, Router, RouterInput};
 use super::shared::{Definitions, Shared, Wiring};
@@ -53,7 +54,7 @@ pub enum SupervisorInput {
         /// Its number.
         number: JobNumber,
     },
-    /// The journal has rebuilt it, if it was there.
+    /// The archive has rebuilt it, if it was there.
     Reloaded(JobNumber, Option<Box<Recovered>>),
     /// New definitions take the place of the loaded ones: all, or none with the reason.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
@@ -68,10 +69,7 @@ impl Supervisor {
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
                 self.shared.metrics.restarts.with_label_values(&["job"]).inc();
                 if !faults::planted("panicked actors not rebuilt") {
-                    self.shared
-                        .wiring()
-                        .journal
-                        .post(JournalInput::Rebuild(number, RebuiltFor::Supervisor));
+                    self.shared.wiring().archive.post(ArchiveInput::Rebuild(number));
                 }
             }
             SupervisorInput::Reloaded(number, recovered) => {
@@ -346,6 +344,8 @@ fn wire(
     let owned = shared.clone();
     let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned));
     let owned = shared.clone();
+    let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
+    let owned = shared.clone();
     let bus_arbiter = router_arbiter.clone();
     let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| Supervisor {
         shared: owned,
@@ -360,6 +360,7 @@ fn wire(
     shared.wire(Wiring {
         router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
         journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
+        archive: Mailbox::new(archive, usize::MAX, Kind::new(&shared.metrics, Archive::KIND)),
         supervisor: Mailbox::new(
             supervisor,
             usize::MAX,

@@ -118,10 +118,9 @@ pub(super) fn all(rows: &dyn Rows) -> Result<Vec<Recovered>, JournalError> {
 
 /// Those of these jobs that there are, with what is to be done for them, as at a start.
 pub(super) fn some(
-    rows: &dyn Rows,
+    rebuild: &mut Rebuild<'_>,
     numbers: &[JobNumber],
 ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
-    let mut rebuild = Rebuild::new(rows);
     for number in numbers.iter().copied() {
         if rebuild.load(number)?.is_none() {
             continue;
@@ -129,7 +128,7 @@ pub(super) fn some(
         rebuild.wanted.push(number);
         // A child that has failed and is kept for late replies has ended: its parent may not have
         // heard of it.
-        for row in rows.live_children(number)? {
+        for row in rebuild.rows.live_children(number)? {
             rebuild.live_children.insert(row.place());
         }
     }
@@ -294,7 +293,7 @@ impl<'a> Rebuild<'a> {
         Ok(definition)
     }
 
-    fn finish(mut self) -> Result<Vec<Recovered>, JournalError> {
+    fn finish(&mut self) -> Result<Vec<Recovered>, JournalError> {
         let mut effects = HashMap::new();
         for number in self.wanted.clone() {
             effects.insert(number, self.open_effects(number)?);

@@ -1,6 +1,7 @@
 //! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the
 //! embedded bus.
 
+mod archive;
 mod by_hand;
 mod calls;
 mod children;

@@ -1,10 +1,12 @@
 //! Calls: a job each, started, joined or refused; and those that wait while no jobs are taken.
 
-use super::{Errand, Router};
+use super::Router;
+use super::lookups::{Ask, Left};
+use crate::actors::archive::{Finding, Question};
 use crate::actors::call::{Asker, Call, Refusal, Refused};
 use crate::actors::clock;
 use crate::actors::job::{self, JobInput, Spawn, Start};
-use crate::actors::outbox::{Outgoing, promised};
+use crate::actors::outbox::{Answer, Outgoing, promised};
 use crate::bus::Delivery;
 use crate::engine::Origin;
 use crate::engine::words::quoted;
@@ -74,6 +76,12 @@ impl Router {
         self.try_again_later(ctx);
     }
 
+    /// The same, and says why.
+    pub(super) fn keep_call_for(&mut self, call: Call, reason: &str, ctx: &mut Context<Self>) {
+        self.say_kept(&call, reason);
+        self.keep_call(call, ctx);
+    }
+
     fn try_again_later(&mut self, ctx: &mut Context<Self>) {
         if self.waiting.is_empty() || self.is_waiting {
             return;
@@ -98,8 +106,8 @@ impl Router {
         });
     }
 
-    /// Starts the job, or joins the one that there is; gives the call back if no job can be taken
-    /// now.
+    /// Joins the job that there is, or asks the archive about it; gives the call back if no job can
+    /// be taken now.
     fn start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_void() {
             // Its connection was lost meanwhile: it comes again.
@@ -115,7 +123,8 @@ impl Router {
             call.refuse(&Refusal { kind: "conflict", reason: promised(id) }, shared);
             return None;
         }
-        let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
+        let taken = shared.routes.roots() + self.look_ups.calls();
+        let is_full = taken >= shared.settings.limits.jobs_running_max;
         if shared.health.accepts() && is_full && !call.is_of_step() {
             match self.ask_claimed(call) {
                 Some(call) => return self.kept(call, "the manager takes no jobs now"),
@@ -126,20 +135,62 @@ impl Router {
         if !shared.health.accepts() {
             return self.kept(call, "the manager takes no jobs now");
         }
-        let earlier = match shared.reader.creation(id) {
-            Ok(earlier) => earlier,
-            Err(error) => return self.kept(call, &error.to_string()),
-        };
-        if let Some(earlier) = earlier {
-            let call = call.unless_conflict(&earlier, shared)?;
-            if call.caller.is_none() {
-                call.ack.ack();
-            } else {
-                self.revive(earlier.number, Errand::Call(call));
+        self.ask(id, Ask::Call(call));
+        None
+    }
+
+    /// Starts the job of a call, or says how the one ended that has its id.
+    pub(super) fn begin_call(
+        &mut self,
+        call: Call,
+        finding: Finding,
+        ctx: &mut Context<Self>,
+    ) -> Left {
+        let shared = self.shared.clone();
+        match finding {
+            Finding::Creation(None) | Finding::Job(None) => self.start_job_of_call(call, ctx),
+            Finding::Creation(Some(ref earlier)) => {
+                if let Some(call) = call.unless_conflict(earlier, &shared) {
+                    if call.caller.is_some() {
+                        return Left::Ask(Ask::Call(call), Question::Job);
+                    }
+                    call.ack.ack();
+                }
             }
-            return None;
+            Finding::Job(Some(found)) => {
+                let Some(call) = call.unless_conflict(&found.job, &shared) else {
+                    return Left::Finding(Finding::Job(Some(found)));
+                };
+                match self.refusal_to_revive(&found) {
+                    None => {
+                        self.revive(*found);
+                        // Deleted in this very moment, the call goes back to its queue.
+                        drop(self.to_live(call.id, Ask::Call(call)));
+                        return Left::Nothing;
+                    }
+                    Some(Answer::Conflict(reason)) => {
+                        call.refuse(&Refusal { kind: "conflict", reason }, &shared)
+                    }
+                    Some(_) => self.keep_call(call, ctx),
+                }
+                return Left::Finding(Finding::Job(Some(found)));
+            }
+            Finding::Child(_) => return Left::Ask(Ask::Call(call), Question::Creation),
         }
-        let Call { definition, message, caller, depth, ack, .. } = call;
+        Left::Finding(finding)
+    }
+
+    fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        let shared = &self.shared;
+        if shared.routes.has(call.id) {
+            let reason = promised(call.id);
+            return call.refuse(&Refusal { kind: "conflict", reason }, shared);
+        }
+        let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
+        if !shared.health.accepts() || is_full && !call.is_of_step() {
+            return self.keep_call_for(call, "the manager takes no jobs now", ctx);
+        }
+        let Call { id, definition, message, caller, depth, ack, .. } = call;
         let origin = Origin {
             id,
             definition,
@@ -157,7 +208,6 @@ impl Router {
             release: vec![Outgoing::Ack(ack)],
         };
         job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
-        None
     }
 
     /// Has the job asked whose step the call says it is from; gives it back if there is none.
@@ -173,6 +223,11 @@ impl Router {
     }
 
     fn kept(&self, call: Call, reason: &str) -> Option<Call> {
+        self.say_kept(&call, reason);
+        Some(call)
+    }
+
+    fn say_kept(&self, call: &Call, reason: &str) {
         if self.shared.throttle.may_log("calls_kept") {
             tracing::warn!(
                 workflow = call.definition.full_name(),
@@ -180,6 +235,5 @@ impl Router {
                 "calls wait (logged once a minute)"
             );
         }
-        Some(call)
     }
 }

@@ -1,14 +1,16 @@
 //! Child jobs: started by their parents, and told what their parents want.
 
-use super::{Errand, Router};
+use super::Router;
+use super::lookups::Left;
 use crate::actors::clock;
 use crate::actors::job::{self, ANY_ROUND, JobInput, Spawn, Start};
 use crate::actors::outbox::{NewChild, Outgoing, ToChild};
-use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, Instruction, JobId, Parent};
+use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Parent};
+use crate::journal::Recovered;
 use std::sync::Arc;
 
 /// Why a child job cannot run.
-pub(super) const TAKEN: &str = "its id belongs to another job by now";
+const TAKEN: &str = "its id belongs to another job by now";
 
 impl Router {
     pub(super) fn start_child(&self, child: NewChild) {
@@ -37,42 +39,39 @@ impl Router {
         );
     }
 
-    /// What a parent tells its child job: to the actor, behind the journal if that brings it back,
-    /// or to nobody if it has ended.
-    pub(super) fn tell_child(&mut self, told: ToChild) {
-        let ToChild { id, place, parent, .. } = told;
-        if let Some(child) =
-            self.shared.routes.find(id).filter(|found| found.parent() == Some(parent))
-        {
-            return child.post(JobInput::Take { input: Input::Order(told.order), ack: None });
-        }
-        // What comes while it is being rebuilt is of a commit before that.
-        if told.order.what != Instruction::Retry || self.reviving_children.contains(&(parent, id)) {
-            return;
-        }
-        match self.shared.reader.child(parent, id) {
-            Ok(Some(number)) => {
-                self.reviving_children.insert((parent, id));
-                self.revive(number, Errand::Order(told));
+    /// A child job that has ended is to be retried: it is brought back, and hears what its parent
+    /// wants by now.
+    pub(super) fn tell_ended_child(&self, told: ToChild, found: Option<Box<Recovered>>) -> Left {
+        let ToChild { id, place, order, .. } = told;
+        let round = order.round;
+        let Some(mut found) = found else {
+            if let Some(job) = self.shared.routes.find(place.job) {
+                let input = Input::ChildMissing { step: place.step, index: place.index };
+                job.post(JobInput::Take { input, ack: None });
             }
-            Ok(None) => {
-                if let Some(job) = self.shared.routes.find(place.job) {
-                    job.post(JobInput::Take {
-                        input: Input::ChildMissing { step: place.step, index: place.index },
-                        ack: None,
-                    });
-                }
-            }
-            Err(error) => {
-                tracing::error!(job = %id, %error, "a child job that is to be retried cannot be read");
-                self.cannot_start(
-                    place,
-                    id,
-                    told.order.round,
-                    "it cannot be read from the journal",
-                );
+            return Left::Nothing;
+        };
+        let orders = if found.job.state() == JobState::Completed {
+            // It has done it already, and says so once more.
+            vec![order]
+        } else {
+            // None: the order was kept up on its way, and its parent has other plans since.
+            std::mem::take(&mut found.orders)
+        };
+        if orders.is_empty() {
+            return Left::Nothing;
+        }
+        if self.refusal_to_revive(&found).is_some() {
+            self.cannot_start(place, id, round, TAKEN);
+            return Left::Nothing;
+        }
+        self.revive(*found);
+        if let Some(job) = self.shared.routes.find(id) {
+            for order in orders {
+                job.post(JobInput::Take { input: Input::Order(order), ack: None });
             }
         }
+        Left::Nothing
     }
 
     /// A child job that cannot run fails, once more if it had before.

@@ -8,7 +8,7 @@ use crate::engine::{Definition, Entry, JobId, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{Creation, EndedCursor, Found};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::Rebuild;
+use crate::journal::recover::{self, Rebuild, Recovered};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -168,6 +168,25 @@ impl Reader {
         let found =
             self.ids("SELECT number, id FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC LIMIT 1", params![id.0.as_bytes(), parent])?;
         Ok(found.first().map(|(number, _)| *number))
+    }
+
+    /// The number of the newest job or child job with this id.
+    pub fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        let found = self.ids(
+            "SELECT number, id FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1",
+            params![id.0.as_bytes()],
+        )?;
+        Ok(found.first().map(|(number, _)| *number))
+    }
+
+    /// Those of these jobs that there are, with what is to be done for them, as at a start.
+    pub fn recover_some(
+        &self,
+        numbers: &[JobNumber],
+    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
+        self.with(|connection| {
+            self.with_definitions(connection, |rebuild| recover::some(rebuild, numbers))
+        })
     }
 
     /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.

@@ -247,14 +247,6 @@ impl Store {
         recover::all(&self.rows())
     }
 
-    /// Those of these jobs that there are, with what is to be done for them, as at a start.
-    pub fn recover_some(
-        &self,
-        numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
-        recover::some(&self.rows(), numbers)
-    }
-
     fn rows(&self) -> FileRows<'_> {
         FileRows { connection: &self.connection, file: &self.file }
     }

@@ -1,0 +1,209 @@
+//! The archive: looks up jobs that take no input, and rebuilds those that are to go on. It reads the
+//! journal on a thread of its own, so that a slow read holds up nobody but those who wait for it.
+//!
+//! A job is rebuilt behind a barrier: all that was appended before the question is committed when
+//! its rows are read.
+
+use super::journal::JournalInput;
+use super::router::RouterInput;
+use super::shared::Shared;
+use super::supervisor::SupervisorInput;
+use super::{Mail, Owner};
+use crate::engine::JobId;
+use crate::faults;
+use crate::journal::{Creation, JobNumber, JournalError, Recovered};
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Reads the journal for the router and the supervisor.
+pub struct Archive {
+    shared: Arc<Shared>,
+    /// Jobs to be rebuilt.
+    wanted: Vec<Wanted>,
+    /// A barrier is under way for some of those that were wanted before.
+    is_behind: bool,
+}
+
+/// What the archive can be told.
+pub enum ArchiveInput {
+    /// The router asks about an id under which no job takes input.
+    Find(JobId, Question),
+    /// The supervisor has a job rebuilt whose actor panicked.
+    Rebuild(JobNumber),
+}
+
+/// What is asked about an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// How the newest job with it was created.
+    Creation,
+    /// The newest job with it.
+    Job,
+    /// The newest child job with it of the job with this number.
+    ChildOf(JobNumber),
+}
+
+/// The answer to a [`Question`] of the same name; none: there is no such job.
+pub enum Finding {
+    /// How the job was created.
+    Creation(Option<Creation>),
+    /// The job.
+    Job(Option<Box<Recovered>>),
+    /// The child job.
+    Child(Option<Box<Recovered>>),
+}
+
+/// Who wants a job rebuilt.
+enum Wanted {
+    Router(JobId, Question),
+    Supervisor(JobNumber),
+}
+
+/// Jobs rebuilt in one read, at most.
+const REBUILT_AT_ONCE: usize = 1_000;
+
+impl Archive {
+    /// The archive.
+    pub fn new(shared: Arc<Shared>) -> Archive {
+        Archive { shared, wanted: Vec::new(), is_behind: false }
+    }
+
+    fn receive(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
+        match input {
+            // A job's route is taken away behind its last commit: no barrier is needed.
+            ArchiveInput::Find(id, Question::Creation) => self.find_creation(id),
+            ArchiveInput::Find(id, question) => {
+                self.wanted.push(Wanted::Router(id, question));
+                self.rebuild(ctx);
+            }
+            ArchiveInput::Rebuild(number) => {
+                self.wanted.push(Wanted::Supervisor(number));
+                self.rebuild(ctx);
+            }
+        }
+    }
+
+    fn find_creation(&self, id: JobId) {
+        faults::hit("archive::read");
+        let found = self.shared.reader.creation(id);
+        self.tell_router(id, found.map(Finding::Creation));
+    }
+
+    /// Rebuilds what is wanted now, behind a barrier; what is wanted meanwhile, behind the next one.
+    fn rebuild(&mut self, ctx: &mut Context<Self>) {
+        if self.wanted.is_empty() || std::mem::replace(&mut self.is_behind, true) {
+            return;
+        }
+        let rest = self.wanted.split_off(self.wanted.len().min(REBUILT_AT_ONCE));
+        let wanted = std::mem::replace(&mut self.wanted, rest);
+        let shared = self.shared.clone();
+        let barrier = async move { barrier(&shared).await };
+        ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
+            archive.read(wanted);
+            archive.is_behind = false;
+            archive.rebuild(ctx);
+        }));
+    }
+
+    fn read(&self, wanted: Vec<Wanted>) {
+        faults::hit("archive::read");
+        let numbers: Vec<_> = wanted.iter().map(|wanted| self.number(wanted)).collect();
+        let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
+        let mut recovered = match self.shared.reader.recover_some(&known) {
+            Ok(recovered) => recovered,
+            // What cannot be read must not take the others with it.
+            Err(_) if known.len() > 1 => HashMap::new(),
+            Err(error) => return wanted.iter().for_each(|wanted| self.tell(wanted, Err(&error))),
+        };
+        for (wanted, number) in wanted.iter().zip(numbers) {
+            let number = match number {
+                Ok(Some(number)) => number,
+                Ok(None) => {
+                    self.tell(wanted, Ok(None));
+                    continue;
+                }
+                Err(error) => {
+                    self.tell(wanted, Err(&error));
+                    continue;
+                }
+            };
+            if let Some(job) = recovered.remove(&number) {
+                self.tell(wanted, Ok(Some(Box::new(job))));
+                continue;
+            }
+            match self.shared.reader.recover_some(&[number]) {
+                Ok(mut job) => self.tell(wanted, Ok(job.remove(&number).map(Box::new))),
+                Err(error) => self.tell(wanted, Err(&error)),
+            }
+        }
+    }
+
+    fn number(&self, wanted: &Wanted) -> Result<Option<JobNumber>, JournalError> {
+        match wanted {
+            Wanted::Supervisor(number) => Ok(Some(*number)),
+            Wanted::Router(id, Question::ChildOf(parent)) => self.shared.reader.child(*parent, *id),
+            Wanted::Router(id, Question::Job | Question::Creation) => {
+                self.shared.reader.number(*id)
+            }
+        }
+    }
+
+    fn tell(&self, wanted: &Wanted, job: Result<Option<Box<Recovered>>, &JournalError>) {
+        match wanted {
+            Wanted::Router(id, Question::ChildOf(_)) => {
+                self.tell_router(*id, job.map(Finding::Child))
+            }
+            Wanted::Router(id, Question::Job | Question::Creation) => {
+                self.tell_router(*id, job.map(Finding::Job))
+            }
+            Wanted::Supervisor(number) => match job {
+                Ok(job) => {
+                    self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(*number, job))
+                }
+                // The manager is stopping, or its journal is lost.
+                Err(JournalError::Closed { .. }) => {}
+                Err(error) => self.shared.fail(format!(
+                    "a job whose actor panicked cannot be rebuilt from the journal: {error}"
+                )),
+            },
+        }
+    }
+
+    fn tell_router(&self, id: JobId, found: Result<Finding, impl ToString>) {
+        let found = found.map_err(|error| error.to_string());
+        self.shared.wiring().router.post(RouterInput::Found(id, found));
+    }
+}
+
+/// Waits until all that was appended before this is committed. Once the journal is lost that comes
+/// never: then the read says so.
+async fn barrier(shared: &Shared) {
+    loop {
+        let (answer, committed) = oneshot::channel();
+        shared.wiring().journal.post(JournalInput::Barrier(answer));
+        if committed.await.is_ok() || shared.health.lost_journal().is_some() {
+            return;
+        }
+        // No room on the disk.
+        tokio::time::sleep(shared.settings.journal.full_retry.0).await;
+    }
+}
+
+impl Actor for Archive {
+    type Context = Context<Self>;
+}
+
+impl Owner for Archive {
+    type Input = ArchiveInput;
+    const KIND: &'static str = "archive";
+}
+
+impl Handler<Mail<ArchiveInput>> for Archive {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<ArchiveInput>, ctx: &mut Self::Context) {
+        mail.handle(|input| self.receive(input, ctx));
+    }
+}

@@ -1,0 +1,236 @@
+//! What waits for the archive. Where no job takes input under an id, the archive is asked; what else
+//! comes for the id meanwhile waits behind, in order. The router goes on with all other ids.
+
+use super::{Ending, NewJob, Router};
+use crate::actors::archive::{ArchiveInput, Finding, Question};
+use crate::actors::call::Call;
+use crate::actors::job::{self, JobInput, Spawn, Start};
+use crate::actors::outbox::{Answer, ToChild};
+use crate::engine::{Input, Instruction, JobId, Operation};
+use crate::journal::Recovered;
+use actix::Context;
+use std::collections::{HashMap, VecDeque};
+use tokio::sync::oneshot;
+
+/// Something that concerns one id: a job under it is told; otherwise the archive is asked.
+pub(super) enum Ask {
+    /// A client asks for a job under the id.
+    Create(NewJob),
+    /// A client asks something of the job.
+    Operate(Operation, oneshot::Sender<Answer>),
+    /// A client ends the job.
+    End(Ending, oneshot::Sender<Answer>),
+    /// A message on the workflow's queue asks for a job under the id.
+    Call(Call),
+    /// The job's parent tells it something.
+    Order(ToChild),
+}
+
+impl Ask {
+    /// What has to be known first of a job that takes no input.
+    pub(super) fn question(&self) -> Question {
+        match self {
+            Ask::Create(_) | Ask::Call(_) | Ask::End(Ending::Erase, _) => Question::Creation,
+            Ask::Operate(..) | Ask::End(Ending::Cancel, _) => Question::Job,
+            Ask::Order(told) => Question::ChildOf(told.parent),
+        }
+    }
+
+    fn is_of_client(&self) -> bool {
+        match self {
+            Ask::Create(_) | Ask::Operate(..) | Ask::End(..) => true,
+            // Bounded by the prefetch, and by the window.
+            Ask::Call(_) | Ask::Order(_) => false,
+        }
+    }
+}
+
+/// What is left of an ask once it has heard what the archive found.
+pub(super) enum Left {
+    /// Nothing; what was found holds for the next one as well.
+    Finding(Finding),
+    /// Nothing; what was found is used up, or may be out of date.
+    Nothing,
+    /// The ask, which needs to know something else.
+    Ask(Ask, Question),
+}
+
+/// The ids that the archive looks up now, and who waits for each.
+#[derive(Default)]
+pub(super) struct LookUps {
+    waiting: HashMap<JobId, VecDeque<Ask>>,
+    asks: usize,
+    calls: usize,
+}
+
+impl LookUps {
+    /// Calls that may start a job once their look-up has come back.
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    fn count(&mut self, ask: &Ask, by: isize) {
+        self.asks = self.asks.saturating_add_signed(by);
+        if matches!(ask, Ask::Call(_)) {
+            self.calls = self.calls.saturating_add_signed(by);
+        }
+    }
+}
+
+impl Router {
+    /// Brings an ask to the job under the id, or to the archive; behind those that wait for it.
+    pub(super) fn ask(&mut self, id: JobId, ask: Ask) {
+        let is_looked_up = self.look_ups.waiting.contains_key(&id);
+        let ask = if is_looked_up { Some(ask) } else { self.to_live(id, ask) };
+        let Some(ask) = ask else { return };
+        let limit = self.shared.settings.limits.creations_waiting_max;
+        if ask.is_of_client() && self.look_ups.asks >= limit {
+            let reason = format!(
+                "{limit} requests wait for the journal already (setting limits.creations_waiting_max)"
+            );
+            return self.refuse(id, ask, Answer::Overloaded(reason));
+        }
+        self.look_ups.count(&ask, 1);
+        if is_looked_up {
+            self.look_ups.waiting.entry(id).or_default().push_back(ask);
+        } else {
+            let question = ask.question();
+            self.look_up(id, question, VecDeque::from([ask]));
+        }
+        self.shared
+            .metrics
+            .look_ups_waiting
+            .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
+    }
+
+    fn look_up(&mut self, id: JobId, question: Question, asks: VecDeque<Ask>) {
+        self.look_ups.waiting.insert(id, asks);
+        self.shared.wiring().archive.post(ArchiveInput::Find(id, question));
+    }
+
+    /// The archive has answered: all who wait for the id go on, in order.
+    pub(super) fn found(
+        &mut self,
+        id: JobId,
+        found: Result<Finding, String>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(mut asks) = self.look_ups.waiting.remove(&id) else { return };
+        asks.iter().for_each(|ask| self.look_ups.count(ask, -1));
+        let mut finding = match found {
+            Ok(finding) => Some(finding),
+            Err(reason) => {
+                tracing::error!(job = %id, reason, "a job cannot be looked up in the journal");
+                for ask in asks {
+                    self.fail(id, ask, &reason, ctx);
+                }
+                return;
+            }
+        };
+        while let Some(ask) = asks.pop_front() {
+            let Some(ask) = self.to_live(id, ask) else { continue };
+            let left = match finding.take() {
+                Some(finding) => self.hear(id, ask, finding, ctx),
+                None => {
+                    let question = ask.question();
+                    Left::Ask(ask, question)
+                }
+            };
+            match left {
+                Left::Finding(kept) => finding = Some(kept),
+                Left::Nothing => {}
+                Left::Ask(ask, question) => {
+                    asks.push_front(ask);
+                    asks.iter().for_each(|ask| self.look_ups.count(ask, 1));
+                    return self.look_up(id, question, asks);
+                }
+            }
+        }
+        self.shared
+            .metrics
+            .look_ups_waiting
+            .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
+    }
+
+    fn hear(&mut self, id: JobId, ask: Ask, finding: Finding, ctx: &mut Context<Self>) -> Left {
+        match (finding, ask) {
+            (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
+            (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
+            (finding, Ask::End(ending, answer)) => self.end_ended(id, ending, answer, finding),
+            (Finding::Job(found), Ask::Operate(operation, answer)) => {
+                self.operate_ended(id, operation, answer, found)
+            }
+            (Finding::Child(found), Ask::Order(told)) => self.tell_ended_child(told, found),
+            (Finding::Creation(_) | Finding::Child(_), ask @ Ask::Operate(..))
+            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => {
+                let question = ask.question();
+                Left::Ask(ask, question)
+            }
+        }
+    }
+
+    /// Tells the job that takes input under the id; gives the ask back if there is none.
+    pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
+        let live = self.shared.routes.find(id);
+        if let Ask::Order(told) = ask {
+            return match live.filter(|job| job.parent() == Some(told.parent)) {
+                Some(job) => {
+                    job.post(JobInput::Take { input: Input::Order(told.order), ack: None });
+                    None
+                }
+                // Of what its parent wants else, a job that has ended has nothing to do.
+                None => (told.order.what == Instruction::Retry).then_some(Ask::Order(told)),
+            };
+        }
+        let Some(job) = live else { return Some(ask) };
+        job.post(match ask {
+            Ask::Create(NewJob { definition, message, answer, .. }) => {
+                JobInput::Same { workflow: definition.full_name(), message, answer }
+            }
+            Ask::Operate(operation, answer) => JobInput::Operate(operation, answer),
+            Ask::End(ending, answer) => JobInput::End(ending, answer),
+            Ask::Call(call) => JobInput::Called(call),
+            Ask::Order(told) => JobInput::Take { input: Input::Order(told.order), ack: None },
+        });
+        None
+    }
+
+    /// A job that has ended takes input again.
+    pub(super) fn revive(&self, recovered: Recovered) {
+        let Recovered { number, root, parent, job, .. } = recovered;
+        let (id, job) = (job.id(), Box::new(job));
+        let start = Start::Recovered { job, effects: Vec::new() };
+        job::spawn(&self.shared, Spawn { id, number, root, parent, start });
+    }
+
+    fn refuse(&self, id: JobId, ask: Ask, answer: Answer) {
+        match ask {
+            Ask::Create(NewJob { answer: to, .. }) | Ask::Operate(_, to) | Ask::End(_, to) => {
+                tell(to, answer)
+            }
+            // The call goes back to its queue.
+            Ask::Call(_) => {}
+            Ask::Order(told) => self.cannot_start(
+                told.place,
+                id,
+                told.order.round,
+                "it cannot be read from the journal",
+            ),
+        }
+    }
+
+    fn fail(&mut self, id: JobId, ask: Ask, reason: &str, ctx: &mut Context<Self>) {
+        match ask {
+            Ask::Call(call) => self.keep_call_for(call, reason, ctx),
+            Ask::Create(_) | Ask::Operate(..) | Ask::End(..) | Ask::Order(_) => {
+                self.refuse(id, ask, Answer::Failed(reason.to_owned()))
+            }
+        }
+    }
+}
+
+/// Tells a client.
+pub(super) fn tell(to: oneshot::Sender<Answer>, answer: Answer) {
+    // It may have gone.
+    let _ = to.send(answer);
+}
