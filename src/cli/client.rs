@@ -56,6 +56,16 @@ pub(super) struct Client {
     token: String,
 }
 
+/// What comes of asking for a stream of events.
+pub(super) enum Opened {
+    /// The stream.
+    Stream(Box<dyn BufRead + Send>),
+    /// There is nothing new behind the last event.
+    Nothing,
+    /// There is none, for this reason.
+    Refused(StatusCode, String),
+}
+
 /// How long a call may take; answers come after a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -131,23 +141,30 @@ impl Client {
         self.answer(self.authorised(self.agent.delete(self.url(path))).call())
     }
 
-    /// An answer that goes on for as long as it likes.
-    pub(super) fn stream(&self, path: &str) -> Result<impl BufRead + use<>, ClientError> {
-        let request = self
-            .request(path, &[])
-            .config()
-            .timeout_global(None)
-            .timeout_recv_response(Some(CALL_TIMEOUT))
-            .build();
+    /// Opens a stream of events, behind the event with the id `last` if it has one.
+    pub(super) fn open(&self, path: &str, last: &str) -> Result<Opened, ClientError> {
+        let request = self.request(path, &[]).header("Accept", "text/event-stream");
+        let request = if last.is_empty() { request } else { request.header("Last-Event-ID", last) };
+        let request =
+            request.config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
         match request.call() {
+            Ok(response) if response.status() == StatusCode::NO_CONTENT => Ok(Opened::Nothing),
             Ok(response) if response.status().is_success() => {
-                Ok(BufReader::new(response.into_body().into_reader()))
+                Ok(Opened::Stream(Box::new(BufReader::new(response.into_body().into_reader()))))
             }
-            answer @ (Ok(_) | Err(_)) => Err(self
-                .answer(answer)
-                .err()
-                .unwrap_or_else(|| self.unreachable("no answer".to_owned()))),
+            answer @ (Ok(_) | Err(_)) => Ok(match self.outcome(answer)? {
+                Ok(_) => Opened::Nothing,
+                Err((status, detail)) => Opened::Refused(status, detail),
+            }),
         }
+    }
+
+    /// The answer, or the code and the words of the refusal.
+    pub(super) fn ask(
+        &self,
+        path: &str,
+    ) -> Result<Result<String, (StatusCode, String)>, ClientError> {
+        self.outcome(self.request(path, &[]).call())
     }
 
     pub(super) fn unreachable(&self, error: String) -> ClientError {
@@ -169,6 +186,13 @@ impl Client {
     }
 
     fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
+        self.outcome(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
+    }
+
+    fn outcome(
+        &self,
+        result: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Result<String, (StatusCode, String)>, ClientError> {
         let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
         let mut response = result.map_err(unreachable)?;
         let text = response
@@ -178,7 +202,7 @@ impl Client {
             .read_to_string()
             .map_err(unreachable)?;
         if response.status().is_success() {
-            return Ok(text);
+            return Ok(Ok(text));
         }
         let detail = serde_json::from_str::<serde_json::Value>(&text)
             .ok()
@@ -195,7 +219,7 @@ impl Client {
             && response.get_uri().path().ends_with("/api/reload");
         let detail =
             if is_of_files { escaped_lines(&detail) } else { escaped(&detail).into_owned() };
-        Err(ClientError::Refused(format!("{}: {detail}{hint}", response.status())))
+        Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }
 }
 

@@ -3,17 +3,20 @@
 pub mod check;
 mod check_json;
 mod client;
+mod follow;
 mod job;
 mod operate;
+mod run;
 mod show;
 mod status;
+mod stream;
 pub mod test;
 mod text;
 mod watch;
 
 use crate::engine::JobId;
 use crate::load::json_schema;
-use crate::settings::Overrides;
+use crate::settings::{Overrides, Span};
 use clap::{Args, Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -142,13 +145,7 @@ pub enum ClientCommand {
         client: ClientArguments,
     },
     /// Follow events, of all jobs or of one and its child jobs until it has ended
-    Watch {
-        /// The job's id
-        id: Option<JobId>,
-        #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
-        client: ClientArguments,
-    },
+    Watch(WatchArguments),
     /// Show the statuses of a workflow's jobs, newest first
     Status(StatusArguments),
 }
@@ -207,6 +204,25 @@ pub struct RunArguments {
     /// Print the job's id and do not follow it
     #[arg(long)]
     pub detach: bool,
+    /// How long a manager that does not answer is waited for while the job is followed
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    pub reconnect_for: Span,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// Arguments of `watch`.
+#[derive(Args, Debug)]
+pub struct WatchArguments {
+    /// The job's id
+    pub id: Option<JobId>,
+    /// Only what happens to the job itself, not to its child jobs
+    #[arg(long, requires = "id")]
+    pub no_children: bool,
+    /// How long a manager that does not answer is waited for
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    pub reconnect_for: Span,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
@@ -360,6 +376,11 @@ pub struct ClientArguments {
     pub json: bool,
 }
 
+fn span(text: &str) -> Result<Span, String> {
+    let wrong = |error| format!("{error}; write for example 500ms, 30s or 5m");
+    humantime::parse_duration(text).map(Span).map_err(wrong)
+}
+
 /// Prints the JSON Schema of workflow files.
 ///
 /// # Errors
@@ -374,7 +395,7 @@ pub fn schema(out: &mut dyn Write) -> io::Result<()> {
 /// Runs a client command.
 pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
-        ClientCommand::Run(arguments) => show::run(&arguments, out),
+        ClientCommand::Run(arguments) => run::run(&arguments, out),
         ClientCommand::Jobs { workflow, interval, client } => {
             show::jobs(workflow.as_deref(), interval, &client, out)
         }
@@ -393,7 +414,7 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
         ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out),
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
-        ClientCommand::Watch { id, client } => watch::watch(id, &client, out),
+        ClientCommand::Watch(arguments) => watch::watch(&arguments, out),
         ClientCommand::Status(arguments) => status::status(&arguments, out),
     }
 }

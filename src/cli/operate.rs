@@ -2,7 +2,8 @@
 
 use super::check::counted;
 use super::client::{Client, ClientError};
-use super::show::{message, parse, table};
+use super::run::message;
+use super::show::{parse, table};
 use super::text::Text;
 use super::{
     ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments,

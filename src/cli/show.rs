@@ -1,19 +1,17 @@
-//! The client commands: create and follow a job, list jobs.
+//! `jobs`, and what answers say of jobs.
 
+use super::ClientArguments;
 use super::client::{Client, ClientError};
 use super::text::Text;
-use super::{ClientArguments, RunArguments};
 use crate::engine::JobId;
 use crate::engine::words::escaped;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// What a job's answer says, as far as the command line shows it.
 #[derive(Deserialize)]
@@ -30,6 +28,12 @@ pub(super) struct JobAnswer {
     pub(super) steps: Vec<StepAnswer>,
     #[serde(default)]
     pub(super) completed: Vec<EntryAnswer>,
+}
+
+impl JobAnswer {
+    pub(super) fn is_ended(&self) -> bool {
+        self.state != "running" && self.state != "paused"
+    }
 }
 
 #[derive(Deserialize)]
@@ -59,6 +63,8 @@ pub(super) struct StepAnswer {
     pub(super) retry_at: Option<Text>,
     pub(super) elapsed: Option<u64>,
     pub(super) attempt_elapsed: Option<u64>,
+    pub(super) attempt_start_time: Option<Text>,
+    pub(super) end_time: Option<Text>,
     pub(super) progress: Option<serde_json::Value>,
     pub(super) message: Option<Text>,
     pub(super) children: Option<ChildrenAnswer>,
@@ -87,143 +93,8 @@ struct ListAnswer {
     next: Option<Text>,
 }
 
-/// The pauses between two looks at a job that is followed, from the first to the longest.
-const LOOK_FIRST: Duration = Duration::from_millis(20);
-const LOOK_LONGEST: Duration = Duration::from_millis(500);
-
-/// The exit code of a command that Ctrl-C has ended, as shells have it.
-const EXIT_INTERRUPTED: i32 = 130;
-
 /// Jobs listed for one workflow.
 const LISTED_MAX: u32 = 1_000;
-
-/// `run`: exit code 0 when the job completes, 1 when it does not.
-pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client);
-    let message = message(&arguments.message)?;
-    let query: Vec<(String, String)> =
-        arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
-    let created =
-        client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
-    let id = parse::<serde_json::Value>(&created)?
-        .get("id")
-        .and_then(|id| id.as_str().map(str::to_owned))
-        .unwrap_or_default();
-    if arguments.detach {
-        writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if !arguments.client.json {
-        tell(&format!("job {id}"));
-    }
-    tell_when_interrupted(id.clone());
-    let job = follow(&client, &id).inspect_err(|error| {
-        if matches!(error, ClientError::Unreachable { .. }) {
-            tell(&goes_on(&id));
-        }
-    })?;
-    let result = job
-        .completed
-        .iter()
-        .find(|entry| entry.name == "__end__")
-        .and_then(|entry| entry.message.as_ref())
-        .map_or("null", |message| message.get());
-    if arguments.client.json {
-        let reason = serde_json::json!(job.reason.as_ref().map(Text::raw));
-        writeln!(
-            out,
-            "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}",
-            job.state
-        )?;
-    } else if job.state == "completed" {
-        writeln!(out, "{result}")?;
-    }
-    if job.state == "completed" {
-        return Ok(ExitCode::SUCCESS);
-    }
-    Err(ClientError::Refused(format!(
-        "job {id} is {}: {}",
-        job.state,
-        job.reason.unwrap_or_default()
-    )))
-}
-
-fn goes_on(id: &str) -> String {
-    format!("job {id} goes on: workflow-manager watch {id}")
-}
-
-/// Says something that is no result: on standard error.
-fn tell(text: &str) {
-    // With standard error closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Ctrl-C ends the following, not the job.
-fn tell_when_interrupted(id: String) {
-    std::thread::spawn(move || {
-        let interrupted = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
-        if interrupted.is_ok() {
-            tell(&format!("\n{}", goes_on(&id)));
-            std::process::exit(EXIT_INTERRUPTED);
-        }
-    });
-}
-
-pub(super) fn message(argument: &str) -> Result<String, ClientError> {
-    let cannot = |what: &str, error: std::io::Error| {
-        ClientError::Usage(format!("--message: cannot read {what}: {error}"))
-    };
-    if argument == "-" {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .map_err(|error| cannot("standard input", error))?;
-        return Ok(text);
-    }
-    match argument.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(file).map_err(|error| cannot(file, error)),
-        None => Ok(argument.to_owned()),
-    }
-}
-
-fn follow(client: &Client, id: &str) -> Result<JobAnswer, ClientError> {
-    let bar = ProgressBar::new(0);
-    bar.set_style(
-        ProgressStyle::with_template("{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let mut pause = LOOK_FIRST;
-    loop {
-        let job: JobAnswer = parse(&client.get(&format!("/api/job/{id}"))?)?;
-        let (done, all, running) = progress(&job);
-        bar.set_length(all);
-        bar.set_position(done);
-        bar.set_message(running);
-        if job.state != "running" && job.state != "paused" {
-            bar.finish_and_clear();
-            return Ok(job);
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LOOK_LONGEST);
-    }
-}
-
-/// Steps and child jobs done, all of them, and the names of those that run.
-fn progress(job: &JobAnswer) -> (u64, u64, String) {
-    let mut done = 0;
-    let mut all = 0;
-    for step in &job.steps {
-        let (ended, items) = step
-            .children
-            .as_ref()
-            .map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
-        done += ended + u64::from(step.state == "completed");
-        all += items + 1;
-    }
-    let running: Vec<&str> =
-        job.steps.iter().filter(|step| step.state == "running").map(|step| &*step.name).collect();
-    (done, all, running.join(", "))
-}
 
 /// `jobs`
 pub(super) fn jobs(

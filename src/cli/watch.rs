@@ -1,13 +1,18 @@
 //! `watch`: follows events, one line for each.
 
-use super::ClientArguments;
-use super::client::{Client, ClientError};
+use super::WatchArguments;
+use super::client::{Client, ClientError, Opened};
+use super::follow::{Follower, Heard, Silence, say};
 use super::show::parse;
+use super::stream::{Next, Stream};
 use super::text::Text;
-use crate::engine::JobId;
 use serde::Deserialize;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long an event is waited for at a time: there is nothing else to do.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// What an event says, as far as the command line shows it.
 #[derive(Deserialize)]
@@ -39,45 +44,85 @@ struct LaggedAnswer {
 /// `watch [ID]`: without an id until it is interrupted. With one until the job has ended: exit code
 /// 0 when it completes, 1 when it does not.
 pub(super) fn watch(
-    id: Option<JobId>,
-    arguments: &ClientArguments,
+    arguments: &WatchArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(arguments);
-    let path = id.map_or_else(|| "/api/events".to_owned(), |id| format!("/api/job/{id}/events"));
-    let mut name = String::new();
-    for line in client.stream(&path)?.lines() {
-        let line = line.map_err(|error| {
-            client.unreachable(format!("the stream of events has ended: {error}"))
-        })?;
-        if let Some(text) = line.strip_prefix("event: ") {
-            text.clone_into(&mut name);
-        }
-        let Some(data) = line.strip_prefix("data: ") else { continue };
-        if arguments.json {
-            writeln!(out, "{data}")?;
-        } else if name == "lagged" {
-            let lagged: LaggedAnswer = parse(data)?;
-            writeln!(
-                out,
-                "… {} events were missed: they come faster than they are read",
-                lagged.missed
-            )?;
-        } else {
-            writeln!(out, "{}", line_of(&name, parse(data)?))?;
-        }
-        out.flush()?;
-        let Some(id) =
-            id.filter(|_| matches!(&*name, "job.completed" | "job.failed" | "job.cancelled"))
-        else {
-            continue;
+    let client = Client::new(&arguments.client);
+    let mut printer = Printer { is_json: arguments.client.json, is_cut: false, out };
+    let patience = arguments.reconnect_for.0;
+    let Some(id) = arguments.id else { return watch_all(&client, patience, &mut printer) };
+    let follower = Follower::new(&client, id, !arguments.no_children, patience);
+    let end = follower.follow(|_, heard| printer.tell(&heard))?;
+    Ok(if end.state == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Goes on until the manager does not answer for too long.
+fn watch_all(
+    client: &Client,
+    patience: Duration,
+    printer: &mut Printer<'_>,
+) -> Result<ExitCode, ClientError> {
+    let mut silence = Silence::new(patience, false);
+    loop {
+        let why = match client.open("/api/events", "") {
+            Ok(Opened::Stream(body)) => {
+                let (opened, stream) = (silence.answered(), Stream::new(body));
+                let why = loop {
+                    match stream.next(LONG) {
+                        Next::Event(sent) => printer.tell(&Heard::Event(&sent))?,
+                        Next::Nothing => {}
+                        Next::Ended(why) => break why,
+                    }
+                };
+                silence.ended(opened);
+                why
+            }
+            Ok(Opened::Nothing) => "it is over".to_owned(),
+            Ok(Opened::Refused(_, detail)) => return Err(ClientError::Refused(detail)),
+            Err(ClientError::Unreachable { error, .. }) => {
+                silence.note(&error).map_err(|error| client.unreachable(error))?;
+                error
+            }
+            Err(error) => return Err(error),
         };
-        let event: EventAnswer = parse(data)?;
-        if *event.data.job == *id.to_string() {
-            return Ok(if name == "job.completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
+        printer.tell(&Heard::Cut(&why))?;
+        silence.pause();
     }
-    Err(client.unreachable("the stream of events has ended".to_owned()))
+}
+
+struct Printer<'o> {
+    is_json: bool,
+    /// It was told that the stream is cut.
+    is_cut: bool,
+    out: &'o mut dyn Write,
+}
+
+impl Printer<'_> {
+    fn tell(&mut self, heard: &Heard<'_>) -> Result<(), ClientError> {
+        let sent = match heard {
+            Heard::Event(sent) => sent,
+            Heard::Cut(why) => {
+                if !self.is_cut {
+                    say(&format!("… the stream of events was cut ({why}); connecting again"));
+                }
+                self.is_cut = true;
+                return Ok(());
+            }
+            Heard::Nothing => return Ok(()),
+        };
+        self.is_cut = false;
+        if self.is_json {
+            writeln!(self.out, "{}", sent.data)?;
+        } else if sent.name == "lagged" {
+            let LaggedAnswer { missed } = parse(&sent.data)?;
+            let why = "they come faster than they are read";
+            writeln!(self.out, "… {missed} events were missed: {why}")?;
+        } else {
+            writeln!(self.out, "{}", line_of(&sent.name, parse(&sent.data)?))?;
+        }
+        self.out.flush()?;
+        Ok(())
+    }
 }
 
 fn line_of(name: &str, event: EventAnswer) -> String {

@@ -25,6 +25,7 @@ mod events;
 mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
+mod follow;
 mod harness;
 mod http_limits;
 mod journal_files;

@@ -1,0 +1,328 @@
+//! Follows a job by its stream of events. A stream that breaks is opened again; where there is none
+//! (an older manager, too many streams) the light view is looked at instead.
+
+use super::client::{Client, ClientError, Opened};
+use super::show::{JobAnswer, StepAnswer, parse};
+use super::stream::{Next, Sent, Stream};
+use super::text::Text;
+use crate::engine::JobId;
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::Duration;
+use tokio::time::Instant;
+use ureq::http::StatusCode;
+
+/// The pauses between two looks at a job without a stream, and between two attempts to reach the
+/// manager, from the first to the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+
+/// How long the light view is looked at before a stream that was refused is asked for again.
+const LOOK_FOR: Duration = Duration::from_secs(10);
+
+/// A stream that tells nothing for so long may have lost the end of the job: the job is looked at.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
+/// How a job ended.
+pub(super) struct End {
+    /// Its state.
+    pub(super) state: Text,
+    /// Why, cut as events are.
+    pub(super) reason: Option<Text>,
+}
+
+/// What somebody who follows a job is told.
+pub(super) enum Heard<'a> {
+    /// Something has happened.
+    Event(&'a Sent),
+    /// The way to the manager is broken, for this reason, and is looked for.
+    Cut(&'a str),
+    /// Nothing, for as long as was asked for.
+    Nothing,
+}
+
+/// Follows one job.
+pub(super) struct Follower<'c> {
+    client: &'c Client,
+    id: JobId,
+    path: String,
+    /// How long a manager that does not answer is waited for.
+    patience: Duration,
+    /// Whether it has answered before.
+    was_there: bool,
+    /// How often to hear of nothing.
+    tick: Duration,
+    /// The id of the newest event.
+    last: String,
+    /// The manager does not know the light view.
+    is_old: bool,
+    /// The steps as they were told last: state, status and attempt.
+    steps: HashMap<String, (String, String, u32)>,
+}
+
+/// What came of a stream.
+enum Outcome {
+    Ended(End),
+    /// It is to be opened again, once the manager answers.
+    Again(String),
+}
+
+impl<'c> Follower<'c> {
+    pub(super) fn new(
+        client: &'c Client,
+        id: JobId,
+        has_children: bool,
+        patience: Duration,
+    ) -> Follower<'c> {
+        let children = if has_children { "" } else { "?children=none" };
+        Follower {
+            client,
+            id,
+            path: format!("/api/job/{id}/events{children}"),
+            patience,
+            was_there: false,
+            tick: SILENT_MAX,
+            last: String::new(),
+            is_old: false,
+            steps: HashMap::new(),
+        }
+    }
+
+    /// Of a job that the manager has just created.
+    pub(super) fn of_new(self) -> Follower<'c> {
+        Follower { was_there: true, ..self }
+    }
+
+    /// Also tells that nothing happens, this often.
+    pub(super) fn every(self, tick: Duration) -> Follower<'c> {
+        Follower { tick, ..self }
+    }
+
+    /// Tells all that happens, until the job has ended.
+    pub(super) fn follow(
+        mut self,
+        mut tell: impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
+    ) -> Result<End, ClientError> {
+        let mut silence = Silence::new(self.patience, self.was_there);
+        loop {
+            let outcome = match self.client.open(&self.path, &self.last) {
+                Ok(Opened::Stream(body)) => {
+                    let opened = silence.answered();
+                    let outcome = self.listen(&Stream::new(body), &mut tell);
+                    silence.ended(opened);
+                    outcome
+                }
+                // All was told before, the end included.
+                Ok(Opened::Nothing) => self.looked(),
+                Ok(Opened::Refused(status, detail)) => {
+                    self.without_stream(status, detail, &mut tell)
+                }
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(Outcome::Ended(end)) => return Ok(end),
+                Ok(Outcome::Again(why)) => {
+                    tell(&mut self, Heard::Cut(&why))?;
+                    silence.pause();
+                }
+                Err(ClientError::Unreachable { error, .. }) => {
+                    silence.note(&error).map_err(|error| self.client.unreachable(error))?;
+                    tell(&mut self, Heard::Cut(&error))?;
+                    silence.pause();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn listen(
+        &mut self,
+        stream: &Stream,
+        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
+    ) -> Result<Outcome, ClientError> {
+        let mut heard = Instant::now();
+        loop {
+            match stream.next(self.tick) {
+                Next::Event(sent) => {
+                    heard = Instant::now();
+                    if !sent.id.is_empty() {
+                        sent.id.clone_into(&mut self.last);
+                    }
+                    tell(self, Heard::Event(&sent))?;
+                    if let Some((state, reason)) = sent.end_of(&self.id.to_string())? {
+                        let reason = reason.map(|reason| Text::new(&reason));
+                        return Ok(Outcome::Ended(End { state: Text::new(&state), reason }));
+                    }
+                    // The end may be among the events that were missed.
+                    if sent.name == "lagged"
+                        && let ended @ Outcome::Ended(_) = self.looked()?
+                    {
+                        return Ok(ended);
+                    }
+                }
+                Next::Nothing => {
+                    tell(self, Heard::Nothing)?;
+                    if heard.elapsed() >= SILENT_MAX {
+                        heard = Instant::now();
+                        if let ended @ Outcome::Ended(_) = self.looked()? {
+                            return Ok(ended);
+                        }
+                    }
+                }
+                Next::Ended(why) => return Ok(Outcome::Again(why)),
+            }
+        }
+    }
+
+    /// Looks at the job again and again: for a while if a stream may be had later, else to its end.
+    fn without_stream(
+        &mut self,
+        status: StatusCode,
+        detail: String,
+        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
+    ) -> Result<Outcome, ClientError> {
+        let is_for_now = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        let is_unknown = matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+        );
+        if !is_for_now && !is_unknown {
+            return Err(ClientError::Refused(detail));
+        }
+        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        loop {
+            let job = self.look()?;
+            for sent in self.changes(&job) {
+                tell(self, Heard::Event(&sent))?;
+            }
+            if job.is_ended() {
+                return Ok(Outcome::Ended(End { state: job.state, reason: job.reason }));
+            }
+            tell(self, Heard::Nothing)?;
+            if is_for_now && begun.elapsed() >= LOOK_FOR {
+                return Ok(Outcome::Again(detail));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_LONGEST);
+        }
+    }
+
+    fn looked(&mut self) -> Result<Outcome, ClientError> {
+        let job = self.look()?;
+        Ok(if job.is_ended() {
+            Outcome::Ended(End { state: job.state, reason: job.reason })
+        } else {
+            Outcome::Again("it went on after its end".to_owned())
+        })
+    }
+
+    /// The job as it is now, without what a large job has much of.
+    pub(super) fn look(&mut self) -> Result<JobAnswer, ClientError> {
+        let path = format!("/api/job/{}", self.id);
+        if !self.is_old {
+            match self.client.ask(&format!("{path}?view=light"))? {
+                Ok(body) => return parse(&body),
+                Err((StatusCode::BAD_REQUEST, _)) => self.is_old = true,
+                Err((_, detail)) => return Err(ClientError::Refused(detail)),
+            }
+        }
+        parse(&self.client.get(&path)?)
+    }
+
+    /// What has changed since the last look, as events that have no id.
+    fn changes(&mut self, job: &JobAnswer) -> Vec<Sent> {
+        let mut changes = Vec::new();
+        for step in &job.steps {
+            let now = (step.state.to_string(), step.status.to_string(), step.attempt);
+            let before = self.steps.insert(step.name.raw().to_owned(), now.clone());
+            let is_news = before.map_or(step.state != "waiting", |before| before != now);
+            if is_news {
+                changes.push(changed(job, Some(step), &step.state));
+            }
+        }
+        if job.is_ended() {
+            changes.push(changed(job, None, &job.state));
+        }
+        changes
+    }
+}
+
+fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> Sent {
+    let subject = if step.is_some() { "step" } else { "job" };
+    let time = step.map_or(job.ended.as_ref(), |step| {
+        step.end_time.as_ref().or(step.attempt_start_time.as_ref())
+    });
+    let reason = step.map_or(&job.reason, |step| &step.reason);
+    let data = serde_json::json!({
+        "workflow": job.workflow.raw(),
+        "task": job.task.as_ref().map(Text::raw),
+        "job": job.uuid.raw(),
+        "step": step.map(|step| step.name.raw()),
+        "state": state,
+        "status": step.map(|step| step.status.raw()),
+        "attempt": step.map(|step| step.attempt),
+        "reason": reason.as_ref().map(Text::raw),
+    });
+    let time = time.unwrap_or(&job.created).raw();
+    let name = format!("{subject}.{state}");
+    let kind = format!("workflow-manager.{name}");
+    let data = serde_json::json!({ "type": kind, "time": time, "data": data });
+    Sent { id: String::new(), name, data: data.to_string() }
+}
+
+/// How long the manager has not answered.
+pub(super) struct Silence {
+    patience: Duration,
+    /// It has answered before: an address at which nobody ever was is not waited for.
+    was_there: bool,
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Silence {
+    pub(super) fn new(patience: Duration, was_there: bool) -> Silence {
+        Silence { patience, was_there, since: None, pause: PAUSE_FIRST }
+    }
+
+    /// It does not answer, for this reason.
+    ///
+    /// # Errors
+    ///
+    /// It has not for too long.
+    pub(super) fn note(&mut self, error: &str) -> Result<(), String> {
+        if !self.was_there {
+            return Err(error.to_owned());
+        }
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) < self.patience {
+            return Ok(());
+        }
+        let patience = humantime::format_duration(self.patience);
+        Err(format!("{error} (the stream of events has ended, and it was waited for {patience})"))
+    }
+
+    /// It answers: a stream is open from now on.
+    pub(super) fn answered(&mut self) -> Instant {
+        (self.since, self.was_there) = (None, true);
+        Instant::now()
+    }
+
+    /// That stream has ended. One that ends again and again is asked for ever more seldom.
+    pub(super) fn ended(&mut self, opened: Instant) {
+        if opened.elapsed() > PAUSE_LONGEST {
+            self.pause = PAUSE_FIRST;
+        }
+    }
+
+    pub(super) fn pause(&mut self) {
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_LONGEST);
+    }
+}
+
+/// Says something that is no result: on standard error.
+pub(super) fn say(text: &str) {
+    // With standard error closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,171 @@
+//! A stream of server-sent events, read by a thread of its own, so that whoever waits for an event
+//! can stop waiting.
+
+use super::client::ClientError;
+use serde::Deserialize;
+use std::io::{BufRead, Read};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// Events that are read ahead, at most: a slow terminal slows the stream down, not this process up.
+const READ_AHEAD_MAX: usize = 64;
+
+/// The longest line that is read, in bytes: far more than an event has.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// An event as it was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// Empty where it has none.
+    pub(super) id: String,
+    /// Such as `step.completed`.
+    pub(super) name: String,
+    /// One line of JSON.
+    pub(super) data: String,
+}
+
+/// The part of an event that tells whose end it is.
+#[derive(Deserialize)]
+struct About {
+    data: AboutJob,
+}
+
+#[derive(Deserialize)]
+struct AboutJob {
+    job: String,
+    state: String,
+    reason: Option<String>,
+}
+
+impl Sent {
+    /// The state and the reason, if this is the end of that job.
+    pub(super) fn end_of(
+        &self,
+        job: &str,
+    ) -> Result<Option<(String, Option<String>)>, ClientError> {
+        if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
+            return Ok(None);
+        }
+        let About { data } = super::show::parse(&self.data)?;
+        Ok((data.job == job).then_some((data.state, data.reason)))
+    }
+}
+
+/// What a stream gives next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// An event.
+    Event(Sent),
+    /// Nothing, within the time.
+    Nothing,
+    /// The stream has ended, or it broke, for this reason.
+    Ended(String),
+}
+
+/// An open stream.
+pub(super) struct Stream(Receiver<Result<Sent, String>>);
+
+impl Stream {
+    pub(super) fn new(body: impl BufRead + Send + 'static) -> Stream {
+        let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
+        std::thread::spawn(move || {
+            let mut events = Events(body);
+            // An error means that nobody listens any more.
+            while let Some(event) = events.next() {
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Stream(receiver)
+    }
+
+    pub(super) fn next(&self, patience: Duration) -> Next {
+        match self.0.recv_timeout(patience) {
+            Ok(Ok(sent)) => Next::Event(sent),
+            Ok(Err(error)) => Next::Ended(error),
+            Err(RecvTimeoutError::Timeout) => Next::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Next::Ended("it is over".to_owned()),
+        }
+    }
+}
+
+/// The events in a body; an error is the last.
+struct Events<R>(R);
+
+impl<R: BufRead> Events<R> {
+    fn next(&mut self) -> Option<Result<Sent, String>> {
+        let mut sent = Sent::default();
+        loop {
+            let line = match self.line() {
+                Ok(Some(line)) => line,
+                Ok(None) => return None,
+                Err(error) => return Some(Err(error)),
+            };
+            match line.split_once(": ") {
+                Some(("id", id)) => id.clone_into(&mut sent.id),
+                Some(("event", name)) => name.clone_into(&mut sent.name),
+                Some(("data", data)) => data.clone_into(&mut sent.data),
+                // A comment, or a field that this program does not know.
+                Some(_) => {}
+                // An empty line ends an event.
+                None if !sent.data.is_empty() => return Some(Ok(sent)),
+                None => {}
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Option<String>, String> {
+        let mut bytes = Vec::new();
+        let mut limited = (&mut self.0).take(LINE_BYTES_MAX);
+        let read = limited.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if bytes.pop() != Some(b'\n') {
+            let is_long = bytes.len() as u64 + 1 >= LINE_BYTES_MAX;
+            let what = if is_long { "a line is too long" } else { "it broke off" };
+            return Err(what.to_owned());
+        }
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+        String::from_utf8(bytes).map(Some).map_err(|_| "it is not UTF-8".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &'static str) -> Vec<Result<Sent, String>> {
+        let mut events = Events(text.as_bytes());
+        std::iter::from_fn(|| events.next()).collect()
+    }
+
+    fn sent(id: &str, name: &str, data: &str) -> Result<Sent, String> {
+        Ok(Sent { id: id.to_owned(), name: name.to_owned(), data: data.to_owned() })
+    }
+
+    #[test]
+    fn events_are_told_from_comments_and_one_that_is_cut_is_none() {
+        let text = ": events\n\nid: 1\nevent: job.running\ndata: {}\n\n: still here\n\r\n\
+                    event: lagged\r\ndata: {\"missed\":2}\r\n\r\nid: 3\nevent: x\ndata: {}\n";
+        let expected = vec![sent("1", "job.running", "{}"), sent("", "lagged", r#"{"missed":2}"#)];
+        assert_eq!(all(text), expected);
+        assert_eq!(all("id: 1\nda"), [Err("it broke off".to_owned())]);
+    }
+
+    #[test]
+    fn only_the_end_of_the_job_itself_is_its_end() {
+        let ended = |name: &str, job: &str| {
+            let data = format!(r#"{{"data":{{"job":"{job}","state":"failed","reason":"r"}}}}"#);
+            let sent = Sent { id: String::new(), name: name.to_owned(), data };
+            sent.end_of("a").map_err(|error| error.to_string())
+        };
+        let end = Some(("failed".to_owned(), Some("r".to_owned())));
+        assert_eq!(ended("job.failed", "a"), Ok(end));
+        assert_eq!(ended("job.failed", "b"), Ok(None), "of a child job");
+        assert_eq!(ended("step.failed", "a"), Ok(None));
+    }
+}
