@@ -3,7 +3,7 @@
 
 use super::client::{Client, ClientError, Opened};
 use super::show::{JobAnswer, StepAnswer, parse};
-use super::stream::{Next, Sent, Stream};
+use super::stream::{End, Next, Sent, Stream};
 use super::text::Text;
 use crate::engine::JobId;
 use std::collections::HashMap;
@@ -22,14 +22,6 @@ const LOOK_FOR: Duration = Duration::from_secs(10);
 
 /// A stream that tells nothing for so long may have lost the end of the job: the job is looked at.
 const SILENT_MAX: Duration = Duration::from_secs(30);
-
-/// How a job ended.
-pub(super) struct End {
-    /// Its state.
-    pub(super) state: Text,
-    /// Why, cut as events are.
-    pub(super) reason: Option<Text>,
-}
 
 /// What somebody who follows a job is told.
 pub(super) enum Heard<'a> {
@@ -149,9 +141,8 @@ impl<'c> Follower<'c> {
                         sent.id.clone_into(&mut self.last);
                     }
                     tell(self, Heard::Event(&sent))?;
-                    if let Some((state, reason)) = sent.end_of(&self.id.to_string())? {
-                        let reason = reason.map(|reason| Text::new(&reason));
-                        return Ok(Outcome::Ended(End { state: Text::new(&state), reason }));
+                    if let Some(end) = sent.end_of(self.id)? {
+                        return Ok(Outcome::Ended(end));
                     }
                     // The end may be among the events that were missed.
                     if sent.name == "lagged"

@@ -2,6 +2,8 @@
 //! can stop waiting.
 
 use super::client::ClientError;
+use super::text::Text;
+use crate::engine::JobId;
 use serde::Deserialize;
 use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -32,22 +34,29 @@ struct About {
 
 #[derive(Deserialize)]
 struct AboutJob {
-    job: String,
-    state: String,
-    reason: Option<String>,
+    job: JobId,
+    state: Text,
+    reason: Option<Text>,
+}
+
+/// How a job ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct End {
+    /// Its state.
+    pub(super) state: Text,
+    /// Why, cut as events are.
+    pub(super) reason: Option<Text>,
 }
 
 impl Sent {
-    /// The state and the reason, if this is the end of that job.
-    pub(super) fn end_of(
-        &self,
-        job: &str,
-    ) -> Result<Option<(String, Option<String>)>, ClientError> {
+    /// The end of that job, if this is it.
+    pub(super) fn end_of(&self, job: JobId) -> Result<Option<End>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
         }
         let About { data } = super::show::parse(&self.data)?;
-        Ok((data.job == job).then_some((data.state, data.reason)))
+        let AboutJob { job: ended, state, reason } = data;
+        Ok((ended == job).then_some(End { state, reason }))
     }
 }
 
@@ -158,14 +167,16 @@ mod tests {
 
     #[test]
     fn only_the_end_of_the_job_itself_is_its_end() {
-        let ended = |name: &str, job: &str| {
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        let ended = |name: &str, job: u128| {
+            let job = id(job);
             let data = format!(r#"{{"data":{{"job":"{job}","state":"failed","reason":"r"}}}}"#);
             let sent = Sent { id: String::new(), name: name.to_owned(), data };
-            sent.end_of("a").map_err(|error| error.to_string())
+            sent.end_of(id(1)).map_err(|error| error.to_string())
         };
-        let end = Some(("failed".to_owned(), Some("r".to_owned())));
-        assert_eq!(ended("job.failed", "a"), Ok(end));
-        assert_eq!(ended("job.failed", "b"), Ok(None), "of a child job");
-        assert_eq!(ended("step.failed", "a"), Ok(None));
+        let end = End { state: Text::new("failed"), reason: Some(Text::new("r")) };
+        assert_eq!(ended("job.failed", 1), Ok(Some(end)));
+        assert_eq!(ended("job.failed", 2), Ok(None), "of a child job");
+        assert_eq!(ended("step.failed", 1), Ok(None));
     }
 }
