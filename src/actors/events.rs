@@ -380,7 +380,7 @@ pub(super) struct News {
 impl JobActor {
     /// What is to be told of a decision that is applied; nothing is made while nobody listens.
     pub(super) fn news(&self, entries: &[Entry]) -> News {
-        let Some(job) = &self.job else { return News::default() };
+        let Some(job) = self.job() else { return News::default() };
         let shared = &self.shared;
         let is_announced = shared.announces(job);
         let is_noticed = self.parent.is_none()

@@ -9,15 +9,14 @@ use super::messages::{caller_answer, step_message};
 use super::observe::Said;
 use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
 use super::redispatch::{Bulk, Census, Seen};
-use super::router::{Ending, RouterInput};
-use super::routes::Live;
+use super::router::{Ending, Leave, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
-use super::{Mail, Mailbox, Owner, clock};
+use super::{Mail, Owner, clock};
 use crate::bus::{Acknowledge, BusMessage};
 use crate::engine::{
-    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Instruction,
-    Job, JobId, JobState, Message, Operation, Origin, Rejected, Timestamp,
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Job, JobId,
+    JobState, Message, Operation, Origin, Rejected, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -34,21 +33,46 @@ pub struct JobActor {
     number: JobNumber,
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
-    start: Option<Start>,
-    /// None from a panic until it is rebuilt.
-    pub(super) job: Option<Job>,
-    /// What came in between.
-    set_aside: Vec<JobInput>,
+    life: Life,
+    /// Inputs that it has heard: all that its mailbox was sent, less what is still in it.
+    heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
     /// What is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
-    /// Whether it is to be closed, once what it decided is committed.
-    is_closing: bool,
-    /// How often that was put off.
-    reopened: u32,
     /// Since when its steps have been seen waiting for replies.
     pub(super) seen: Seen,
+}
+
+/// What an actor is about.
+enum Life {
+    /// It has not begun.
+    Starting(Start),
+    /// Its job goes on.
+    Live(Job),
+    /// Its job panicked, and is rebuilt from the journal: what has come in since.
+    Broken { set_aside: Vec<JobInput> },
+    /// Nothing is left to do. It asked to leave when it had heard so many inputs; what comes before
+    /// it is let go may have it go on.
+    Leaving { job: Job, asked: u64 },
+    /// Its creation panicked: there is no job.
+    Void,
+}
+
+impl Life {
+    fn job(&self) -> Option<&Job> {
+        match self {
+            Life::Live(job) | Life::Leaving { job, .. } => Some(job),
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => None,
+        }
+    }
+
+    fn job_mut(&mut self) -> Option<&mut Job> {
+        match self {
+            Life::Live(job) | Life::Leaving { job, .. } => Some(job),
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => None,
+        }
+    }
 }
 
 /// What a job can be told.
@@ -107,7 +131,7 @@ pub enum JobInput {
     Settled(Arc<Done>),
     /// Somebody looks at the job as it is.
     Look(Look),
-    /// The job is closed and its id free: the actor ends, behind all that it was told before.
+    /// Its route is taken away: the actor ends.
     Close,
 }
 
@@ -177,40 +201,30 @@ pub struct Spawn {
     pub start: Start,
 }
 
-/// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one parent
-/// share an arbiter, so that what they do first reaches the journal, and their queue, in the order
-/// of the list.
-pub fn spawn(shared: &Arc<Shared>, spawn: Spawn) {
-    let arbiters = &shared.wiring().arbiters;
-    // Not the parent's own, which gathers what they give.
-    let place = spawn.parent.map_or(spawn.number, |parent| parent.wrapping_add(1));
-    let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
-    let Spawn { id, number, root, parent, start } = spawn;
-    let owned = shared.clone();
-    shared.routes.insert(id, || {
-        let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor {
-            shared: owned,
+impl JobActor {
+    /// An actor that begins when it is started.
+    pub(super) fn new(shared: Arc<Shared>, spawn: Spawn) -> JobActor {
+        let Spawn { id, number, root, parent, start } = spawn;
+        JobActor {
+            shared,
             id,
             number,
             root,
             parent,
-            start: Some(start),
-            job: None,
-            set_aside: Vec::new(),
+            life: Life::Starting(start),
+            heard: 0,
             counted: None,
             timer: None,
-            is_closing: false,
-            reopened: 0,
             seen: Seen::new(),
-        });
-        // Deliveries are bounded by the prefetch, children by the window: nothing is ever offered.
-        let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
-        Live { number, parent, reopened: 0, mailbox }
-    });
-}
+        }
+    }
 
-impl JobActor {
-    fn begin(&mut self, start: Start, ctx: &mut actix::Context<Self>) {
+    /// The job, unless it has panicked and is being rebuilt.
+    pub(super) fn job(&self) -> Option<&Job> {
+        self.life.job()
+    }
+
+    fn begin(&mut self, start: Start) {
         let (shared, now) = (self.shared.clone(), clock::now());
         match start {
             Start::New { origin, message, caller, mut release } => {
@@ -219,9 +233,9 @@ impl JobActor {
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for(owned, message, waits, &context)
                 })) else {
-                    return self.never_began(&origin, caller, release, ctx);
+                    return self.never_began(&origin, caller, release);
                 };
-                self.job = Some(job);
+                self.life = Life::Live(job);
                 let created = Created { origin, root: self.root, parent: self.parent };
                 if faults::planted("answer before commit") {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
@@ -233,15 +247,10 @@ impl JobActor {
     }
 
     /// A panic before the job was journaled: a client gets no answer, a parent or caller is told.
-    fn never_began(
-        &self,
-        origin: &Origin,
-        caller: Option<Caller>,
-        release: Vec<Outgoing>,
-        ctx: &mut actix::Context<Self>,
-    ) {
+    fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
-        self.shared.routes.remove(self.id, self.number, None);
+        let leave = Leave { id: self.id, number: self.number, heard: None };
+        self.shared.wiring().router.post(RouterInput::Leave(vec![leave]));
         if let Some(parent) = origin.parent {
             let outcome =
                 ChildOutcome::Failed(Cause::of_job("the creation of the child job panicked"));
@@ -263,19 +272,65 @@ impl JobActor {
                 .tell(&refusal, &self.shared);
             }
         }
-        ctx.stop();
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        // A job that is rebuilt hears much at once: until it has heard all of that it does not
+        // count, so that nothing in the middle of it lets the job go.
+        let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
+        self.heard += u64::from(!is_rebuild);
         self.act(input, ctx);
+        self.heard += u64::from(is_rebuild);
+        self.leave_or_go_on();
         self.set_timer(ctx);
+    }
+
+    /// Asks to leave if nothing is left to do, also once more if something came that changed
+    /// nothing; goes on otherwise.
+    fn leave_or_go_on(&mut self) {
+        let (asks, goes_on) = match &self.life {
+            Life::Live(job) => (job.is_closed(), false),
+            Life::Leaving { job, asked } => {
+                (job.is_closed() && *asked != self.heard, !job.is_closed())
+            }
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => (false, false),
+        };
+        if asks {
+            let leaves = self.leave();
+            self.append_nothing(Vec::new(), leaves);
+        } else if goes_on {
+            self.life = match std::mem::replace(&mut self.life, Life::Void) {
+                Life::Leaving { job, .. } => Life::Live(job),
+                life @ (Life::Starting(_) | Life::Live(_) | Life::Broken { .. } | Life::Void) => {
+                    life
+                }
+            };
+        }
+    }
+
+    /// It is to leave, if it has a job, unless it hears more than it has by now.
+    fn leave(&mut self) -> Option<u64> {
+        let asked = self.heard;
+        match std::mem::replace(&mut self.life, Life::Void) {
+            Life::Live(job) | Life::Leaving { job, .. } => {
+                self.life = Life::Leaving { job, asked };
+                Some(asked)
+            }
+            life @ (Life::Starting(_) | Life::Broken { .. } | Life::Void) => {
+                self.life = life;
+                None
+            }
+        }
     }
 
     /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock,
     /// once.
     fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
-        // A job that is about to be closed waits for nothing.
-        let due = self.job.as_ref().filter(|_| !self.is_closing).and_then(Job::next_timer);
+        let due = match &self.life {
+            Life::Live(job) => job.next_timer(),
+            // It waits for nothing.
+            Life::Starting(_) | Life::Broken { .. } | Life::Leaving { .. } | Life::Void => None,
+        };
         if due == self.timer.as_ref().map(|(due, _)| *due) {
             return;
         }
@@ -297,8 +352,7 @@ impl JobActor {
             // up by it.
             pause = HEARD_AGAIN_AFTER;
             if let Some(other) = self
-                .job
-                .as_ref()
+                .job()
                 .and_then(Job::next_timer_but_timeouts)
                 .filter(|other| left(*other) < HEARD_AGAIN_AFTER)
             {
@@ -308,9 +362,10 @@ impl JobActor {
         let is_enough = left(wanted) <= pause;
         let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
-            if is_enough && !actor.is_closing {
+            if is_enough {
                 let deaf_to = actor.deaf_to();
                 actor.take(Input::Timer { due: wanted, deaf_to }, Vec::new());
+                actor.leave_or_go_on();
             }
             actor.set_timer(ctx);
         });
@@ -320,74 +375,33 @@ impl JobActor {
     /// Attempts that began before this may have been answered, and the answer may still lie in the
     /// reply queue.
     fn deaf_to(&self) -> Option<Timestamp> {
-        let vhost = &self.job.as_ref()?.definition().vhost;
+        let vhost = &self.job()?.definition().vhost;
         self.shared.health.deaf_to(vhost, self.shared.settings.amqp.replies_first.0)
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        if self.job.is_none() && !matches!(input, JobInput::Rebuilt { .. } | JobInput::Close) {
-            return self.set_aside.push(input);
-        }
-        let may_go_on = self.is_closing
-            && matches!(
-                input,
-                JobInput::Take { .. }
-                    | JobInput::Called(_)
-                    | JobInput::End(..)
-                    | JobInput::Operate(..)
-            );
-        if may_go_on {
-            // First of all it stays within reach, so that nobody else brings it back.
-            let Some(reopened) = self.shared.routes.reopen(self.id, &ctx.address()) else {
-                return self.hand_back(input);
-            };
-            (self.reopened, self.is_closing) = (reopened, false);
-        }
-        self.do_act(input, ctx);
-        if may_go_on && !self.is_closing {
-            self.close_if_over();
+        match (&mut self.life, input) {
+            (_, JobInput::Close) => {
+                self.count_as(None);
+                ctx.stop();
+            }
+            (Life::Broken { set_aside }, JobInput::Rebuilt { recovered, abandon }) => {
+                let set_aside = std::mem::take(set_aside);
+                self.rebuilt(*recovered, abandon, set_aside);
+            }
+            (_, input) => self.hear_or_set_aside(input),
         }
     }
 
-    /// What comes when the id is free already, and another actor may have the job: it takes the way
-    /// once more.
-    fn hand_back(&self, input: JobInput) {
-        let router = &self.shared.wiring().router;
-        match input {
-            // Of what the parent wants else, an ended job has nothing to do.
-            JobInput::Take { input: Input::Order(order), .. }
-                if order.what != Instruction::Retry => {}
-            JobInput::Take { input: Input::Order(order), .. } => {
-                let place = self.job.as_ref().and_then(|job| job.origin().parent);
-                if let (Some(place), Some(parent)) = (place, self.parent) {
-                    router.post(RouterInput::ToChild(ToChild {
-                        id: self.id,
-                        place,
-                        parent,
-                        order,
-                    }));
-                }
-            }
-            JobInput::Take { input, ack: None } => router.post(RouterInput::ToJob(self.id, input)),
-            JobInput::Operate(operation, answer) => {
-                router.post(RouterInput::Operate(self.id, operation, answer))
-            }
-            JobInput::End(ending, answer) => router.post(RouterInput::End(self.id, ending, answer)),
-            JobInput::Vouch(call) => self.vouch(call),
-            // A delivery goes back to its queue, and comes again.
-            JobInput::Take { ack: Some(_), .. } | JobInput::Called(_) => {}
-            JobInput::Same { .. }
-            | JobInput::QueueMissing { .. }
-            | JobInput::Redispatch { .. }
-            | JobInput::Count(_)
-            | JobInput::Rebuilt { .. }
-            | JobInput::Settled(_)
-            | JobInput::Look(_)
-            | JobInput::Close => {}
+    fn hear_or_set_aside(&mut self, input: JobInput) {
+        match &mut self.life {
+            Life::Live(_) | Life::Leaving { .. } => self.hear(input),
+            Life::Broken { set_aside } => set_aside.push(input),
+            Life::Starting(_) | Life::Void => {}
         }
     }
 
-    fn do_act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+    fn hear(&mut self, input: JobInput) {
         match input {
             JobInput::Take { input, ack } => {
                 self.take(input, ack.map(Outgoing::Ack).into_iter().collect())
@@ -398,24 +412,21 @@ impl JobActor {
             JobInput::End(ending, answer) => self.end(ending, answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { vhost, queue, done } => {
-                if self.job.as_ref().is_some_and(|job| *job.definition().vhost == *vhost) {
+                if self.job().is_some_and(|job| *job.definition().vhost == *vhost) {
                     self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
                 }
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::Count(census) => self.count_waiting(&census),
-            JobInput::Rebuilt { recovered, abandon } => self.rebuilt(*recovered, abandon, ctx),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
             JobInput::Look(Look { see, done }) => {
-                if let Some(job) = &self.job {
+                if let Some(job) = self.job() {
                     see(job);
                 }
                 self.release_after_commit(vec![Outgoing::Hold(done)]);
             }
-            JobInput::Close => {
-                self.count_as(None);
-                ctx.stop();
-            }
+            // It is neither broken nor let go.
+            JobInput::Rebuilt { .. } | JobInput::Close => {}
         }
     }
 
@@ -423,12 +434,12 @@ impl JobActor {
         &mut self,
         mut recovered: Recovered,
         abandon: Option<Arc<str>>,
-        ctx: &mut actix::Context<Self>,
+        set_aside: Vec<JobInput>,
     ) {
         let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
         // What the broker has confirmed meanwhile is not sent again.
         let is_of = |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
-        let is_confirmed = |sent| self.set_aside.iter().any(|input| is_of(input, sent));
+        let is_confirmed = |sent| set_aside.iter().any(|input| is_of(input, sent));
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
         match abandon {
@@ -446,19 +457,19 @@ impl JobActor {
             }
             None => {
                 for order in recovered.orders {
-                    self.act(JobInput::Take { input: Input::Order(order), ack: None }, ctx);
+                    self.hear_or_set_aside(JobInput::Take {
+                        input: Input::Order(order),
+                        ack: None,
+                    });
                 }
             }
         }
-        for input in std::mem::take(&mut self.set_aside) {
-            self.act(input, ctx);
-        }
-        self.close_if_over();
+        set_aside.into_iter().for_each(|input| self.hear_or_set_aside(input));
     }
 
     /// Goes on with a job from the journal; what its effects follow from is committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
-        self.job = Some(job);
+        self.life = Life::Live(job);
         self.count();
         let (shared, now) = (self.shared.clone(), clock::now());
         effects
@@ -477,7 +488,7 @@ impl JobActor {
     /// goes back to its queue. A client is told the job's state.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
         let (shared, now) = (self.shared.clone(), clock::now());
-        let Some(job) = &mut self.job else { return };
+        let Some(job) = self.life.job_mut() else { return };
         let context = Context { now, limits: &shared.limits, claims: &shared.routes };
         let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
@@ -502,7 +513,7 @@ impl JobActor {
                 self.reject(rejected, said, release);
             }
             Err(_) => {
-                self.job = None;
+                self.life = Life::Broken { set_aside: Vec::new() };
                 shared
                     .wiring()
                     .supervisor
@@ -525,11 +536,10 @@ impl JobActor {
         } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
             self.release_after_commit(release);
         }
-        self.close_if_over();
     }
 
     fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         let told = Answer::again(self.id, job, workflow, message);
         let is_confirmed = matches!(told, Answer::Existing(_));
         let told = Outgoing::Answer(answer, told);
@@ -542,7 +552,7 @@ impl JobActor {
     }
 
     fn called(&mut self, call: Call) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         match call.join(job, &self.shared) {
             None => {}
             Some((Some(caller), ack)) if !job.owes(&caller) => {
@@ -551,16 +561,15 @@ impl JobActor {
             // Behind the commit of its caller's first message, which may still be under way.
             Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
         }
-        self.close_if_over();
     }
 
     fn vouch(&self, call: Call) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         self.shared.wiring().router.post(RouterInput::Asked(call.vouched_by(job)));
     }
 
     fn end(&mut self, ending: Ending, answer: oneshot::Sender<Answer>) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         let state = job.state();
         match ending {
             Ending::Cancel if !state.is_ended() => {
@@ -584,31 +593,21 @@ impl JobActor {
     }
 
     fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
-        let Some(job) = &mut self.job else { return };
+        let Some(job) = self.job() else { return };
         if let Some(objection) = job.objection(&operation, &self.shared.limits) {
             Outgoing::Answer(answer, objection.into()).release(&self.shared);
-            return self.close_if_over();
+            return;
         }
         tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
         let asked = Asked { step: operation.step().map(str::to_owned), answer };
         self.decide(Input::Operate(operation), Vec::new(), Some(asked));
     }
 
-    fn closed(&mut self) -> Outgoing {
-        self.is_closing = true;
-        Outgoing::Closed { id: self.id, number: self.number, reopened: Some(self.reopened) }
-    }
-
-    /// A job that was brought back in vain goes again. Not if it is being closed: by now another
-    /// actor may have its route.
-    fn close_if_over(&mut self) {
-        if !self.is_closing && self.job.as_ref().is_some_and(Job::is_closed) {
-            let closed = self.closed();
-            self.release_after_commit(vec![closed]);
-        }
-    }
-
     fn release_after_commit(&self, release: Vec<Outgoing>) {
+        self.append_nothing(release, None);
+    }
+
+    fn append_nothing(&self, release: Vec<Outgoing>, leaves: Option<u64>) {
         let record = Record {
             job: self.number,
             created: None,
@@ -623,6 +622,7 @@ impl JobActor {
             record,
             urgent: true,
             release,
+            leaves,
         }));
     }
 
@@ -635,7 +635,7 @@ impl JobActor {
     ) {
         self.observe(&decision, now);
         self.count();
-        faults::observe("job::decided", || (self.number, self.job.clone()));
+        faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.entries.as_slice(),
             [Entry::StepConfirmed { .. } | Entry::CallerAnswered { .. }]
@@ -654,9 +654,7 @@ impl JobActor {
         } else {
             release.extend(effects);
         }
-        if decision.closed {
-            release.push(self.closed());
-        }
+        let leaves = if decision.closed { self.leave() } else { None };
         let News { announced, notice } = self.news(&decision.entries);
         release.extend(announced);
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
@@ -676,11 +674,12 @@ impl JobActor {
             record,
             urgent,
             release,
+            leaves,
         }));
     }
 
     fn outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
-        let job = self.job.as_ref()?;
+        let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let definition = job.definition();
@@ -726,8 +725,8 @@ impl Actor for JobActor {
     type Context = actix::Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        if let Some(start) = self.start.take() {
-            self.begin(start, ctx);
+        if let Life::Starting(start) = std::mem::replace(&mut self.life, Life::Void) {
+            self.begin(start);
             self.set_timer(ctx);
         }
     }

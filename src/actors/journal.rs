@@ -2,6 +2,7 @@
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
 use super::outbox::{Answer, Outgoing};
+use super::router::{Leave, RouterInput};
 use super::shared::Shared;
 use super::{Mail, Owner, clock};
 use crate::engine::{Definition, JobId, Millis};
@@ -10,6 +11,7 @@ use crate::journal::{Deleted, Open};
 use crate::journal::{JobNumber, JournalError, Loss, NoticeNumber, Record, Remedy, Store};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,6 +55,9 @@ pub struct Append {
     pub urgent: bool,
     /// What leaves after it, in order.
     pub release: Vec<Outgoing>,
+    /// Nothing is left to do for the job, which has heard so many inputs by now: it is to be let go
+    /// once this is committed.
+    pub leaves: Option<u64>,
 }
 
 struct Waiting {
@@ -233,15 +238,15 @@ impl JournalActor {
             tracing::info!("there is room on the disk again: the journal goes on");
             self.shared.health.tell_change();
         }
-        for waiting in std::mem::take(&mut self.waiting) {
-            metrics.journal_queue.observe(waiting.since.elapsed().as_secs_f64());
-            let Append { id, record, release, .. } = waiting.append;
+        let waiting = std::mem::take(&mut self.waiting);
+        self.let_go(&waiting, &gone);
+        for Waiting { append, since } in waiting {
+            metrics.journal_queue.observe(since.elapsed().as_secs_f64());
+            let Append { record, release, .. } = append;
             let release = if gone.contains(&record.job) {
-                let closed = Outgoing::Closed { id, number: record.job, reopened: None };
                 release
                     .into_iter()
                     .filter_map(|outgoing| outgoing.of_deleted(&self.shared))
-                    .chain([closed])
                     .collect()
             } else {
                 release
@@ -255,6 +260,22 @@ impl JournalActor {
             }
         }
         true
+    }
+
+    /// Jobs that have nothing left to do ask the router to be let go, before anybody hears of it;
+    /// those that were deleted go without asking.
+    fn let_go(&self, committed: &[Waiting], gone: &BTreeSet<JobNumber>) {
+        let leaves = |Waiting { append, .. }: &Waiting| {
+            let (id, number) = (append.id, append.record.job);
+            if gone.contains(&number) {
+                return Some(Leave { id, number, heard: None });
+            }
+            append.leaves.map(|heard| Leave { id, number, heard: Some(heard) })
+        };
+        let leaving: Vec<Leave> = committed.iter().filter_map(leaves).collect();
+        if !leaving.is_empty() {
+            self.shared.wiring().router.post(RouterInput::Leave(leaving));
+        }
     }
 
     fn wait_for_room(&mut self, error: &JournalError, ctx: &mut Context<Self>) {
@@ -339,8 +360,10 @@ impl JournalActor {
 
     /// The actors of failed jobs that waited for late replies end with their rows.
     fn close(&self, deleted: &Deleted) {
-        for Open { id, number } in deleted.open.iter().copied() {
-            Outgoing::Closed { id, number, reopened: None }.release(&self.shared);
+        let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
+        let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();
+        if !leaving.is_empty() {
+            self.shared.wiring().router.post(RouterInput::Leave(leaving));
         }
     }
 }

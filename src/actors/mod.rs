@@ -29,10 +29,10 @@ pub mod supervisor;
 pub mod webhook;
 
 use crate::telemetry::Metrics;
-use actix::{Actor, Addr, Context, Handler, Message};
+use actix::{Actor, Addr, Context, Handler, Message, Recipient};
 use prometheus::{Histogram, IntCounter, IntGauge};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An actor that is reached through a [`Mailbox`].
 pub trait Owner: Actor<Context = Context<Self>> + Handler<Mail<Self::Input>> {
@@ -84,55 +84,68 @@ impl Kind {
     }
 }
 
+/// What one mailbox was sent, over all of its clones.
+#[derive(Default)]
+struct Counts {
+    posted: AtomicU64,
+    taken: AtomicU64,
+}
+
 struct Counted {
-    depth: Arc<AtomicI64>,
+    counts: Arc<Counts>,
     kind: Arc<Kind>,
 }
 
 impl Counted {
-    fn new(depth: &Arc<AtomicI64>, kind: &Arc<Kind>) -> Counted {
-        let now = depth.fetch_add(1, Ordering::Relaxed) + 1;
+    fn new(counts: &Arc<Counts>, kind: &Arc<Kind>) -> Counted {
+        let posted = counts.posted.fetch_add(1, Ordering::Relaxed) + 1;
+        let waiting = posted.saturating_sub(counts.taken.load(Ordering::Relaxed));
         kind.depth.inc();
-        if now > kind.high_water.get() {
-            kind.high_water.set(now);
+        let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
+        if waiting > kind.high_water.get() {
+            kind.high_water.set(waiting);
         }
-        Counted { depth: depth.clone(), kind: kind.clone() }
+        Counted { counts: counts.clone(), kind: kind.clone() }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.depth.fetch_sub(1, Ordering::Relaxed);
+        self.counts.taken.fetch_add(1, Ordering::Relaxed);
         self.kind.depth.dec();
     }
 }
 
-/// The way to an actor: bounded, with depth, high-water mark and handling time.
-pub struct Mailbox<A: Owner> {
-    address: Addr<A>,
-    depth: Arc<AtomicI64>,
-    capacity: i64,
+/// The way to an actor that takes `I`: bounded, with depth, high-water mark and handling time.
+pub struct Mailbox<I: Send + 'static> {
+    recipient: Recipient<Mail<I>>,
+    counts: Arc<Counts>,
+    capacity: u64,
     kind: Arc<Kind>,
 }
 
-impl<A: Owner> Clone for Mailbox<A> {
+impl<I: Send + 'static> Clone for Mailbox<I> {
     fn clone(&self) -> Self {
         Mailbox {
-            address: self.address.clone(),
-            depth: self.depth.clone(),
+            recipient: self.recipient.clone(),
+            counts: self.counts.clone(),
             capacity: self.capacity,
             kind: self.kind.clone(),
         }
     }
 }
 
-impl<A: Owner> Mailbox<A> {
+impl<I: Send + 'static> Mailbox<I> {
     /// A mailbox before `address` that refuses offers while `capacity` inputs wait.
-    pub fn new(address: Addr<A>, capacity: usize, kind: Arc<Kind>) -> Mailbox<A> {
+    pub fn new<A: Owner<Input = I>>(
+        address: Addr<A>,
+        capacity: usize,
+        kind: Arc<Kind>,
+    ) -> Mailbox<I> {
         Mailbox {
-            address,
-            depth: Arc::default(),
-            capacity: i64::try_from(capacity).unwrap_or(i64::MAX),
+            recipient: address.recipient(),
+            counts: Arc::default(),
+            capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
             kind,
         }
     }
@@ -143,21 +156,23 @@ impl<A: Owner> Mailbox<A> {
         clippy::disallowed_methods,
         reason = "the one place: a mailbox counts what do_send does not bound"
     )]
-    pub fn post(&self, input: A::Input) {
-        self.address.do_send(Mail { input, counted: Counted::new(&self.depth, &self.kind) });
-    }
-
-    /// Whether it is the mailbox of this actor.
-    pub fn leads_to(&self, actor: &Addr<A>) -> bool {
-        self.address == *actor
+    pub fn post(&self, input: I) {
+        self.recipient.do_send(Mail { input, counted: Counted::new(&self.counts, &self.kind) });
     }
 
     /// Sends an input from outside, unless the mailbox is full; then gives it back.
-    pub fn offer(&self, input: A::Input) -> Result<(), A::Input> {
-        if self.depth.load(Ordering::Relaxed) >= self.capacity {
+    pub fn offer(&self, input: I) -> Result<(), I> {
+        let Counts { posted, taken } = &*self.counts;
+        let waiting = posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::Relaxed));
+        if waiting >= self.capacity {
             return Err(input);
         }
         self.post(input);
         Ok(())
+    }
+
+    /// How many inputs were sent through it and its clones.
+    pub fn posted(&self) -> u64 {
+        self.counts.posted.load(Ordering::Relaxed)
     }
 }

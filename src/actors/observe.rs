@@ -9,13 +9,13 @@ use crate::engine::{
 impl JobActor {
     /// Counts the job among those of its state, once, whatever way it came to it.
     pub(super) fn count(&mut self) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         self.count_as(Some(job.state()).filter(|state| !state.is_ended()));
     }
 
     /// Counts it in another state; in none, if its rows are gone.
     pub(super) fn count_as(&mut self, now: Option<JobState>) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         if now == self.counted {
             return;
         }
@@ -34,7 +34,7 @@ impl JobActor {
 
     /// Counts and logs what was decided, in one place.
     pub(super) fn observe(&self, decision: &Decision, now: Timestamp) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.job() else { return };
         let metrics = &self.shared.metrics;
         let workflow = job.definition().full_name();
         let is_root = self.parent.is_none();

@@ -32,16 +32,6 @@ pub enum Outgoing {
     ToParent(Parent, ChildEnd),
     /// Tell a client.
     Answer(oneshot::Sender<Answer>, Answer),
-    /// The job takes no more input: its id is free again, its actor ends.
-    Closed {
-        /// The job.
-        id: JobId,
-        /// Its number.
-        number: JobNumber,
-        /// How often it had been kept within reach by then: if it has been once more, it may go on.
-        /// None: it is gone from the journal, whatever it waited for.
-        reopened: Option<u32>,
-    },
     /// Something that waits for this commit, by being dropped after it.
     Hold(Arc<Done>),
     /// Tell those who listen.
@@ -248,7 +238,7 @@ impl Outgoing {
     /// follows.
     pub fn of_deleted(self, shared: &Shared) -> Option<Outgoing> {
         match self {
-            Outgoing::Hold(_) | Outgoing::Closed { .. } => Some(self),
+            Outgoing::Hold(_) => Some(self),
             // Back to its queue: a reply is for nobody by then, a call finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(to, Answer::Changed(_) | Answer::Step(..)) => {
@@ -304,11 +294,6 @@ impl Outgoing {
                 faults::hit("outbox::answer");
                 // The client may have gone; the answer holds all the same.
                 let _ = to.send(answer);
-            }
-            Outgoing::Closed { id, number, reopened } => {
-                if let Some(mailbox) = shared.routes.remove(id, number, reopened) {
-                    mailbox.post(JobInput::Close);
-                }
             }
             Outgoing::Hold(done) => drop(done),
             Outgoing::Announce(events) => announce(events, shared),

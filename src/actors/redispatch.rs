@@ -95,8 +95,7 @@ impl JobActor {
     /// call a workflow do not count: their message is acknowledged once the job is created, long
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
-        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *census.vhost)
-        else {
+        let Some(job) = self.job().filter(|job| *job.definition().vhost == *census.vhost) else {
             return;
         };
         let now = clock::ticks();
@@ -121,8 +120,7 @@ impl JobActor {
 
     /// Sends the messages of its steps that wait on a queue once more; `done` follows the commit.
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
-        let Some(job) = self.job.as_ref().filter(|job| *job.definition().vhost == *bulk.vhost)
-        else {
+        let Some(job) = self.job().filter(|job| *job.definition().vhost == *bulk.vhost) else {
             return;
         };
         let is_meant = |dispatch: u64| {

@@ -2,6 +2,7 @@
 
 mod calls;
 mod children;
+mod lives;
 mod lookups;
 mod operations;
 
@@ -11,12 +12,14 @@ use super::job::JobInput;
 use super::observe::beginning;
 use super::outbox::{Answer, Done, NewChild, ToChild};
 use super::redispatch::Bulk;
+use super::routes::Table;
 use super::shared::Shared;
 use super::{Mail, Owner};
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Definition, Input, JobId, Message, Operation, Reply};
 use crate::faults;
+use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
 use lookups::{Ask, LookUps};
 use std::collections::VecDeque;
@@ -26,6 +29,7 @@ use tokio::sync::oneshot;
 /// The one router of a process.
 pub struct Router {
     pub(super) shared: Arc<Shared>,
+    table: Table,
     /// Calls that came while the manager takes no jobs, in their order.
     pub(super) waiting: VecDeque<Call>,
     /// They are tried again after a pause that has begun.
@@ -35,6 +39,10 @@ pub struct Router {
 
 /// What the router can be told.
 pub enum RouterInput {
+    /// Jobs from the journal go on; before anything else.
+    Recovered(Vec<Recovered>),
+    /// Jobs that have nothing left to do want to leave.
+    Leave(Vec<Leave>),
     /// A message came in on a reply queue.
     Delivered(Delivery),
     /// A message came in on a workflow's queue.
@@ -74,6 +82,18 @@ pub enum RouterInput {
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
 }
 
+/// A job that wants to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The job.
+    pub id: JobId,
+    /// Its number.
+    pub number: JobNumber,
+    /// How many inputs it had heard when nothing was left to do: it leaves unless more were sent,
+    /// and asks again when it has heard those. None: it is gone from the journal, whatever is sent.
+    pub heard: Option<u64>,
+}
+
 /// How a client ends a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -97,13 +117,23 @@ pub struct NewJob {
 }
 
 impl Router {
-    /// The router.
-    pub fn new(shared: Arc<Shared>) -> Router {
-        Router { shared, waiting: VecDeque::new(), is_waiting: false, look_ups: LookUps::default() }
+    /// The router, which alone writes the table.
+    pub fn new(shared: Arc<Shared>, table: Table) -> Router {
+        Router {
+            shared,
+            table,
+            waiting: VecDeque::new(),
+            is_waiting: false,
+            look_ups: LookUps::default(),
+        }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
+            RouterInput::Recovered(jobs) => {
+                jobs.into_iter().for_each(|recovered| self.go_on(recovered))
+            }
+            RouterInput::Leave(leaving) => leaving.into_iter().for_each(|leave| self.let_go(leave)),
             RouterInput::Delivered(delivery) => self.deliver(delivery),
             RouterInput::Called { workflow, delivery } => self.called(&workflow, delivery, ctx),
             RouterInput::Asked(call) => self.take_call(call, ctx),

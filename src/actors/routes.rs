@@ -1,18 +1,30 @@
-//! Which jobs take input, by id: the one table that actors share.
+//! Which jobs take input, by id: the one table that actors share. The router alone writes it, with
+//! the [`Table`]; all others look, with the [`Routes`].
 
 use super::Mailbox;
-use super::job::{JobActor, JobInput};
+use super::job::JobInput;
 use crate::engine::{Claims, JobId};
 use crate::journal::JobNumber;
-use actix::Addr;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use dashmap::mapref::one::MappedRef;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// A new table, and the way to look into it.
+pub fn table() -> (Table, Routes) {
+    let shared = Arc::new(Shared::default());
+    (Table(shared.clone()), Routes(shared))
+}
+
+/// Puts jobs into the table, and takes them out.
+pub struct Table(Arc<Shared>);
+
 /// Which jobs take input, and the ids that are promised to child jobs.
+pub struct Routes(Arc<Shared>);
+
 #[derive(Default)]
-pub struct Routes {
+struct Shared {
     table: DashMap<JobId, Route>,
     roots: AtomicUsize,
 }
@@ -29,10 +41,8 @@ pub struct Live {
     pub number: JobNumber,
     /// Its parent's number; none: it is a top-level job.
     pub parent: Option<JobNumber>,
-    /// How often it was kept within reach when it was about to be closed.
-    pub reopened: u32,
     /// The way to it.
-    pub mailbox: Mailbox<JobActor>,
+    pub mailbox: Mailbox<JobInput>,
 }
 
 /// A job that takes input, while nobody can take it out of the table.
@@ -55,9 +65,49 @@ impl Found<'_> {
     }
 }
 
+impl Table {
+    /// Starts a job and makes it reachable: whoever looks it up meanwhile waits, so that what it
+    /// decides first comes behind.
+    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
+        let place = self.0.table.entry(id);
+        let live = start();
+        if live.parent.is_none() {
+            self.0.roots.fetch_add(1, Ordering::Relaxed);
+        }
+        place.insert(Route::Live(live));
+    }
+
+    /// Takes the job with this number out of the table, if it has heard so many inputs and no more
+    /// were sent. None: however many.
+    pub fn take_out(
+        &self,
+        id: JobId,
+        number: JobNumber,
+        heard: Option<u64>,
+    ) -> Option<Mailbox<JobInput>> {
+        // Nobody posts meanwhile: that needs the place in the table.
+        let leaves = |live: &Live| {
+            live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
+        };
+        let (_, route) = self
+            .0
+            .table
+            .remove_if(&id, |_, route| matches!(route, Route::Live(live) if leaves(live)))?;
+        match route {
+            Route::Claimed => None,
+            Route::Live(live) => {
+                if live.parent.is_none() {
+                    self.0.roots.fetch_sub(1, Ordering::Relaxed);
+                }
+                Some(live.mailbox)
+            }
+        }
+    }
+}
+
 impl Claims for Routes {
     fn claim(&self, id: JobId) -> bool {
-        match self.table.entry(id) {
+        match self.0.table.entry(id) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
                 place.insert(Route::Claimed);
@@ -68,10 +118,10 @@ impl Claims for Routes {
 }
 
 impl Routes {
-    /// The job that takes input under this id. It stays there while this is held, so that what is
-    /// posted comes before the word that its actor is to end; look nothing else up meanwhile.
+    /// The job that takes input under this id. It stays there while this is held; look nothing else
+    /// up meanwhile.
     pub fn find(&self, id: JobId) -> Option<Found<'_>> {
-        let live = self.table.get(&id)?.try_map(|route| match route {
+        let live = self.0.table.get(&id)?.try_map(|route| match route {
             Route::Claimed => None,
             Route::Live(live) => Some(live),
         });
@@ -83,75 +133,28 @@ impl Routes {
         self.find(id).is_some()
     }
 
-    /// Starts a job, in the place of a claim, and makes it reachable: whoever looks it up meanwhile
-    /// waits, so that what it decides first comes behind.
-    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
-        let place = self.table.entry(id);
-        let live = start();
-        if live.parent.is_none() {
-            self.roots.fetch_add(1, Ordering::Relaxed);
-        }
-        place.insert(Route::Live(live));
-    }
-
-    /// Frees the id of the job with this number, unless it was `reopened` more often than is said.
-    pub fn remove(
-        &self,
-        id: JobId,
-        number: JobNumber,
-        reopened: Option<u32>,
-    ) -> Option<Mailbox<JobActor>> {
-        let is_meant = |live: &Live| {
-            live.number == number && reopened.is_none_or(|reopened| reopened == live.reopened)
-        };
-        let (_, route) = self
-            .table
-            .remove_if(&id, |_, route| matches!(route, Route::Live(live) if is_meant(live)))?;
-        match route {
-            Route::Claimed => None,
-            Route::Live(live) => {
-                if live.parent.is_none() {
-                    self.roots.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(live.mailbox)
-            }
-        }
-    }
-
     /// Frees an id that was claimed for a child job which is not to start.
     pub fn unclaim(&self, id: JobId) {
-        self.table.remove_if(&id, |_, route| matches!(route, Route::Claimed));
+        self.0.table.remove_if(&id, |_, route| matches!(route, Route::Claimed));
     }
 
     /// Whether no job takes input, and no id is promised.
     pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    /// Keeps the job of this actor from being removed by what was decided before, and tells how
-    /// often that was done; none if it is removed already.
-    pub fn reopen(&self, id: JobId, actor: &Addr<JobActor>) -> Option<u32> {
-        match self.table.get_mut(&id).as_deref_mut() {
-            Some(Route::Live(live)) if live.mailbox.leads_to(actor) => {
-                live.reopened += 1;
-                Some(live.reopened)
-            }
-            Some(Route::Live(_) | Route::Claimed) | None => None,
-        }
+        self.0.table.is_empty()
     }
 
     /// Top-level jobs that take input.
     pub fn roots(&self) -> usize {
-        self.roots.load(Ordering::Relaxed)
+        self.0.roots.load(Ordering::Relaxed)
     }
 
     pub(super) fn has(&self, id: JobId) -> bool {
-        self.table.contains_key(&id)
+        self.0.table.contains_key(&id)
     }
 
     /// Does something with each job that takes input, in no order; looks nothing up meanwhile.
-    pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobActor>)) {
-        for route in &self.table {
+    pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
+        for route in &self.0.table {
             if let Route::Live(live) = route.value() {
                 act(&live.mailbox);
             }
@@ -159,13 +162,58 @@ impl Routes {
     }
 
     /// All jobs that take input, in the order of their creation.
-    pub(super) fn all_live(&self) -> Vec<Mailbox<JobActor>> {
-        let live = self.table.iter().filter_map(|route| match route.value() {
+    pub(super) fn all_live(&self) -> Vec<Mailbox<JobInput>> {
+        let live = self.0.table.iter().filter_map(|route| match route.value() {
             Route::Claimed => None,
             Route::Live(live) => Some((live.number, live.mailbox.clone())),
         });
         let mut live: Vec<_> = live.collect();
         live.sort_unstable_by_key(|(number, _)| *number);
         live.into_iter().map(|(_, mailbox)| mailbox).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actors::{Kind, Mail, Owner};
+    use crate::telemetry::Metrics;
+    use actix::{Actor, Context, Handler};
+
+    struct Deaf;
+
+    impl Actor for Deaf {
+        type Context = Context<Self>;
+    }
+
+    impl Owner for Deaf {
+        type Input = JobInput;
+        const KIND: &'static str = "job";
+    }
+
+    impl Handler<Mail<JobInput>> for Deaf {
+        type Result = ();
+
+        fn handle(&mut self, _: Mail<JobInput>, _: &mut Self::Context) {}
+    }
+
+    #[test]
+    fn a_job_is_taken_out_only_when_it_has_heard_all_that_was_sent_to_it() {
+        actix::System::new().block_on(async {
+            let kind = Kind::new(&Metrics::new(), "job");
+            let ((table, routes), id) = (table(), JobId(uuid::Uuid::nil()));
+            table.insert(id, || Live {
+                number: 7,
+                parent: None,
+                mailbox: Mailbox::new(Deaf.start(), usize::MAX, kind),
+            });
+            routes.find(id).expect("it lives").post(JobInput::Close);
+            assert!(table.take_out(id, 7, Some(0)).is_none(), "one input is on its way");
+            assert!(table.take_out(id, 8, Some(1)).is_none(), "another job's");
+            assert!(table.take_out(id, 8, None).is_none(), "another job's");
+            assert!(routes.is_live(id) && routes.roots() == 1);
+            assert!(table.take_out(id, 7, Some(1)).is_some());
+            assert!(routes.is_empty() && routes.roots() == 0);
+        });
     }
 }

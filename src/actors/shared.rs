@@ -1,15 +1,15 @@
 //! What all actors look at: limits, metrics, health, the definitions, and the ways to the others.
 
-use super::announcer::Announcer;
-use super::archive::Archive;
-use super::bus::BusActor;
+use super::announcer::AnnouncerInput;
+use super::archive::ArchiveInput;
+use super::bus::BusInput;
 use super::feeds::Feeds;
-use super::journal::JournalActor;
+use super::journal::JournalInput;
 use super::lost::Losses;
 use super::room::Rooms;
-use super::router::Router;
+use super::router::RouterInput;
 use super::routes::Routes;
-use super::supervisor::Supervisor;
+use super::supervisor::SupervisorInput;
 use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
 use crate::bus::{BusState, embedded};
@@ -35,7 +35,7 @@ pub struct Shared {
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
-    /// Who has which id.
+    /// Which jobs take input; the router writes it.
     pub routes: Routes,
     definitions: RwLock<Arc<Definitions>>,
     /// Reads the journal.
@@ -64,17 +64,17 @@ pub struct Shared {
 /// The ways to the actors, known once all are started.
 pub struct Wiring {
     /// The one router.
-    pub router: Mailbox<Router>,
+    pub router: Mailbox<RouterInput>,
     /// The one journal.
-    pub journal: Mailbox<JournalActor>,
+    pub journal: Mailbox<JournalInput>,
     /// The one archive.
-    pub archive: Mailbox<Archive>,
+    pub archive: Mailbox<ArchiveInput>,
     /// The one supervisor.
-    pub supervisor: Mailbox<Supervisor>,
+    pub supervisor: Mailbox<SupervisorInput>,
     /// The one announcer.
-    pub announcer: Mailbox<Announcer>,
+    pub announcer: Mailbox<AnnouncerInput>,
     /// A bus for each virtual host; a reload may bring more.
-    pub buses: RwLock<BTreeMap<String, Mailbox<BusActor>>>,
+    pub buses: RwLock<BTreeMap<String, Mailbox<BusInput>>>,
     /// The arbiters over which jobs are spread.
     pub arbiters: Vec<ArbiterHandle>,
 }
@@ -84,6 +84,7 @@ impl Shared {
     pub fn new(
         settings: Settings,
         definitions: Definitions,
+        routes: Routes,
         reader: Reader,
         next_number: JobNumber,
         fatal: mpsc::UnboundedSender<String>,
@@ -104,7 +105,7 @@ impl Shared {
         Shared {
             settings,
             limits,
-            routes: Routes::default(),
+            routes,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
             health: Health::default(),
@@ -146,12 +147,12 @@ impl Shared {
     }
 
     /// The bus of a virtual host.
-    pub fn bus(&self, vhost: &str) -> Option<Mailbox<BusActor>> {
+    pub fn bus(&self, vhost: &str) -> Option<Mailbox<BusInput>> {
         self.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost).cloned()
     }
 
     /// All of them.
-    pub fn buses(&self) -> Vec<Mailbox<BusActor>> {
+    pub fn buses(&self) -> Vec<Mailbox<BusInput>> {
         self.wiring()
             .buses
             .read()

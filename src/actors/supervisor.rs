@@ -8,17 +8,18 @@
 use super::announcer::{ANNOUNCED_MAX, Announcer, AnnouncerInput};
 use super::archive::{Archive, ArchiveInput};
 use super::bus::{BusActor, BusInput, event_sink};
-use super::job::{self, JobInput, Spawn, Start};
+use super::job::JobInput;
 use super::journal::{JournalActor, JournalInput};
-use super::outbox::{Answer, Outgoing, ToChild};
-use super::router::{NewJob, Router, RouterInput};
+use super::outbox::Answer;
+use super::router::{Leave, NewJob, Router, RouterInput};
+use super::routes::{self, Table};
 use super::shared::{Definitions, Shared, Wiring};
 use super::webhook::Webhook;
 use super::{Kind, Mail, Mailbox, Owner};
 use crate::bus::amqp::{self, AmqpSettings, TopicConnector};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::{Bus, BusState, EventSink};
-use crate::engine::{Definition, Effect, Input, JobId, Message, Millis};
+use crate::engine::{Definition, JobId, Message, Millis};
 use crate::faults;
 use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy, Store};
 use crate::settings::Settings;
@@ -77,7 +78,8 @@ impl Supervisor {
                 let Some(recovered) = recovered else {
                     // Deleted while it was broken.
                     self.panicked.remove(&number);
-                    return Outgoing::Closed { id, number, reopened: None }.release(&self.shared);
+                    let leave = Leave { id, number, heard: None };
+                    return self.shared.wiring().router.post(RouterInput::Leave(vec![leave]));
                 };
                 let Some(job) = self.shared.routes.find(id).filter(|job| job.number() == number)
                 else {
@@ -199,14 +201,15 @@ pub enum Threads {
     Current,
 }
 
-/// Keeps a bus from delivering before all recovered jobs can be found: dropped, it is open.
+/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox: dropped, it is
+/// open.
 type Gate = std::sync::mpsc::Sender<()>;
 
 /// The bus's side of its gate.
 type Wait = std::sync::mpsc::Receiver<()>;
 
 impl Threads {
-    /// A gate for the next thread; none is needed where everything is on one, which has all jobs
+    /// A gate for the next thread; none is needed where everything is on one, which has the mail
     /// before it runs anything.
     fn gate(&self) -> Option<(Gate, Wait)> {
         match self {
@@ -276,13 +279,10 @@ pub fn start_on(
     let next_number = store.next_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = Reader::new(store.path());
-    let shared = Arc::new(Shared::new(settings, by_name, reader, next_number, fatal_sender));
-    let (arbiters, gates) = wire(&shared, store, &recovered, threads, transport)?;
-    for recovered in recovered {
-        respawn(&shared, recovered);
-    }
-    // A reply to a job that cannot be found would be taken for one to an unknown job.
-    drop(gates);
+    let (table, routes) = routes::table();
+    let shared =
+        Arc::new(Shared::new(settings, by_name, routes, reader, next_number, fatal_sender));
+    let arbiters = wire(&shared, store, (table, recovered), threads, transport)?;
     shared.wiring().journal.post(JournalInput::Retain);
     Webhook::start(&shared)?;
     Ok(Manager { shared, fatal, arbiters })
@@ -293,41 +293,13 @@ pub(super) fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
-/// A recovered job starts at once; what it tells others must find them started, so it is told
-/// behind them.
-fn respawn(shared: &Arc<Shared>, recovered: Recovered) {
-    let Recovered { number, root, parent, job, effects, orders } = recovered;
-    let (told, effects): (Vec<Effect>, Vec<Effect>) =
-        effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
-    let (id, place) = (job.id(), job.origin().parent);
-    job::spawn(
-        shared,
-        Spawn { id, number, root, parent, start: Start::Recovered { job: Box::new(job), effects } },
-    );
-    let router = &shared.wiring().router;
-    for effect in told {
-        if let Effect::TellParent(parent, ended) = effect {
-            // Parents were started before their children.
-            router.post(RouterInput::ToJob(
-                parent.job,
-                Input::ChildEnded { step: parent.step, index: parent.index, ended },
-            ));
-        }
-    }
-    for (order, (place, parent)) in
-        orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?)))
-    {
-        router.post(RouterInput::ToChild(ToChild { id, place, parent, order }));
-    }
-}
-
 fn wire(
     shared: &Arc<Shared>,
     store: Store,
-    recovered: &[Recovered],
+    (table, recovered): (Table, Vec<Recovered>),
     mut threads: Threads,
     transport: Transport,
-) -> Result<(Vec<Arbiter>, Vec<Gate>), StartError> {
+) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
@@ -342,7 +314,7 @@ fn wire(
     let journal =
         JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
     let owned = shared.clone();
-    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned));
+    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
     let owned = shared.clone();
     let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
     let owned = shared.clone();
@@ -387,9 +359,12 @@ fn wire(
             .unwrap_or_else(PoisonError::into_inner)
             .insert(vhost, mailbox);
     }
+    shared.wiring().router.post(RouterInput::Recovered(recovered));
+    // A reply to a job that cannot be found would be taken for one to an unknown job.
+    drop(gates);
     Ok(match threads {
-        Threads::Own(arbiters) => (arbiters, gates),
-        Threads::Current => (Vec::new(), gates),
+        Threads::Own(arbiters) => arbiters,
+        Threads::Current => Vec::new(),
     })
 }
 
@@ -399,7 +374,7 @@ fn start_bus(
     maker: BusMaker,
     arbiter: &ArbiterHandle,
     wait: Option<Wait>,
-) -> Mailbox<BusActor> {
+) -> Mailbox<BusInput> {
     shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
     let (owned, name) = (shared.clone(), vhost.to_owned());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {

@@ -5,7 +5,7 @@ use super::lookups::{Ask, Left};
 use crate::actors::archive::{Finding, Question};
 use crate::actors::call::{Asker, Call, Refusal, Refused};
 use crate::actors::clock;
-use crate::actors::job::{self, JobInput, Spawn, Start};
+use crate::actors::job::{JobInput, Spawn, Start};
 use crate::actors::outbox::{Answer, Outgoing, promised};
 use crate::bus::Delivery;
 use crate::engine::Origin;
@@ -207,7 +207,7 @@ impl Router {
             caller,
             release: vec![Outgoing::Ack(ack)],
         };
-        job::spawn(shared, Spawn { id, number, root: number, parent: None, start });
+        self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
     /// Has the job asked whose step the call says it is from; gives it back if there is none.

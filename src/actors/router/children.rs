@@ -3,7 +3,7 @@
 use super::Router;
 use super::lookups::Left;
 use crate::actors::clock;
-use crate::actors::job::{self, ANY_ROUND, JobInput, Spawn, Start};
+use crate::actors::job::{ANY_ROUND, JobInput, Spawn, Start};
 use crate::actors::outbox::{NewChild, Outgoing, ToChild};
 use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Parent};
 use crate::journal::Recovered;
@@ -33,10 +33,7 @@ impl Router {
             caller: None,
             release: Vec::new(),
         };
-        job::spawn(
-            &self.shared,
-            Spawn { id, number, root: child.root, parent: Some(child.parent), start },
-        );
+        self.spawn(Spawn { id, number, root: child.root, parent: Some(child.parent), start });
     }
 
     /// A child job that has ended is to be retried: it is brought back, and hears what its parent

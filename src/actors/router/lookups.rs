@@ -4,10 +4,9 @@
 use super::{Ending, NewJob, Router};
 use crate::actors::archive::{ArchiveInput, Finding, Question};
 use crate::actors::call::Call;
-use crate::actors::job::{self, JobInput, Spawn, Start};
+use crate::actors::job::JobInput;
 use crate::actors::outbox::{Answer, ToChild};
 use crate::engine::{Input, Instruction, JobId, Operation};
-use crate::journal::Recovered;
 use actix::Context;
 use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
@@ -193,14 +192,6 @@ impl Router {
             Ask::Order(told) => JobInput::Take { input: Input::Order(told.order), ack: None },
         });
         None
-    }
-
-    /// A job that has ended takes input again.
-    pub(super) fn revive(&self, recovered: Recovered) {
-        let Recovered { number, root, parent, job, .. } = recovered;
-        let (id, job) = (job.id(), Box::new(job));
-        let start = Start::Recovered { job, effects: Vec::new() };
-        job::spawn(&self.shared, Spawn { id, number, root, parent, start });
     }
 
     fn refuse(&self, id: JobId, ask: Ask, answer: Answer) {

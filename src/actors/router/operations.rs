@@ -4,7 +4,7 @@ use super::lookups::{Ask, Left, tell};
 use super::{Ending, NewJob, Router};
 use crate::actors::archive::Finding;
 use crate::actors::clock;
-use crate::actors::job::{self, Spawn, Start};
+use crate::actors::job::{Spawn, Start};
 use crate::actors::journal::JournalInput;
 use crate::actors::outbox::{Answer, Outgoing, promised};
 use crate::engine::{JobId, Operation, Origin};
@@ -64,7 +64,7 @@ impl Router {
         let release = vec![Outgoing::Answer(job.answer, Answer::Created(id))];
         let start =
             Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
-        job::spawn(&self.shared, Spawn { id, number, root: number, parent: None, start });
+        self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
     /// Brings back a job that has ended, if the operation makes sense of it.

@@ -1,0 +1,78 @@
+//! When a job takes input: its route is made when its actor starts, and taken away when it leaves.
+//!
+//! A job that has nothing left to do asks to leave. It is let go if it has heard all that was sent
+//! to it: then nothing is in its mailbox, and nothing can come any more. Otherwise it stays, hears
+//! what is there, and asks again unless that has it go on.
+
+use super::{Leave, Router, RouterInput};
+use crate::actors::Mailbox;
+use crate::actors::job::{JobActor, JobInput, Spawn, Start};
+use crate::actors::outbox::ToChild;
+use crate::actors::routes::Live;
+use crate::engine::{Effect, Input};
+use crate::journal::Recovered;
+use actix::Actor;
+
+impl Router {
+    /// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one
+    /// parent share an arbiter, so that what they do first reaches the journal, and their queue, in
+    /// the order of the list.
+    pub(super) fn spawn(&self, spawn: Spawn) {
+        let shared = &self.shared;
+        let arbiters = &shared.wiring().arbiters;
+        let Spawn { id, number, parent, .. } = spawn;
+        // Not the parent's own, which gathers what they give.
+        let place = parent.map_or(number, |parent| parent.wrapping_add(1));
+        let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
+        let owned = shared.clone();
+        self.table.insert(id, || {
+            let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn));
+            // Deliveries are bounded by the prefetch, children by the window: nothing is ever
+            // offered.
+            let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
+            Live { number, parent, mailbox }
+        });
+    }
+
+    /// A job from the journal starts at once; what it tells others must find them started, so it is
+    /// told behind them.
+    pub(super) fn go_on(&self, recovered: Recovered) {
+        let Recovered { number, root, parent, job, effects, orders } = recovered;
+        let (told, effects): (Vec<Effect>, Vec<Effect>) =
+            effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
+        let (id, place) = (job.id(), job.origin().parent);
+        let start = Start::Recovered { job: Box::new(job), effects };
+        self.spawn(Spawn { id, number, root, parent, start });
+        let router = &self.shared.wiring().router;
+        for effect in told {
+            if let Effect::TellParent(parent, ended) = effect {
+                // Parents were started before their children.
+                router.post(RouterInput::ToJob(
+                    parent.job,
+                    Input::ChildEnded { step: parent.step, index: parent.index, ended },
+                ));
+            }
+        }
+        for (order, (place, parent)) in
+            orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?)))
+        {
+            router.post(RouterInput::ToChild(ToChild { id, place, parent, order }));
+        }
+    }
+
+    /// A job that has ended takes input again.
+    pub(super) fn revive(&self, recovered: Recovered) {
+        let Recovered { number, root, parent, job, .. } = recovered;
+        let (id, job) = (job.id(), Box::new(job));
+        let start = Start::Recovered { job, effects: Vec::new() };
+        self.spawn(Spawn { id, number, root, parent, start });
+    }
+
+    /// Lets a job go, if it has heard all that was sent to it.
+    pub(super) fn let_go(&self, leave: Leave) {
+        let Leave { id, number, heard } = leave;
+        if let Some(mailbox) = self.table.take_out(id, number, heard) {
+            mailbox.post(JobInput::Close);
+        }
+    }
+}
