@@ -19,7 +19,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::supervisor::{self, Manager};
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::Message;
 use workflow_manager::load::load_text;
@@ -227,7 +227,7 @@ async fn measure(server: String) {
     let mut embedded = Settings::defaults().expect("defaults");
     embedded.journal.file = folder.path().join("e.db");
     let work =
-        |message: &StepMessage| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
+        |message: &Publication| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
     let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
     let manager = supervisor::start(embedded, definitions, workers).await.expect("starts");
     let (rate, _) = jobs(&manager).await;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::supervisor;
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobState, Message};
 use workflow_manager::load::load_text;
@@ -19,7 +19,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
 
-fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
+fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 

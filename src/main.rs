@@ -16,7 +16,7 @@ use workflow_manager::actors::{clock, reload, supervisor};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::engine::Definition;
-use workflow_manager::settings::Settings;
+use workflow_manager::settings::{BusKind, Settings};
 use workflow_manager::telemetry::log;
 use workflow_manager::{api, load};
 
@@ -104,7 +104,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
             "no workflow is loaded: name files with --workflows; only jobs from the journal go on"
         );
     }
-    if settings.amqp.server.0.is_empty() && needs_other_processes(&loaded.definitions) {
+    if settings.bus() == BusKind::Embedded && needs_other_processes(&loaded.definitions) {
         tracing::warn!(
             "no broker is set: the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
         );
@@ -163,10 +163,9 @@ fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
 
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
-    let bus = if settings.amqp.server.0.is_empty() {
-        "embedded".to_owned()
-    } else {
-        settings.amqp.server.to_string()
+    let bus = match settings.bus() {
+        BusKind::Embedded => settings.bus().name().to_owned(),
+        BusKind::Amqp => settings.amqp.server.to_string(),
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

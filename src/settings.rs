@@ -48,6 +48,25 @@ pub struct Settings {
     pub log: LogSettings,
 }
 
+/// What kind of bus workflows run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusKind {
+    /// Queues in this process.
+    Embedded,
+    /// A broker that speaks AMQP 0-9-1.
+    Amqp,
+}
+
+impl BusKind {
+    /// Its name, in messages and as the name of the one bus of its kind.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BusKind::Embedded => "embedded",
+            BusKind::Amqp => "amqp",
+        }
+    }
+}
+
 /// Section `amqp`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -377,6 +396,11 @@ fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T,
 }
 
 impl Settings {
+    /// What kind of bus workflows run on: the broker's, if one is named.
+    pub fn bus(&self) -> BusKind {
+        if self.amqp.server.0.is_empty() { BusKind::Embedded } else { BusKind::Amqp }
+    }
+
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder()
@@ -489,7 +513,7 @@ impl Settings {
         if self.amqp.redispatch_lost && self.amqp.management.0.is_empty() {
             return refuse("amqp.redispatch_lost needs the management API, which alone tells what a queue holds: set amqp.management".to_owned());
         }
-        if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
+        if !self.events.exchange.is_empty() && self.bus() == BusKind::Embedded {
             return refuse(
                 "events.exchange needs a broker: set amqp.server, or leave it empty".to_owned(),
             );

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::supervisor::{self, Manager};
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load;
@@ -124,7 +124,7 @@ struct Counted {
 
 type Reply = Result<Bytes, WorkerError>;
 
-fn book_split(message: &StepMessage) -> Reply {
+fn book_split(message: &Publication) -> Reply {
     let book: Book = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&book.filename)?;
     let mut sections: Vec<Section> = Vec::new();
@@ -147,7 +147,7 @@ fn book_split(message: &StepMessage) -> Reply {
     Ok(json!({ "filename": book.filename, "sections": sections }).to_string().into())
 }
 
-fn store_title(message: &StepMessage) -> Reply {
+fn store_title(message: &Publication) -> Reply {
     let book: Book = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&book.filename)?;
     let title = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("(empty)").trim();
@@ -155,7 +155,7 @@ fn store_title(message: &StepMessage) -> Reply {
 }
 
 /// Data goes through files, as between services: the manager carries references.
-fn segment_word_counts(message: &StepMessage, scratch: &Path) -> Reply {
+fn segment_word_counts(message: &Publication, scratch: &Path) -> Reply {
     let segment: Segment = serde_json::from_slice(&message.body.to_bytes())?;
     let text = std::fs::read_to_string(&segment.filename)?;
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
@@ -164,12 +164,12 @@ fn segment_word_counts(message: &StepMessage, scratch: &Path) -> Reply {
     for word in lines.flat_map(words) {
         *counts.entry(word).or_default() += 1;
     }
-    let file = scratch.join(format!("{}_counts.json", message.job));
+    let file = scratch.join(format!("{}_counts.json", job(message)));
     std::fs::write(&file, serde_json::to_vec(&counts)?)?;
     Ok(json!({ "section": file }).to_string().into())
 }
 
-fn sum_splits(message: &StepMessage, scratch: &Path) -> Reply {
+fn sum_splits(message: &Publication, scratch: &Path) -> Reply {
     let counted: Counted = serde_json::from_slice(&message.body.to_bytes())?;
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for file in counted.sections {
@@ -179,9 +179,15 @@ fn sum_splits(message: &StepMessage, scratch: &Path) -> Reply {
     let mut rows: Vec<(String, u64)> = sums.into_iter().collect();
     rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let table: String = rows.iter().map(|(word, count)| format!("{word}\t{count}\n")).collect();
-    let file = scratch.join(format!("{}_counts.tsv", message.job));
+    let file = scratch.join(format!("{}_counts.tsv", job(message)));
     std::fs::write(&file, table)?;
     Ok(json!({ "sum_splits": file }).to_string().into())
+}
+
+/// The id of the job or child job, with which the correlation id begins.
+fn job(message: &Publication) -> &str {
+    let id = message.correlation_id.as_deref().unwrap_or_default();
+    id.split_once(':').map_or(id, |(job, _)| job)
 }
 
 fn words(line: &str) -> impl Iterator<Item = String> + '_ {

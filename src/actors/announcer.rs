@@ -1,11 +1,11 @@
-//! The announcer: hands events, after their commit, to the streams that are open and to the topic
-//! exchange. Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
+//! The announcer: hands events, after their commit, to the streams that are open and to the topic.
+//! Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
 //! readers.
 
 use super::events::{CONTENT_TYPE, Event};
 use super::shared::Shared;
 use super::{Mail, Owner};
-use crate::bus::amqp::{Announcement, Topic, TopicConnector, TopicEvent};
+use crate::bus::topic::{Announcement, Topic, TopicEvent, TopicMaker};
 use crate::times;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const KEY_BYTES_MAX: usize = 255;
 /// Hands events on.
 pub struct Announcer {
     shared: Arc<Shared>,
-    connector: Option<TopicConnector>,
-    topic: Option<Topic>,
+    maker: Option<TopicMaker>,
+    topic: Option<Box<dyn Topic>>,
 }
 
 /// What the announcer can be told.
@@ -33,9 +33,9 @@ pub enum AnnouncerInput {
 }
 
 impl Announcer {
-    /// The actor; with the exchange, if there is to be one.
-    pub fn new(shared: Arc<Shared>, connector: Option<TopicConnector>) -> Announcer {
-        Announcer { shared, connector, topic: None }
+    /// The actor; with what makes the topic, if there is to be one.
+    pub fn new(shared: Arc<Shared>, maker: Option<TopicMaker>) -> Announcer {
+        Announcer { shared, maker, topic: None }
     }
 
     fn receive(&mut self, input: AnnouncerInput, ctx: &mut Context<Self>) {
@@ -54,7 +54,7 @@ impl Announcer {
             }
             AnnouncerInput::Close(answer) => {
                 // Dropped, the answer says the same.
-                let Some(closing) = self.topic.take().map(Topic::close) else { return };
+                let Some(closing) = self.topic.take().map(|topic| topic.close()) else { return };
                 let closed = async move {
                     let mut answer = answer;
                     tokio::select! {
@@ -95,8 +95,8 @@ impl Actor for Announcer {
 
     fn started(&mut self, _: &mut Self::Context) {
         let shared = self.shared.clone();
-        self.topic = self.connector.take().map(|connector| {
-            connector.connect(Box::new(move |event| match event {
+        self.topic = self.maker.take().map(|make| {
+            make(Box::new(move |event| match event {
                 TopicEvent::Published => {
                     shared.metrics.events_published.with_label_values(&["exchange"]).inc()
                 }

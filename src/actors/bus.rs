@@ -1,32 +1,35 @@
-//! The bus actor: one for each virtual host. It owns a [`Bus`], hands it step messages, and turns
-//! its events into inputs for the router and the jobs.
+//! The bus actor: one for each bus. It owns a [`Bus`], hands it publications, and turns its events
+//! into inputs for the router and the jobs.
 
 use super::job::JobInput;
+use super::messages::Sent;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::{Mail, Owner, lost};
 use crate::bus::{
-    Bus, BusEvent, BusMessage, BusState, EventSink, Notice, QueueDepth, QueueLook, Receipt,
+    Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Notice, Publication, QueueDepth,
+    QueueLook, Receipt, Served,
 };
-use crate::engine::{Input, JobId};
+use crate::engine::{CorrelationId, Definition, Input, JobId};
+use crate::settings::BusKind;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Owns the bus of a virtual host.
+/// Owns a bus.
 pub struct BusActor {
     bus: Box<dyn Bus>,
-    vhost: String,
+    key: BusKey,
     shared: Arc<Shared>,
 }
 
 /// What a bus can be told.
 pub enum BusInput {
     /// Publish a message.
-    Publish(BusMessage),
-    /// Other workflows are loaded: the queues of their steps, and their names.
-    Serve(Vec<Arc<str>>, Vec<Arc<str>>),
+    Publish(Publication),
+    /// Other workflows are loaded: their queues.
+    Serve(Served),
     /// Look at a queue.
     Inspect(Arc<str>, oneshot::Sender<QueueLook>),
     /// Tell how much each queue holds.
@@ -40,14 +43,14 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
     /// The actor around a bus.
-    pub fn new(bus: Box<dyn Bus>, vhost: String, shared: Arc<Shared>) -> BusActor {
-        BusActor { bus, vhost, shared }
+    pub fn new(bus: Box<dyn Bus>, key: BusKey, shared: Arc<Shared>) -> BusActor {
+        BusActor { bus, key, shared }
     }
 
     fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
             BusInput::Publish(message) => self.bus.publish(message),
-            BusInput::Serve(queues, workflows) => self.bus.serve(queues, workflows),
+            BusInput::Serve(served) => self.bus.serve(served),
             BusInput::Inspect(queue, answer) => {
                 let look = self.bus.inspect(queue);
                 // Whoever asked may have given up.
@@ -74,39 +77,24 @@ impl BusActor {
     }
 }
 
-/// Where the bus of `vhost` reports.
-pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
-    let (shared, vhost): (_, Arc<str>) = (shared.clone(), vhost.into());
+/// Where a bus reports.
+pub fn event_sink(shared: &Arc<Shared>, key: &BusKey) -> EventSink {
+    let (shared, key, vhost) = (shared.clone(), key.clone(), key.vhost.clone());
     Arc::new(move |event| match event {
-        BusEvent::Delivered(delivery) => {
-            shared.wiring().router.post(RouterInput::Delivered(delivery))
+        BusEvent::Reply(delivery) => {
+            shared.wiring().router.post(RouterInput::Delivered(with_attempt(delivery)))
         }
-        BusEvent::Called { workflow, delivery } => {
-            let workflow =
-                if vhost.is_empty() { workflow } else { format!("{vhost}/{workflow}").into() };
+        BusEvent::Call { queue, delivery } => {
+            let delivery = with_attempt(delivery);
+            let workflow = workflow_of(&queue, &vhost);
             shared.wiring().router.post(RouterInput::Called { workflow, delivery });
         }
-        BusEvent::Answered { job, receipt, is_unroutable } => {
-            if is_unroutable {
-                unroutable(&shared, &vhost, job);
+        BusEvent::Taken(receipt) => taken(&shared, receipt),
+        BusEvent::Unroutable(receipt) => {
+            if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
+                unroutable(&shared, &vhost, *job);
             }
-            match receipt {
-                Receipt::Refusal(ack) => ack.ack(),
-                Receipt::Job { caller, end } => {
-                    if let Some(job) = shared.routes.find(job) {
-                        job.post(JobInput::Take {
-                            input: Input::Answered { caller, end },
-                            ack: None,
-                        });
-                    }
-                }
-            }
-        }
-        BusEvent::Confirmed { job, step, attempt } => {
-            // A job that has ended needs no confirm.
-            if let Some(job) = shared.routes.find(job) {
-                job.post(JobInput::Take { input: Input::Confirmed { step, attempt }, ack: None });
-            }
+            taken(&shared, receipt);
         }
         BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_kept } => {
             let outcome = if is_kept { "kept" } else { "dropped" };
@@ -124,10 +112,10 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
                 );
             }
         }
-        BusEvent::QueueMissing { queue, taken } => shared
-            .wiring()
-            .router
-            .post(RouterInput::QueueMissing { vhost: vhost.clone(), queue, taken }),
+        BusEvent::QueueMissing { queue, taken } => {
+            let queue = Address { bus: key.clone(), queue };
+            shared.wiring().router.post(RouterInput::QueueMissing { queue, taken });
+        }
         BusEvent::State(state) => {
             let metrics = &shared.metrics;
             metrics
@@ -138,7 +126,7 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
                 .bus_blocked
                 .with_label_values(&[&*vhost])
                 .set(i64::from(matches!(state, BusState::Blocked { .. })));
-            shared.health.set_bus(&vhost, state);
+            shared.health.set_bus(&key, state);
         }
         BusEvent::Refused(reason) => shared.fail(reason),
         BusEvent::Noted(notice) => {
@@ -150,6 +138,44 @@ pub fn event_sink(shared: &Arc<Shared>, vhost: &str) -> EventSink {
             shared.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
         }
     })
+}
+
+/// The broker has a message, or it is gone with the queue that it was for: whoever sent it hears of
+/// that.
+fn taken(shared: &Shared, receipt: Receipt) {
+    // Every message that is sent has such a receipt.
+    let Ok(sent) = receipt.open() else { return };
+    let (job, input) = match sent {
+        Sent::Step { job, step, attempt } => (job, Input::Confirmed { step, attempt }),
+        Sent::Answer { job, caller, end } => (job, Input::Answered { caller, end }),
+        Sent::Refusal { ack, .. } => return ack.ack(),
+    };
+    // A job that has ended needs no confirm.
+    if let Some(job) = shared.routes.find(job) {
+        job.post(JobInput::Take { input, ack: None });
+    }
+}
+
+/// The full name of the workflow that takes messages on a queue.
+fn workflow_of(queue: &str, vhost: &str) -> Arc<str> {
+    let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
+    if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
+}
+
+/// A dead letter is a message of ours, whatever took its headers away: its id tells the attempt.
+fn with_attempt(delivery: Delivery) -> Delivery {
+    let mut delivery = delivery;
+    if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
+        delivery.attempt = delivery.message_id.as_deref().and_then(attempt_in);
+    }
+    delivery
+}
+
+/// The attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
+fn attempt_in(message_id: &str) -> Option<u32> {
+    let (correlation_id, attempt) = message_id.rsplit_once(':')?;
+    correlation_id.parse::<CorrelationId>().ok()?;
+    attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
 }
 
 /// The queue that a caller named is not there: nobody can be told.
@@ -170,12 +196,12 @@ impl Actor for BusActor {
                 .shared
                 .metrics
                 .bus_unconfirmed
-                .with_label_values(&[&*actor.vhost])
+                .with_label_values(&[&*actor.key.vhost])
                 .set(unconfirmed);
         });
-        let amqp = &self.shared.settings.amqp;
-        if !amqp.server.0.is_empty() && !amqp.management.0.is_empty() {
-            ctx.spawn(lost::watch(self.shared.clone(), self.vhost.clone()).into_actor(self));
+        let settings = &self.shared.settings;
+        if settings.bus() == BusKind::Amqp && !settings.amqp.management.0.is_empty() {
+            ctx.spawn(lost::watch(self.shared.clone(), self.key.clone()).into_actor(self));
         }
     }
 }
@@ -190,5 +216,33 @@ impl Handler<Mail<BusInput>> for BusActor {
 
     fn handle(&mut self, mail: Mail<BusInput>, ctx: &mut Self::Context) {
         mail.handle(|input| self.receive(input, ctx));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_step_message_tells_its_attempt() {
+        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+        assert_eq!(attempt_in(&format!("{id}:split:12")), Some(12));
+        for other in [
+            "",
+            ":",
+            "split:1",
+            &format!("{id}:1"),
+            &format!("{id}:split"),
+            &format!("{id}:split:x"),
+            &format!("{id}:split:"),
+        ] {
+            assert_eq!(attempt_in(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_queue_tells_the_workflow_that_takes_calls_there() {
+        assert_eq!(&*workflow_of("workflow.chain", ""), "chain");
+        assert_eq!(&*workflow_of("workflow.chain", "v"), "v/chain");
     }
 }

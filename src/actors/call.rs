@@ -5,11 +5,11 @@
 //! the prefetch bounds how many, the rest wait in the broker.
 
 use super::clock;
+use super::messages::{Sent, Told, answer};
 use super::outbox::{Answer, Known, Outgoing};
 use super::shared::Shared;
-use crate::bus::{Acknowledge, BusMessage, CallerAnswer, Delivery, Receipt};
+use crate::bus::{Acknowledge, Body, Delivery};
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
-use crate::times;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -65,17 +65,14 @@ impl Refused {
             tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
         }
         let Some(caller) = caller else { return ack.ack() };
-        let answer = CallerAnswer {
-            caller,
-            workflow: workflow.into(),
+        let told = Told {
+            workflow,
             job: id,
-            is_error: true,
-            timestamp_s: times::seconds(clock::now()),
-            body: CallerAnswer::error(&refusal.reason, false),
-            receipt: Receipt::Refusal(ack),
+            result: Err(Body::error(&refusal.reason, false)),
+            sent: Sent::Refusal { job: id, ack },
         };
-        Outgoing::Send(definition.vhost.as_str().into(), BusMessage::Answer(answer))
-            .release(shared);
+        let bus = shared.buses.of(&definition);
+        Outgoing::Send(answer(told, &caller, bus, clock::now())).release(shared);
     }
 }
 

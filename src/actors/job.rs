@@ -13,7 +13,7 @@ use super::router::{Ending, Leave, RouterInput};
 use super::shared::Shared;
 use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
-use crate::bus::{Acknowledge, BusMessage};
+use crate::bus::{Acknowledge, Address, BusKey, Reader};
 use crate::engine::{
     Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Job, JobId,
     JobState, Message, Operation, Origin, Rejected, Timestamp,
@@ -102,12 +102,10 @@ pub enum JobInput {
     End(Ending, oneshot::Sender<Answer>),
     /// A client asks something of it; answered after the commit.
     Operate(Operation, oneshot::Sender<Answer>),
-    /// A queue of a virtual host was found missing.
+    /// A queue was found missing.
     QueueMissing {
-        /// The virtual host.
-        vhost: Arc<str>,
         /// The queue.
-        queue: Arc<str>,
+        queue: Address,
         /// Dropped after the commit.
         done: Arc<Done>,
     },
@@ -375,8 +373,13 @@ impl JobActor {
     /// Attempts that began before this may have been answered, and the answer may still lie in the
     /// reply queue.
     fn deaf_to(&self) -> Option<Timestamp> {
-        let vhost = &self.job()?.definition().vhost;
-        self.shared.health.deaf_to(vhost, self.shared.settings.amqp.replies_first.0)
+        let bus = self.shared.buses.of(self.job()?.definition());
+        self.shared.health.deaf_to(&bus, self.shared.settings.amqp.replies_first.0)
+    }
+
+    /// Whether its messages go over this bus.
+    pub(super) fn runs_on(&self, bus: &BusKey) -> bool {
+        self.job().is_some_and(|job| self.shared.buses.carries(bus, job.definition()))
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
@@ -411,9 +414,9 @@ impl JobActor {
             JobInput::Vouch(call) => self.vouch(call),
             JobInput::End(ending, answer) => self.end(ending, answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
-            JobInput::QueueMissing { vhost, queue, done } => {
-                if self.job().is_some_and(|job| *job.definition().vhost == *vhost) {
-                    self.take(Input::QueueMissing(queue), vec![Outgoing::Hold(done)]);
+            JobInput::QueueMissing { queue, done } => {
+                if self.runs_on(&queue.bus) {
+                    self.take(Input::QueueMissing(queue.queue), vec![Outgoing::Hold(done)]);
                 }
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
@@ -642,7 +645,7 @@ impl JobActor {
         );
         let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
         let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) = effects
-            .partition(|outgoing| matches!(outgoing, Outgoing::Send(_, BusMessage::Answer(_))));
+            .partition(|outgoing| matches!(outgoing, Outgoing::Send(message) if message.reader == Reader::Caller));
         if faults::planted("caller answered before commit") {
             answers.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
         } else {
@@ -682,11 +685,8 @@ impl JobActor {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
-                let definition = job.definition();
-                Outgoing::Send(
-                    Arc::from(&*definition.vhost),
-                    BusMessage::Step(step_message(job, definition, step, attempt, input, now)),
-                )
+                let bus = self.shared.buses.of(job.definition());
+                Outgoing::Send(step_message(job, bus, step, attempt, input, now))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
                 origin: *origin,
@@ -699,14 +699,9 @@ impl JobActor {
             }
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let answer = caller_answer(
-                    job,
-                    caller,
-                    end,
-                    self.shared.limits.step_message_bytes_max,
-                    now,
-                )?;
-                Outgoing::Send(Arc::from(&*job.definition().vhost), BusMessage::Answer(answer))
+                let bus = self.shared.buses.of(job.definition());
+                let bytes_max = self.shared.limits.step_message_bytes_max;
+                Outgoing::Send(caller_answer(job, bus, caller, end, bytes_max, now)?)
             }
         })
     }

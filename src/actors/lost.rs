@@ -18,7 +18,7 @@ use super::job::JobInput;
 use super::redispatch::{Bulk, Census};
 use super::router::RouterInput;
 use super::shared::Shared;
-use crate::bus::{BusState, QueueDepth};
+use crate::bus::{Address, BusKey, BusState, QueueDepth};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,32 +59,29 @@ impl Loss {
     }
 }
 
-/// The losses known now, by virtual host and queue.
+/// The losses known now, by queue.
 #[derive(Default)]
-pub struct Losses(Mutex<BTreeMap<(String, Arc<str>), Loss>>);
+pub struct Losses(Mutex<BTreeMap<Address, Loss>>);
 
 impl Losses {
     /// What the queue has lost, if anything.
-    pub fn of(&self, vhost: &str, queue: &Arc<str>) -> Option<Loss> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&(vhost.to_owned(), queue.clone()))
-            .copied()
+    pub fn of(&self, queue: &Address) -> Option<Loss> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
-    /// Puts what is known of a virtual host in the place of what was; tells which queues are new.
+    /// Puts what is known of a bus in the place of what was; tells which queues are new.
     fn replace(
         &self,
         shared: &Shared,
-        vhost: &str,
+        bus: &BusKey,
         found: &BTreeMap<Arc<str>, Loss>,
     ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gauge =
-            |queue: &str| shared.metrics.queue_messages_lost.with_label_values(&[vhost, queue]);
-        losses.retain(|(of, queue), _| {
-            let stays = of != vhost || found.contains_key(queue);
+        let gauge = |queue: &str| {
+            shared.metrics.queue_messages_lost.with_label_values(&[&*bus.vhost, queue])
+        };
+        losses.retain(|Address { bus: of, queue }, _| {
+            let stays = of != bus || found.contains_key(queue);
             if !stays {
                 gauge(queue).set(0);
             }
@@ -93,7 +90,8 @@ impl Losses {
         let mut new = Vec::new();
         for (queue, loss) in found {
             gauge(queue).set(i64::try_from(loss.missing()).unwrap_or(i64::MAX));
-            if losses.insert((vhost.to_owned(), queue.clone()), *loss).is_none() {
+            let address = Address { bus: bus.clone(), queue: queue.clone() };
+            if losses.insert(address, *loss).is_none() {
                 new.push(queue.clone());
             }
         }
@@ -101,8 +99,8 @@ impl Losses {
     }
 }
 
-/// Looks at the queues of a virtual host, again and again, until its bus is closed.
-pub(super) async fn watch(shared: Arc<Shared>, vhost: String) {
+/// Looks at the queues of a bus, again and again, until it is closed.
+pub(super) async fn watch(shared: Arc<Shared>, bus: BusKey) {
     let span = shared.settings.amqp.lost_after.0;
     let mut watch = Watch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
     let mut ticks = tokio::time::interval(span / LOOKS);
@@ -111,7 +109,7 @@ pub(super) async fn watch(shared: Arc<Shared>, vhost: String) {
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if watch.look(&shared, &vhost).await.is_none() {
+        if watch.look(&shared, &bus).await.is_none() {
             return;
         }
     }
@@ -135,13 +133,14 @@ struct Watch {
 
 impl Watch {
     /// None: the bus is closed.
-    async fn look(&mut self, shared: &Arc<Shared>, vhost: &str) -> Option<()> {
+    async fn look(&mut self, shared: &Arc<Shared>, bus: &BusKey) -> Option<()> {
+        let vhost = &*bus.vhost;
         let (answer, depths) = oneshot::channel();
-        shared.bus(vhost)?.post(BusInput::Depths(answer));
+        shared.buses.find(bus)?.post(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
         let now = clock::ticks();
-        let hears = matches!(shared.health.bus(vhost), Some(BusState::Connected))
-            && shared.health.deaf_to(vhost, self.span).is_none();
+        let hears = matches!(shared.health.bus(bus), Some(BusState::Connected))
+            && shared.health.deaf_to(bus, self.span).is_none();
         match depths {
             // What comes after a time in which replies could not be taken says nothing of the time
             // before.
@@ -159,9 +158,9 @@ impl Watch {
         }
         // Asked for at each look: a job counts how long a step has waited from the first that found
         // it waiting.
-        let waiting = waiting(shared, vhost, self.span).await?;
+        let waiting = waiting(shared, bus, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
-        for queue in shared.losses.replace(shared, vhost, &found) {
+        for queue in shared.losses.replace(shared, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(
@@ -170,7 +169,7 @@ impl Watch {
             );
         }
         if shared.settings.amqp.redispatch_lost {
-            self.redispatch(shared, vhost, &found, now);
+            self.redispatch(shared, bus, &found, now);
         }
         Some(())
     }
@@ -219,7 +218,7 @@ impl Watch {
     fn redispatch(
         &mut self,
         shared: &Shared,
-        vhost: &str,
+        bus: &BusKey,
         found: &BTreeMap<Arc<str>, Loss>,
         now: Instant,
     ) {
@@ -235,8 +234,9 @@ impl Watch {
                 Some(_) => continue,
             };
             self.resent.insert(queue.clone(), (now, pause));
-            tracing::info!(vhost, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
-            let bulk = Bulk::new(vhost.into(), queue.clone()).of_those_waiting(self.span);
+            tracing::info!(vhost = %bus.vhost, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
+            let address = Address { bus: bus.clone(), queue: queue.clone() };
+            let bulk = Bulk::new(address).of_those_waiting(self.span);
             // Nobody waits for the end of it.
             shared
                 .wiring()
@@ -247,9 +247,9 @@ impl Watch {
 }
 
 /// How many steps have waited on each queue for a span; none: the jobs are ending.
-async fn waiting(shared: &Shared, vhost: &str, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
+async fn waiting(shared: &Shared, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
     let (answer, counted) = oneshot::channel();
-    let census = Arc::new(Census::new(vhost.into(), span, answer));
+    let census = Arc::new(Census::new(bus.clone(), span, answer));
     shared.routes.each(|job| job.post(JobInput::Count(census.clone())));
     drop(census);
     counted.await.ok()

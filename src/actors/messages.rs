@@ -1,67 +1,159 @@
-//! What leaves a job for a bus: step messages, and answers to its callers.
+//! What leaves a job for a bus: the messages of steps, and answers to its callers. And what their
+//! receipts hold.
 
-use crate::bus::{Body, CallerAnswer, Receipt, StepMessage};
+use crate::bus::{
+    Acknowledge, Address, Body, BodyText, BusKey, ERROR, Header, Publication, Reader, Receipt,
+};
 use crate::engine::id::span_id;
-use crate::engine::{Definition, Job, JobState, Message, StepIndex, Timestamp};
+use crate::engine::{Caller, Definition, Job, JobId, JobState, Message, StepIndex, Timestamp};
 use crate::times;
+use bytes::Bytes;
+
+/// What the receipt of a message holds: who is to hear that the broker has it.
+#[derive(Debug)]
+pub enum Sent {
+    /// The message of a step.
+    Step {
+        /// The job or child job.
+        job: JobId,
+        /// The step.
+        step: StepIndex,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// The end of a job, to a caller.
+    Answer {
+        /// The job.
+        job: JobId,
+        /// The caller's number in the job.
+        caller: u32,
+        /// Which end of the job it is.
+        end: u32,
+    },
+    /// A refusal: the message that is refused has done its part.
+    Refusal {
+        /// The job that there is not.
+        job: JobId,
+        /// The message.
+        ack: Acknowledge,
+    },
+}
+
+impl BodyText for Message {
+    fn to_bytes(&self) -> Bytes {
+        self.to_text().into()
+    }
+
+    fn len(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
+impl From<Message> for Body {
+    fn from(message: Message) -> Body {
+        Body::built(message)
+    }
+}
 
 /// The message of an attempt.
 pub(super) fn step_message(
     job: &Job,
-    definition: &Definition,
+    bus: BusKey,
     step: StepIndex,
     attempt: u32,
     input: Message,
     now: Timestamp,
-) -> StepMessage {
-    let run = job.graph().step(step);
-    StepMessage {
-        job: job.id(),
-        root: job.origin().root,
-        workflow: definition.full_name().into(),
-        step,
-        step_name: run.name.clone(),
-        attempt,
-        queue: run.queue.clone(),
+) -> Publication {
+    let (id, run) = (job.id(), job.graph().step(step));
+    let correlation_id = format!("{id}:{}", run.name);
+    let mut headers = vec![
+        Header::text("workflow", job.definition().full_name()),
+        Header::text("job", job.origin().root.to_string()),
+        Header::number("attempt", attempt),
+        Header::text("traceparent", traceparent(job, step, attempt)),
+    ];
+    if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
+        // How many levels of calls and child jobs are above the job that it asks for, without that
+        // one.
+        headers.push(Header::number("depth", job.origin().depth));
+    }
+    Publication {
+        to: Address { bus, queue: run.queue.clone() },
+        reader: Reader::Worker,
+        id: format!("{correlation_id}:{attempt}"),
+        correlation_id: Some(correlation_id.into()),
+        kind: None,
         priority: run.priority,
-        traceparent: traceparent(job, step, attempt),
         timestamp_s: times::seconds(now),
-        depth: run.queue.starts_with(Definition::CALL_QUEUE_PREFIX).then_some(job.origin().depth),
+        headers,
         body: input.into(),
+        receipt: Receipt::new(Sent::Step { job: id, step, attempt }),
+    }
+}
+
+/// An answer to a caller: the result, or the error.
+pub(super) struct Told {
+    pub(super) workflow: String,
+    /// Of a refusal the one that there is not.
+    pub(super) job: JobId,
+    pub(super) result: Result<Body, Body>,
+    pub(super) sent: Sent,
+}
+
+/// The message that tells a caller.
+pub(super) fn answer(told: Told, caller: &Caller, bus: BusKey, now: Timestamp) -> Publication {
+    let Told { workflow, job, result, sent } = told;
+    let mut headers =
+        vec![Header::text("workflow", workflow), Header::text("job", job.to_string())];
+    headers.extend(caller.attempt.map(|attempt| Header::number("attempt", attempt)));
+    let id = match &sent {
+        Sent::Answer { caller, end, .. } => format!("{job}:__end__:{end}:{caller}"),
+        Sent::Refusal { .. } | Sent::Step { .. } => format!("{job}:__end__"),
+    };
+    Publication {
+        to: Address { bus, queue: caller.reply_to.clone() },
+        reader: Reader::Caller,
+        id,
+        correlation_id: caller.correlation_id.clone(),
+        kind: result.is_err().then_some(ERROR),
+        priority: None,
+        timestamp_s: times::seconds(now),
+        headers,
+        body: result.unwrap_or_else(|error| error),
+        receipt: Receipt::new(sent),
     }
 }
 
 /// How the job ended, for its caller.
 pub(super) fn caller_answer(
     job: &Job,
+    bus: BusKey,
     caller: u32,
     end: u32,
     bytes_max: usize,
     now: Timestamp,
-) -> Option<CallerAnswer> {
+) -> Option<Publication> {
     let result = match job.state() {
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
         // Whoever asked may have it tried again, as a job of its own.
-        JobState::Failed => Err(CallerAnswer::error(&job.reason_text(), true)),
+        JobState::Failed => Err(Body::error(&job.reason_text(), true)),
         JobState::Cancelled => {
-            Err(CallerAnswer::error(&format!("cancelled: {}", job.reason_text()), false))
+            Err(Body::error(&format!("cancelled: {}", job.reason_text()), false))
         }
     };
     let result = result.and_then(|result| {
         let bytes = result.len();
         let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
-        if bytes > bytes_max { Err(CallerAnswer::error(&too_large(), false)) } else { Ok(result) }
+        if bytes > bytes_max { Err(Body::error(&too_large(), false)) } else { Ok(result) }
     });
-    Some(CallerAnswer {
-        caller: job.caller(caller)?.clone(),
-        workflow: job.definition().full_name().into(),
+    let told = Told {
+        workflow: job.definition().full_name(),
         job: job.id(),
-        is_error: result.is_err(),
-        timestamp_s: times::seconds(now),
-        body: result.unwrap_or_else(|error| error),
-        receipt: Receipt::Job { caller, end },
-    })
+        result,
+        sent: Sent::Answer { job: job.id(), caller, end },
+    };
+    Some(answer(told, job.caller(caller)?, bus, now))
 }
 
 /// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a

@@ -9,6 +9,7 @@
 pub mod announcer;
 pub mod archive;
 pub mod bus;
+pub mod buses;
 pub mod call;
 pub mod clock;
 pub mod events;
@@ -16,7 +17,7 @@ pub mod feeds;
 pub mod job;
 pub mod journal;
 pub mod lost;
-mod messages;
+pub mod messages;
 mod observe;
 pub mod outbox;
 pub mod redispatch;
@@ -26,6 +27,7 @@ pub mod router;
 pub mod routes;
 pub mod shared;
 pub mod supervisor;
+pub mod transport;
 pub mod webhook;
 
 use crate::telemetry::Metrics;

@@ -6,7 +6,7 @@ use super::job::JobInput;
 use super::router::RouterInput;
 use super::shared::Shared;
 use super::webhook::Webhook;
-use crate::bus::{Acknowledge, BusMessage};
+use crate::bus::{Acknowledge, Publication};
 use crate::engine::{
     ChildEnd, Input, Job, JobId, JobState, Message, Objection, Order, Origin, Parent, StepState,
     Timestamp,
@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 pub enum Outgoing {
     /// Take the delivery off its queue.
     Ack(Acknowledge),
-    /// Publish a message on the bus of a virtual host.
-    Send(Arc<str>, BusMessage),
+    /// Publish a message.
+    Send(Publication),
     /// Start a child job.
     StartChild(Box<NewChild>),
     /// Tell a child job.
@@ -268,12 +268,13 @@ impl Outgoing {
                 faults::hit("outbox::ack");
                 acknowledge.ack();
             }
-            Outgoing::Send(vhost, message) => {
+            Outgoing::Send(message) => {
                 faults::hit("outbox::dispatch");
-                let (job, step, _) = message.place();
-                match shared.bus(&vhost) {
+                match shared.buses.find(&message.to.bus) {
                     Some(bus) => bus.post(super::bus::BusInput::Publish(message)),
-                    None => tracing::error!(%vhost, %job, step, "no bus for the virtual host"),
+                    None => {
+                        tracing::error!(bus = %message.to.bus, message = message.id, "no such bus");
+                    }
                 }
             }
             Outgoing::StartChild(child) => {

@@ -4,6 +4,7 @@
 use super::clock;
 use super::job::JobActor;
 use super::outbox::{Done, Outgoing};
+use crate::bus::{Address, BusKey};
 use crate::engine::{Definition, Input, Operation};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +15,7 @@ use tokio::time::Instant;
 
 /// A redispatch of all steps that wait on a queue.
 pub struct Bulk {
-    vhost: Arc<str>,
-    queue: Arc<str>,
+    queue: Address,
     /// Only those that have been seen waiting for so long.
     waiting_for: Option<Duration>,
     is_dry_run: bool,
@@ -24,10 +24,9 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Of all steps on a queue of a virtual host.
-    pub fn new(vhost: Arc<str>, queue: Arc<str>) -> Bulk {
+    /// Of all steps on a queue.
+    pub fn new(queue: Address) -> Bulk {
         Bulk {
-            vhost,
             queue,
             waiting_for: None,
             is_dry_run: false,
@@ -54,20 +53,20 @@ impl Bulk {
 
 /// A count of the steps that have waited for a span, by queue; told when the last job has answered.
 pub struct Census {
-    vhost: Arc<str>,
+    bus: BusKey,
     span: Duration,
     counts: Mutex<HashMap<Arc<str>, u64>>,
     answer: Option<oneshot::Sender<HashMap<Arc<str>, u64>>>,
 }
 
 impl Census {
-    /// Of a virtual host; told to `answer`.
+    /// Of those whose messages go over this bus; told to `answer`.
     pub fn new(
-        vhost: Arc<str>,
+        bus: BusKey,
         span: Duration,
         answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
     ) -> Census {
-        Census { vhost, span, counts: Mutex::default(), answer: Some(answer) }
+        Census { bus, span, counts: Mutex::default(), answer: Some(answer) }
     }
 }
 
@@ -95,9 +94,7 @@ impl JobActor {
     /// call a workflow do not count: their message is acknowledged once the job is created, long
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
-        let Some(job) = self.job().filter(|job| *job.definition().vhost == *census.vhost) else {
-            return;
-        };
+        let Some(job) = self.job().filter(|_| self.runs_on(&census.bus)) else { return };
         let now = clock::ticks();
         let since = |dispatch: u64| {
             self.seen.iter().find(|(of, _)| *of == dispatch).map_or(now, |(_, since)| *since)
@@ -120,14 +117,13 @@ impl JobActor {
 
     /// Sends the messages of its steps that wait on a queue once more; `done` follows the commit.
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
-        let Some(job) = self.job().filter(|job| *job.definition().vhost == *bulk.vhost) else {
-            return;
-        };
+        let Some(job) = self.job().filter(|_| self.runs_on(&bulk.queue.bus)) else { return };
         let is_meant = |dispatch: u64| {
             bulk.waiting_for.is_none_or(|span| has_waited(&self.seen, dispatch, span))
         };
-        let on_queue =
-            job.waiting_for_replies().filter(|step| *job.graph().step(*step).queue == *bulk.queue);
+        let on_queue = job
+            .waiting_for_replies()
+            .filter(|step| job.graph().step(*step).queue == bulk.queue.queue);
         let meant = on_queue.filter(|step| is_meant(job.step(*step).dispatch));
         let names: Vec<String> =
             meant.map(|step| job.graph().step(step).name.to_string()).collect();

@@ -15,7 +15,7 @@ use super::redispatch::Bulk;
 use super::routes::Table;
 use super::shared::Shared;
 use super::{Mail, Owner};
-use crate::bus::Delivery;
+use crate::bus::{Address, Delivery};
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Definition, Input, JobId, Message, Operation, Reply};
 use crate::faults;
@@ -68,12 +68,10 @@ pub enum RouterInput {
     Found(JobId, Result<Finding, String>),
     /// A client ends a job.
     End(JobId, Ending, oneshot::Sender<Answer>),
-    /// A queue was found missing in a virtual host.
+    /// A queue was found missing.
     QueueMissing {
-        /// The virtual host.
-        vhost: Arc<str>,
         /// The queue.
-        queue: Arc<str>,
+        queue: Address,
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
@@ -156,15 +154,12 @@ impl Router {
                     mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
                 }
             }
-            RouterInput::QueueMissing { vhost, queue, taken } => {
+            RouterInput::QueueMissing { queue, taken } => {
                 let done = Done::new(taken);
-                tracing::info!(%vhost, %queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
+                tracing::info!(vhost = %queue.bus.vhost, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
                 for mailbox in self.shared.routes.all_live() {
-                    mailbox.post(JobInput::QueueMissing {
-                        vhost: vhost.clone(),
-                        queue: queue.clone(),
-                        done: done.clone(),
-                    });
+                    let (queue, done) = (queue.clone(), done.clone());
+                    mailbox.post(JobInput::QueueMissing { queue, done });
                 }
             }
         }

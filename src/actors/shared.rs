@@ -2,7 +2,7 @@
 
 use super::announcer::AnnouncerInput;
 use super::archive::ArchiveInput;
-use super::bus::BusInput;
+use super::buses::Buses;
 use super::feeds::Feeds;
 use super::journal::JournalInput;
 use super::lost::Losses;
@@ -12,10 +12,10 @@ use super::routes::Routes;
 use super::supervisor::SupervisorInput;
 use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
-use crate::bus::{BusState, embedded};
+use crate::bus::{BusKey, BusState, embedded};
 use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::journal::{JobNumber, Loss, Reader};
-use crate::settings::Settings;
+use crate::settings::{BusKind, Settings};
 use crate::telemetry::Metrics;
 use actix::ArbiterHandle;
 use std::collections::BTreeMap;
@@ -37,6 +37,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Which jobs take input; the router writes it.
     pub routes: Routes,
+    /// The buses.
+    pub buses: Buses,
     definitions: RwLock<Arc<Definitions>>,
     /// Reads the journal.
     pub reader: Reader,
@@ -73,8 +75,6 @@ pub struct Wiring {
     pub supervisor: Mailbox<SupervisorInput>,
     /// The one announcer.
     pub announcer: Mailbox<AnnouncerInput>,
-    /// A bus for each virtual host; a reload may bring more.
-    pub buses: RwLock<BTreeMap<String, Mailbox<BusInput>>>,
     /// The arbiters over which jobs are spread.
     pub arbiters: Vec<ArbiterHandle>,
 }
@@ -103,6 +103,7 @@ impl Shared {
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let rooms = Rooms::new(&settings.http);
         Shared {
+            buses: Buses::new(settings.bus()),
             settings,
             limits,
             routes,
@@ -125,10 +126,9 @@ impl Shared {
 
     /// The queue at which the steps of this manager wait for replies.
     pub fn own_reply_queue(&self) -> &str {
-        if self.settings.amqp.server.0.is_empty() {
-            embedded::REPLIES
-        } else {
-            &self.settings.amqp.reply_queue
+        match self.settings.bus() {
+            BusKind::Embedded => embedded::REPLIES,
+            BusKind::Amqp => &self.settings.amqp.reply_queue,
         }
     }
 
@@ -146,20 +146,9 @@ impl Shared {
         self.wiring.get().expect("wired")
     }
 
-    /// The bus of a virtual host.
-    pub fn bus(&self, vhost: &str) -> Option<Mailbox<BusInput>> {
-        self.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost).cloned()
-    }
-
-    /// All of them.
-    pub fn buses(&self) -> Vec<Mailbox<BusInput>> {
-        self.wiring()
-            .buses
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect()
+    /// Whether the bus that a workflow runs on was started.
+    pub fn has_bus_for(&self, definition: &Definition) -> bool {
+        self.buses.find(&self.buses.of(definition)).is_some()
     }
 
     /// The definitions for new jobs.
@@ -223,11 +212,11 @@ pub struct Health {
     journal_lost: OnceLock<String>,
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
-    buses: RwLock<BTreeMap<String, Link>>,
+    buses: RwLock<BTreeMap<BusKey, Link>>,
     changed: Notify,
 }
 
-/// The bus of a virtual host.
+/// What is known of a bus.
 struct Link {
     state: BusState,
     /// Since when it is connected, by the wall clock and by one that nobody sets.
@@ -235,16 +224,16 @@ struct Link {
 }
 
 impl Health {
-    /// Keeps the state of a virtual host's bus.
-    pub fn set_bus(&self, vhost: &str, state: BusState) {
+    /// Keeps the state of a bus.
+    pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
-        let connected = match buses.get(vhost) {
+        let connected = match buses.get(key) {
             _ if !is_connected(&state) => None,
             Some(Link { connected: Some(since), .. }) => Some(*since),
             Some(Link { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
         };
-        buses.insert(vhost.to_owned(), Link { state, connected });
+        buses.insert(key.clone(), Link { state, connected });
         drop(buses);
         self.tell_change();
     }
@@ -265,11 +254,10 @@ impl Health {
         }
     }
 
-    /// Replies to what was sent before this may lie unheard in the reply queue of a virtual host:
-    /// while its bus is not connected, and for the span `replies_first` after it has been again.
-    /// None: all are heard.
-    pub fn deaf_to(&self, vhost: &str, replies_first: Duration) -> Option<Timestamp> {
-        match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(vhost)?.connected {
+    /// Replies to what was sent before this may lie unheard in the reply queue of a bus: while it is
+    /// not connected, and for the span `replies_first` after it has been again. None: all are heard.
+    pub fn deaf_to(&self, key: &BusKey, replies_first: Duration) -> Option<Timestamp> {
+        match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.connected {
             None => Some(Timestamp(i64::MAX)),
             Some((at, since)) => {
                 (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
@@ -289,7 +277,7 @@ impl Health {
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        for (vhost, Link { state, .. }) in
+        for (BusKey { vhost, .. }, Link { state, .. }) in
             self.buses.read().unwrap_or_else(PoisonError::into_inner).iter()
         {
             let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
@@ -298,12 +286,12 @@ impl Health {
         checks
     }
 
-    /// The state of a virtual host's bus.
-    pub fn bus(&self, vhost: &str) -> Option<BusState> {
+    /// The state of a bus.
+    pub fn bus(&self, key: &BusKey) -> Option<BusState> {
         self.buses
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(vhost)
+            .get(key)
             .map(|link| link.state.clone())
     }
 

@@ -14,19 +14,19 @@ use super::outbox::Answer;
 use super::router::{Leave, NewJob, Router, RouterInput};
 use super::routes::{self, Table};
 use super::shared::{Definitions, Shared, Wiring};
+use super::transport::{BusMaker, Opening, Transport, queues_by_vhost, topic, transport};
 use super::webhook::Webhook;
 use super::{Kind, Mail, Mailbox, Owner};
-use crate::bus::amqp::{self, AmqpSettings, TopicConnector};
-use crate::bus::embedded::{EmbeddedBus, Workers};
-use crate::bus::{Bus, BusState, EventSink};
+use crate::bus::embedded::Workers;
+use crate::bus::{BusKey, BusState};
 use crate::engine::{Definition, JobId, Message, Millis};
 use crate::faults;
 use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -99,30 +99,23 @@ impl Supervisor {
     }
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
+        let buses = &self.shared.buses;
         let mut by_vhost = queues_by_vhost(&definitions, definitions.values());
-        let buses =
-            self.shared.wiring().buses.read().unwrap_or_else(PoisonError::into_inner).clone();
         let serving: Vec<_> = buses
+            .all()
             .into_iter()
-            .map(|(vhost, bus)| (bus, by_vhost.remove(&vhost).unwrap_or_default()))
+            .map(|(key, bus)| (bus, by_vhost.remove(&*key.vhost).unwrap_or_default()))
             .collect();
         let mut makers = Vec::new();
-        for (vhost, queues) in by_vhost {
-            let queues = Queues { joins: true, ..queues };
-            makers.push((
-                vhost.clone(),
-                (self.transport)(&self.shared.settings, &vhost, queues)
-                    .map_err(|error| error.to_string())?,
-            ));
+        for (vhost, served) in by_vhost {
+            let (key, opening) = (buses.of_vhost(&vhost), Opening { served, joins: true });
+            let maker = (self.transport)(&self.shared.settings, &key, opening)
+                .map_err(|error| error.to_string())?;
+            makers.push((key, maker));
         }
-        for (vhost, maker) in makers {
-            let mailbox = start_bus(&self.shared, &vhost, maker, &self.bus_arbiter, None);
-            self.shared
-                .wiring()
-                .buses
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(vhost, mailbox);
+        for (key, maker) in makers {
+            let bus = start_bus(&self.shared, &key, maker, &self.bus_arbiter, None);
+            buses.add(key, bus);
         }
         self.shared
             .wiring()
@@ -131,7 +124,7 @@ impl Supervisor {
         self.shared.set_definitions(definitions);
         // Who calls a workflow now finds it.
         for (bus, queues) in serving {
-            bus.post(BusInput::Serve(queues.steps, queues.workflows));
+            bus.post(BusInput::Serve(queues));
         }
         Ok(())
     }
@@ -174,24 +167,6 @@ pub struct Manager {
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
-
-/// Makes a bus, on the thread that it will run on.
-pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
-
-/// The queues of a virtual host.
-#[derive(Default)]
-pub struct Queues {
-    /// Those of its steps.
-    pub steps: Vec<Arc<str>>,
-    /// The names of its loaded workflows, each of which has a queue as well.
-    pub workflows: Vec<Arc<str>>,
-    /// Whether a reload has brought the virtual host.
-    pub joins: bool,
-}
-
-/// Chooses the transport of a virtual host.
-pub type Transport =
-    Arc<dyn Fn(&Settings, &str, Queues) -> Result<BusMaker, StartError> + Send + Sync>;
 
 /// Where the actors run.
 pub enum Threads {
@@ -238,10 +213,7 @@ pub async fn start(
     definitions: Vec<Arc<Definition>>,
     workers: Workers,
 ) -> Result<Manager, StartError> {
-    let transport = move |settings: &Settings, vhost: &str, queues: Queues| {
-        transport(settings, vhost, queues, workers.clone())
-    };
-    start_on(Threads::Own(Vec::new()), settings, definitions, Arc::new(transport))
+    start_on(Threads::Own(Vec::new()), settings, definitions, transport(workers))
 }
 
 /// Starts a manager on the given threads and transport.
@@ -307,8 +279,10 @@ fn wire(
     let used =
         definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
     let mut makers = Vec::new();
-    for (vhost, queues) in queues_by_vhost(&definitions, used) {
-        makers.push((vhost.clone(), transport(&shared.settings, &vhost, queues)?));
+    for (vhost, served) in queues_by_vhost(&definitions, used) {
+        let (key, opening) = (shared.buses.of_vhost(&vhost), Opening { served, joins: false });
+        let maker = transport(&shared.settings, &key, opening)?;
+        makers.push((key, maker));
     }
     let owned = shared.clone();
     let journal =
@@ -343,21 +317,15 @@ fn wire(
             ANNOUNCED_MAX,
             Kind::new(&shared.metrics, Announcer::KIND),
         ),
-        buses: RwLock::default(),
         arbiters: job_arbiters,
     });
     // Last: what a bus reports goes to the others.
     let mut gates = Vec::new();
-    for (vhost, maker) in makers {
+    for (key, maker) in makers {
         let (gate, wait) = threads.gate().unzip();
-        let mailbox = start_bus(shared, &vhost, maker, &threads.next(), wait);
+        let bus = start_bus(shared, &key, maker, &threads.next(), wait);
         gates.extend(gate);
-        shared
-            .wiring()
-            .buses
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(vhost, mailbox);
+        shared.buses.add(key, bus);
     }
     shared.wiring().router.post(RouterInput::Recovered(recovered));
     // A reply to a job that cannot be found would be taken for one to an unknown job.
@@ -370,102 +338,22 @@ fn wire(
 
 fn start_bus(
     shared: &Arc<Shared>,
-    vhost: &str,
+    key: &BusKey,
     maker: BusMaker,
     arbiter: &ArbiterHandle,
     wait: Option<Wait>,
 ) -> Mailbox<BusInput> {
-    shared.health.set_bus(vhost, BusState::Disconnected { reason: String::new() });
-    let (owned, name) = (shared.clone(), vhost.to_owned());
+    shared.health.set_bus(key, BusState::Disconnected { reason: String::new() });
+    let (owned, key) = (shared.clone(), key.clone());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
         if let Some(wait) = wait {
             // An error means that the gate is open.
             let _ = wait.recv();
         }
-        let sink = event_sink(&owned, &name);
-        BusActor::new(maker(sink), name, owned)
+        let sink = event_sink(&owned, &key);
+        BusActor::new(maker(sink), key, owned)
     });
     Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
-}
-
-/// The virtual hosts of `used` definitions and their queues; workflows that are loaded have one
-/// each, besides those of their steps.
-fn queues_by_vhost<'a>(
-    loaded: &Definitions,
-    used: impl Iterator<Item = &'a Arc<Definition>>,
-) -> BTreeMap<String, Queues> {
-    let mut steps: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
-    let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in used {
-        if seen.insert(Arc::as_ptr(definition)) {
-            steps.entry(definition.vhost.clone()).or_default().extend(definition.queues());
-        }
-    }
-    let of_vhost = |(vhost, steps): (String, BTreeSet<Arc<str>>)| {
-        let workflows = loaded
-            .values()
-            .filter(|definition| definition.vhost == vhost)
-            .map(|definition| definition.name.as_str().into());
-        let queues = Queues {
-            steps: steps.into_iter().collect(),
-            workflows: workflows.collect(),
-            joins: false,
-        };
-        (vhost, queues)
-    };
-    steps.into_iter().map(of_vhost).collect()
-}
-
-fn transport(
-    settings: &Settings,
-    vhost: &str,
-    queues: Queues,
-    workers: Workers,
-) -> Result<BusMaker, StartError> {
-    if settings.amqp.server.0.is_empty() {
-        return Ok(Box::new(move |sink| {
-            Box::new(EmbeddedBus::new(workers, queues.workflows, sink))
-        }));
-    }
-    let checked = amqp::Connector::new(amqp_settings(settings, vhost, queues))
-        .map_err(|error| StartError::Bus(error.to_string()))?;
-    Ok(Box::new(move |sink| Box::new(checked.connect(sink))))
-}
-
-/// The exchange for events, in the virtual host of the broker's address.
-fn topic(settings: &Settings) -> Result<Option<TopicConnector>, StartError> {
-    let events = &settings.events;
-    if events.exchange.is_empty() {
-        return Ok(None);
-    }
-    let connector = TopicConnector::new(
-        amqp_settings(settings, "", Queues::default()),
-        events.exchange.clone(),
-        events.exchange_buffer_max,
-    );
-    connector.map(Some).map_err(|error| StartError::Bus(error.to_string()))
-}
-
-fn amqp_settings(settings: &Settings, vhost: &str, queues: Queues) -> AmqpSettings {
-    let section = &settings.amqp;
-    AmqpSettings {
-        server: section.server.0.clone(),
-        vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
-        management: section.management.0.clone(),
-        reply_queue: section.reply_queue.clone(),
-        reply_queue_type: section.reply_queue_type,
-        unreadable: section.unreadable,
-        prefetch: section.prefetch,
-        replies_bytes_max: section.replies_bytes_max,
-        unconfirmed_max: section.unconfirmed_max,
-        unconfirmed_bytes_max: section.unconfirmed_bytes_max,
-        reconnect_min: section.reconnect_min.0,
-        reconnect_max: section.reconnect_max.0,
-        heartbeat: section.heartbeat.0,
-        queues: queues.steps,
-        workflows: queues.workflows,
-        joins: queues.joins,
-    }
 }
 
 impl Manager {
@@ -526,7 +414,7 @@ impl Manager {
     async fn stop_in_order(&self) {
         let wiring = self.shared.wiring();
         let mut closing = Vec::new();
-        for bus in self.shared.buses() {
+        for (_, bus) in self.shared.buses.all() {
             let (answer, answered) = oneshot::channel();
             bus.post(BusInput::Close(answer));
             closing.push(answered);

@@ -2,6 +2,7 @@
 
 use crate::actors::shared::Shared;
 use crate::engine::words::escaped;
+use crate::settings::BusKind;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::fmt::Write;
@@ -15,7 +16,7 @@ pub async fn live() -> HttpResponse {
 /// each check.
 pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
     let mut checks = shared.health.checks();
-    if shared.settings.amqp.server.0.is_empty() {
+    if shared.settings.bus() == BusKind::Embedded {
         for (_, _, sentence) in
             checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus "))
         {

@@ -8,6 +8,7 @@ use super::query::{self, Query};
 use crate::actors::redispatch::Bulk;
 use crate::actors::router::RouterInput;
 use crate::actors::shared::Shared;
+use crate::bus::Address;
 use crate::engine::Operation;
 use crate::engine::words::did_you_mean;
 use actix_web::{HttpResponse, web};
@@ -40,8 +41,8 @@ pub async fn by_queue(
             "the manager accepts nothing now; /readyz?verbose says why".to_owned(),
         ));
     }
-    let bulk =
-        Arc::new(Bulk::new(vhost.as_str().into(), queue.as_str().into()).dry_run(is_dry_run));
+    let address = Address { bus: shared.buses.of_vhost(&vhost), queue: queue.as_str().into() };
+    let bulk = Arc::new(Bulk::new(address).dry_run(is_dry_run));
     let (answer, answered) = oneshot::channel();
     if shared.wiring().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
         return Err(Problem::overloaded("the router's mailbox is full".to_owned()));

@@ -7,8 +7,9 @@ use super::reads;
 use crate::actors::bus::BusInput;
 use crate::actors::clock;
 use crate::actors::shared::Shared;
-use crate::bus::{BusState, QueueLook};
+use crate::bus::{BusKey, BusState, QueueLook};
 use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
+use crate::settings::BusKind;
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
@@ -159,8 +160,8 @@ async fn of_step(
     if step.task.is_some() {
         return of_fan_out(shared, job, index, depth).await;
     }
-    let vhost = &job.definition().vhost;
-    match shared.health.bus(vhost) {
+    let bus = shared.buses.of(job.definition());
+    match shared.health.bus(&bus) {
         Some(BusState::Connected) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
             return told(
@@ -180,7 +181,7 @@ async fn of_step(
         None => {
             return told(
                 Cause::BrokerGone,
-                format!("there is no bus for the virtual host \"{vhost}\""),
+                format!("there is no bus for the virtual host \"{}\"", bus.vhost),
             );
         }
     }
@@ -189,8 +190,8 @@ async fn of_step(
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
         |at| format!("its timeout is {}", rfc3339(at)),
     );
-    let has_broker = !shared.settings.amqp.server.0.is_empty();
-    let found = look(shared, vhost, queue).await;
+    let has_broker = shared.settings.bus() == BusKind::Amqp;
+    let found = look(shared, &bus, queue).await;
     if has_broker && run.confirmed {
         let asked = Asked { shared, job, index, timeout: &timeout };
         if let Some((cause, why)) = asked.where_it_is(&found) {
@@ -274,7 +275,7 @@ impl Asked<'_> {
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(loss) = shared.losses.of(&job.definition().vhost, queue) {
+        if let Some(loss) = shared.losses.of(&shared.buses.address(job.definition(), queue)) {
             let span = &shared.settings.amqp.lost_after;
             let start = if consumers == 0 {
                 format!("no consumer on queue \"{queue}\", and messages are lost")
@@ -426,8 +427,8 @@ fn waiting(job: &Job) -> Why {
     }
 }
 
-async fn look(shared: &Shared, vhost: &str, queue: &Arc<str>) -> QueueLook {
-    let Some(bus) = shared.bus(vhost) else {
+async fn look(shared: &Shared, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
+    let Some(bus) = shared.buses.find(bus) else {
         return QueueLook::Unknown("there is no bus".to_owned());
     };
     let (answer, answered) = oneshot::channel();

@@ -1,18 +1,17 @@
 //! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker,
-//! no durability of its own: it never confirms, so after a restart every running step is dispatched
-//! again from the journal.
+//! no durability of its own: it gives back no receipt of a worker's message, so after a restart
+//! every running step is dispatched again from the journal.
 //!
-//! A step message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of
+//! A worker's message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of
 //! the process serves that queue; the job's end is the reply.
 
 use super::{
-    Bus, BusEvent, BusMessage, BusState, CallerAnswer, Delivery, EventSink, QueueLook, Settled,
-    Settlement, StepMessage, Verdict,
+    Bus, BusEvent, BusState, Delivery, ERROR, EventSink, Publication, QueueLook, Reader, Served,
+    Settled, Settlement, Verdict,
 };
-use crate::engine::Definition;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
@@ -31,9 +30,9 @@ impl<T: std::fmt::Display> From<T> for WorkerError {
     }
 }
 
-/// A worker: takes a step message, gives the reply's body. An error is a failed attempt; a panic is
+/// A worker: takes a message, gives the reply's body. An error is a failed attempt; a panic is
 /// a nack.
-pub type Worker = Arc<dyn Fn(&StepMessage) -> Result<Bytes, WorkerError> + Send + Sync>;
+pub type Worker = Arc<dyn Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync>;
 
 /// Workers by queue, each with the number of threads it runs on.
 #[derive(Clone, Default)]
@@ -48,7 +47,7 @@ impl Workers {
     /// Adds a worker for `queue` on `threads` threads.
     pub fn with<F>(mut self, queue: &str, threads: usize, work: F) -> Workers
     where
-        F: Fn(&StepMessage) -> Result<Bytes, WorkerError> + Send + Sync + 'static,
+        F: Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync + 'static,
     {
         self.0.insert(queue.to_owned(), (Arc::new(work), threads.max(1)));
         self
@@ -57,8 +56,8 @@ impl Workers {
 
 /// The queues of this process.
 pub struct EmbeddedBus {
-    /// The workflows of this bus, by their queues.
-    workflows: HashMap<String, Arc<str>>,
+    /// The queues on which messages ask for jobs.
+    calls: HashSet<Arc<str>>,
     queues: HashMap<Arc<str>, Arc<Queue>>,
     workers: Workers,
     outside: Arc<Outside>,
@@ -80,7 +79,7 @@ struct Unsettled {
 
 #[derive(Clone)]
 struct Reply {
-    correlation_id: Option<String>,
+    correlation_id: Option<Arc<str>>,
     attempt: Option<u32>,
     kind: Option<&'static str>,
     dead: Option<super::DeadLetter>,
@@ -89,10 +88,10 @@ struct Reply {
     call: Option<Call>,
 }
 
-/// What a message to a workflow's queue says beside its body.
+/// What a message that asks for a job says beside its body.
 #[derive(Clone)]
 struct Call {
-    workflow: Arc<str>,
+    queue: Arc<str>,
     message_id: String,
     depth: Option<u16>,
 }
@@ -105,19 +104,19 @@ struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    messages: VecDeque<StepMessage>,
+    messages: VecDeque<Publication>,
     closed: bool,
 }
 
 impl EmbeddedBus {
     /// A bus with these workers; it reports to `sink` and must be made on an arbiter.
-    pub fn new(workers: Workers, workflows: Vec<Arc<str>>, sink: EventSink) -> EmbeddedBus {
+    pub fn new(workers: Workers, served: Served, sink: EventSink) -> EmbeddedBus {
         let (settle, settled) = mpsc::unbounded_channel();
         let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
         actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
         (outside.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
-            workflows: by_queue(workflows),
+            calls: served.calls.into_iter().collect(),
             queues: HashMap::new(),
             workers,
             outside,
@@ -145,24 +144,19 @@ impl EmbeddedBus {
     }
 }
 
-fn by_queue(workflows: Vec<Arc<str>>) -> HashMap<String, Arc<str>> {
-    workflows.into_iter().map(|workflow| (Definition::call_queue(&workflow), workflow)).collect()
-}
-
 impl Bus for EmbeddedBus {
-    fn publish(&mut self, message: BusMessage) {
-        let message = match message {
-            BusMessage::Step(message) => message,
-            BusMessage::Answer(answer) => return self.outside.answer(answer),
-        };
-        if let Some(workflow) = self
-            .workflows
-            .get(&*message.queue)
-            .filter(|_| !self.workers.0.contains_key(&*message.queue))
-        {
-            return self.outside.deliver(call(&message, workflow));
+    fn publish(&mut self, message: Publication) {
+        let queue = message.to.queue.clone();
+        match message.reader {
+            Reader::Caller => return self.outside.answer(message),
+            Reader::Worker
+                if self.calls.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
+            {
+                return self.outside.deliver(call(message));
+            }
+            Reader::Worker => {}
         }
-        let queue = self.queue(&message.queue.clone());
+        let queue = self.queue(&queue);
         let mut waiting = guard(&queue.waiting);
         waiting.messages.push_back(message);
         queue.changed.notify_one();
@@ -184,8 +178,8 @@ impl Bus for EmbeddedBus {
         }))
     }
 
-    fn serve(&mut self, _: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
-        self.workflows = by_queue(workflows);
+    fn serve(&mut self, served: Served) {
+        self.calls = served.calls.into_iter().collect();
     }
 
     /// Lets the workers finish what they have in hand; what waits is dispatched again at the next
@@ -207,7 +201,7 @@ impl Bus for EmbeddedBus {
 }
 
 impl Queue {
-    fn next(&self) -> Option<StepMessage> {
+    fn next(&self) -> Option<Publication> {
         let mut waiting = guard(&self.waiting);
         loop {
             if waiting.closed {
@@ -224,66 +218,50 @@ impl Queue {
 /// The reply queue of this bus: whatever goes there is a reply.
 pub const REPLIES: &str = "workflow-manager";
 
-fn call(message: &StepMessage, workflow: &Arc<str>) -> Reply {
-    let call = Some(Call {
-        workflow: workflow.clone(),
-        message_id: message.message_id(),
-        depth: message.depth,
-    });
-    let (correlation_id, body) = (Some(message.correlation_id()), message.body.to_bytes());
-    Reply { correlation_id, attempt: Some(message.attempt), kind: None, dead: None, body, call }
+fn call(message: Publication) -> Reply {
+    let (attempt, depth) = (message.number("attempt"), message.number("depth"));
+    let body = message.body.to_bytes();
+    let Publication { to, id, correlation_id, .. } = message;
+    let call = Some(Call { queue: to.queue, message_id: id, depth });
+    Reply { correlation_id, attempt, kind: None, dead: None, body, call }
 }
 
-fn answer(message: &StepMessage, work: &Worker) -> Reply {
-    let (correlation_id, attempt) = (Some(message.correlation_id()), Some(message.attempt));
+fn answer(message: &Publication, work: &Worker) -> Reply {
+    let reply = |body: Bytes| Reply {
+        correlation_id: message.correlation_id.clone(),
+        attempt: message.number("attempt"),
+        kind: None,
+        dead: None,
+        body,
+        call: None,
+    };
     match catch_unwind(AssertUnwindSafe(|| work(message))) {
-        Ok(Ok(body)) => Reply { correlation_id, attempt, kind: None, dead: None, body, call: None },
+        Ok(Ok(body)) => reply(body),
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
-            Reply {
-                correlation_id,
-                attempt,
-                kind: Some("error"),
-                dead: None,
-                body: body.into(),
-                call: None,
-            }
+            Reply { kind: Some(ERROR), ..reply(body.into()) }
         }
         Err(_) => {
             let dead = super::DeadLetter {
-                queue: message.queue.to_string(),
+                queue: message.to.queue.to_string(),
                 reason: "rejected".to_owned(),
             };
-            Reply {
-                correlation_id,
-                attempt,
-                kind: None,
-                dead: Some(dead),
-                body: message.body.to_bytes(),
-                call: None,
-            }
+            Reply { dead: Some(dead), ..reply(message.body.to_bytes()) }
         }
     }
 }
 
 impl Outside {
-    /// A caller that is answered: a step of this process.
-    fn answer(&self, answer: CallerAnswer) {
-        let CallerAnswer { caller, job, is_error, body, receipt, .. } = answer;
-        let is_unroutable = *caller.reply_to != *REPLIES;
-        if !is_unroutable {
-            let correlation_id = caller.correlation_id.as_deref().map(str::to_owned);
-            let kind = is_error.then_some("error");
-            self.deliver(Reply {
-                correlation_id,
-                attempt: caller.attempt,
-                kind,
-                dead: None,
-                body: body.to_bytes(),
-                call: None,
-            });
+    /// Somebody is answered: a step of this process, or nobody.
+    fn answer(&self, answer: Publication) {
+        let attempt = answer.number("attempt");
+        let Publication { to, correlation_id, kind, body, receipt, .. } = answer;
+        if *to.queue != *REPLIES {
+            return (self.sink)(BusEvent::Unroutable(receipt));
         }
-        (self.sink)(BusEvent::Answered { job, receipt, is_unroutable });
+        let body = body.to_bytes();
+        self.deliver(Reply { correlation_id, attempt, kind, dead: None, body, call: None });
+        (self.sink)(BusEvent::Taken(receipt));
     }
 
     fn deliver(&self, reply: Reply) {
@@ -299,7 +277,7 @@ impl Outside {
 
     fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
         let mut delivery = Delivery::new(
-            reply.correlation_id,
+            reply.correlation_id.as_deref().map(str::to_owned),
             reply.body,
             Settlement::new(tag, 0, self.settle.clone()),
         );
@@ -308,12 +286,12 @@ impl Outside {
         delivery.dead_letter = reply.dead;
         delivery.redelivered = redelivered;
         (self.sink)(match reply.call {
-            None => BusEvent::Delivered(delivery),
-            Some(Call { workflow, message_id, depth }) => {
+            None => BusEvent::Reply(delivery),
+            Some(Call { queue, message_id, depth }) => {
                 delivery.message_id = Some(message_id);
                 delivery.depth = depth;
                 delivery.reply_to = Some(REPLIES.to_owned());
-                BusEvent::Called { workflow, delivery }
+                BusEvent::Call { queue, delivery }
             }
         });
     }

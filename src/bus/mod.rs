@@ -1,37 +1,89 @@
-//! The bus: how step messages go out and replies come in. One trait, several transports: [`amqp`]
+//! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`]
 //! speaks AMQP 0-9-1 to RabbitMQ, [`embedded`] keeps the queues in this process.
 //!
-//! A bus never decides anything. It takes messages until it was told to close, keeps each until the
-//! broker has confirmed it, and reports what happens through one [`EventSink`].
+//! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
+//! told to close, keeps each until the broker has taken it, and gives back the receipt that came
+//! with it. Whatever happens it reports through one [`EventSink`].
 
 pub mod amqp;
 pub mod embedded;
+pub mod topic;
 
-use crate::engine::{Caller, JobId, Message, StepIndex};
-use amqp::Hold;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// The body of a message. That of a JSON message is built when it is sent, not before: what waits
-/// shares its values with its job, and with all other messages of the same input.
-#[derive(Clone, Debug)]
+/// Which bus: its name in the settings, and the virtual host that it serves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BusKey {
+    /// The name.
+    pub bus: Arc<str>,
+    /// The virtual host; empty: the one of the broker's address.
+    pub vhost: Arc<str>,
+}
+
+/// Where a message goes: a queue of a bus.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// The bus.
+    pub bus: BusKey,
+    /// The queue.
+    pub queue: Arc<str>,
+}
+
+impl fmt::Display for BusKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bus)?;
+        if self.vhost.is_empty() { Ok(()) } else { write!(f, " {}", self.vhost) }
+    }
+}
+
+/// The text of a body that is built when it is sent, not before.
+pub trait BodyText: Send + Sync {
+    /// The bytes to be sent.
+    fn to_bytes(&self) -> Bytes;
+
+    /// How many they are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The body of a message. One that is built when it is sent shares its values, while it waits,
+/// with whatever else holds them.
+#[derive(Clone)]
 pub struct Body(Content);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Content {
     Text(Bytes),
-    Message(Message),
+    Built(Arc<dyn BodyText>),
 }
 
 impl Body {
+    /// A body that is built when it is sent.
+    pub fn built(text: impl BodyText + 'static) -> Body {
+        Body(Content::Built(Arc::new(text)))
+    }
+
+    /// That of a message of kind [`ERROR`]: `reason` in one sentence, and whether another attempt
+    /// may help.
+    pub fn error(reason: &str, retryable: bool) -> Body {
+        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
+            .into()
+    }
+
     /// The bytes to be sent.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             Content::Text(text) => text.clone(),
-            Content::Message(message) => message.to_text().into(),
+            Content::Built(text) => text.to_bytes(),
         }
     }
 
@@ -39,7 +91,7 @@ impl Body {
     pub fn len(&self) -> usize {
         match &self.0 {
             Content::Text(text) => text.len(),
-            Content::Message(message) => message.encoded_len(),
+            Content::Built(text) => text.len(),
         }
     }
 
@@ -49,9 +101,9 @@ impl Body {
     }
 }
 
-impl From<Message> for Body {
-    fn from(message: Message) -> Body {
-        Body(Content::Message(message))
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} bytes)", self.len())
     }
 }
 
@@ -61,149 +113,123 @@ impl From<Bytes> for Body {
     }
 }
 
-/// A step message on its way to a queue (SPEC §4).
-#[derive(Clone, Debug)]
-pub struct StepMessage {
-    /// The job or child job.
-    pub job: JobId,
-    /// The top-level job.
-    pub root: JobId,
-    /// The workflow's full name.
-    pub workflow: Arc<str>,
-    /// The step's position, given back with the confirm.
-    pub step: StepIndex,
-    /// The step's name.
-    pub step_name: Arc<str>,
-    /// Which dispatch of the step this is, from 1.
-    pub attempt: u32,
-    /// The queue it goes to.
-    pub queue: Arc<str>,
-    /// The AMQP message priority, 0–9.
-    pub priority: Option<u8>,
-    /// W3C trace context of the dispatch.
-    pub traceparent: String,
-    /// When it was dispatched, in seconds since 1970.
-    pub timestamp_s: u64,
-    /// To a workflow's queue: how many levels of calls and child jobs are above the job that it
-    /// asks for, without that one.
-    pub depth: Option<u16>,
-    /// The step's input.
-    pub body: Body,
-}
+/// What the sender of a message wants back once the message is taken. A bus does not look inside.
+pub struct Receipt(Box<dyn Any + Send>);
 
-impl StepMessage {
-    /// `<job UUID>:<step>`
-    pub fn correlation_id(&self) -> String {
-        format!("{}:{}", self.job, self.step_name)
+impl Receipt {
+    /// A receipt that holds `value`.
+    pub fn new<T: Any + Send>(value: T) -> Receipt {
+        Receipt(Box::new(value))
     }
 
-    /// `<job UUID>:<step>:<attempt>`
-    pub fn message_id(&self) -> String {
-        format!("{}:{}:{}", self.job, self.step_name, self.attempt)
+    /// What it holds, for its sender, who knows the type; itself if it is of another one.
+    ///
+    /// # Errors
+    ///
+    /// The receipt holds no `T`.
+    pub fn open<T: Any>(self) -> Result<T, Receipt> {
+        self.0.downcast().map(|value| *value).map_err(Receipt)
+    }
+
+    /// A look at what it holds.
+    pub fn peek<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
     }
 }
 
-/// What a caller is told: how its job ended, or why there is none (SPEC §4).
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receipt")
+    }
+}
+
+/// The property `type` of a message that says that something failed (SPEC §4).
+pub const ERROR: &str = "error";
+
+/// Who reads a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A worker of ours: its queue is declared where it is missing, and its reply is waited for.
+    Worker,
+    /// Whoever asked for something. Its queue is its own matter: if that is not there nobody reads
+    /// the message.
+    Caller,
+}
+
+/// A header of a publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: HeaderValue,
+}
+
+/// The value of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// A text.
+    Text(Arc<str>),
+    /// A whole number.
+    Number(i64),
+}
+
+impl Header {
+    /// A header that holds a text.
+    pub fn text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
+        Header { name, value: HeaderValue::Text(text.into()) }
+    }
+
+    /// A header that holds a number.
+    pub fn number(name: &'static str, number: impl Into<i64>) -> Header {
+        Header { name, value: HeaderValue::Number(number.into()) }
+    }
+}
+
+/// A message on its way to a queue (SPEC §4).
 #[derive(Debug)]
-pub struct CallerAnswer {
-    /// Who asked.
-    pub caller: Caller,
-    /// The workflow's full name.
-    pub workflow: Arc<str>,
-    /// The job; of a refusal the one that there is not.
-    pub job: JobId,
-    /// Whether it is `type: error`.
-    pub is_error: bool,
+pub struct Publication {
+    /// Where it goes.
+    pub to: Address,
+    /// Who reads it there.
+    pub reader: Reader,
+    /// Its id, the same when it is sent again.
+    pub id: String,
+    /// What a reply to it is known by, or what it is a reply to.
+    pub correlation_id: Option<Arc<str>>,
+    /// The property `type`.
+    pub kind: Option<&'static str>,
+    /// The priority, 0–9.
+    pub priority: Option<u8>,
     /// When it was sent off, in seconds since 1970.
     pub timestamp_s: u64,
-    /// The result, or the error.
+    /// The headers.
+    pub headers: Vec<Header>,
+    /// The body.
     pub body: Body,
-    /// What follows once the broker has it.
+    /// Given back once the message is taken.
     pub receipt: Receipt,
 }
 
-/// What becomes of an answer that the broker has taken.
-#[derive(Debug)]
-pub enum Receipt {
-    /// The job hears of it.
-    Job {
-        /// The caller's number in the job.
-        caller: u32,
-        /// Which end of the job the answer is to.
-        end: u32,
-    },
-    /// Of a refusal: the message that is refused has done its part.
-    Refusal(Acknowledge),
-}
+impl Publication {
+    /// What the header of that name says.
+    pub fn header(&self, name: &str) -> Option<&HeaderValue> {
+        self.headers.iter().find(|header| header.name == name).map(|header| &header.value)
+    }
 
-impl CallerAnswer {
-    /// `<job UUID>:__end__:<end>:<caller>`: the same when an answer is sent again.
-    pub fn message_id(&self) -> String {
-        match self.receipt {
-            Receipt::Job { caller, end } => format!("{}:__end__:{end}:{caller}", self.job),
-            Receipt::Refusal(_) => format!("{}:__end__", self.job),
+    /// What the header of that name says, if that is a text.
+    pub fn text(&self, name: &str) -> Option<&Arc<str>> {
+        match self.header(name)? {
+            HeaderValue::Text(text) => Some(text),
+            HeaderValue::Number(_) => None,
         }
     }
 
-    /// The body of a `type: error`.
-    pub fn error(reason: &str, retryable: bool) -> Body {
-        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
-            .into()
-    }
-}
-
-/// What a bus sends.
-#[derive(Debug)]
-pub enum BusMessage {
-    /// To a worker.
-    Step(StepMessage),
-    /// To whoever asked for a job.
-    Answer(CallerAnswer),
-}
-
-impl From<StepMessage> for BusMessage {
-    fn from(message: StepMessage) -> BusMessage {
-        BusMessage::Step(message)
-    }
-}
-
-impl BusMessage {
-    /// The queue that it goes to.
-    pub fn queue(&self) -> &Arc<str> {
-        match self {
-            BusMessage::Step(message) => &message.queue,
-            BusMessage::Answer(answer) => &answer.caller.reply_to,
-        }
-    }
-
-    /// Whether it is a step message to that queue.
-    pub fn is_step_for(&self, queue: &str) -> bool {
-        matches!(self, BusMessage::Step(message) if *message.queue == *queue)
-    }
-
-    /// Its property `message_id`.
-    pub fn message_id(&self) -> String {
-        match self {
-            BusMessage::Step(message) => message.message_id(),
-            BusMessage::Answer(answer) => answer.message_id(),
-        }
-    }
-
-    /// Its body.
-    pub fn body(&self) -> &Body {
-        match self {
-            BusMessage::Step(message) => &message.body,
-            BusMessage::Answer(answer) => &answer.body,
-        }
-    }
-
-    /// Job, step and attempt, for the log.
-    pub fn place(&self) -> (JobId, &str, u32) {
-        match self {
-            BusMessage::Step(message) => (message.job, &message.step_name, message.attempt),
-            BusMessage::Answer(answer) => {
-                (answer.job, "__end__", answer.caller.attempt.unwrap_or_default())
-            }
+    /// What the header of that name says, if that is a whole number that fits.
+    pub fn number<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
+        match self.header(name)? {
+            HeaderValue::Number(number) => N::try_from(*number).ok(),
+            HeaderValue::Text(_) => None,
         }
     }
 }
@@ -219,7 +245,7 @@ pub struct Delivery {
     /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of
     /// a reply if the worker gives it back.
     pub attempt: Option<u32>,
-    /// The property `message_id`; looked at on a workflow's queue alone.
+    /// The property `message_id`; looked at on a workflow's queue, and of a dead letter.
     pub message_id: Option<String>,
     /// The property `reply_to`; looked at on a workflow's queue alone.
     pub reply_to: Option<String>,
@@ -265,13 +291,21 @@ pub struct Settled {
 
 /// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the
 /// message back to its queue.
-#[derive(Debug)]
 pub struct Settlement {
     tag: u64,
     epoch: u64,
     to: Option<mpsc::UnboundedSender<Settled>>,
     /// What the delivery takes of the room for those without a verdict.
     hold: Option<Hold>,
+}
+
+/// Something that is let go, by being dropped, with the verdict on a delivery.
+type Hold = Box<dyn Any + Send>;
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Settlement({} of {})", self.tag, self.epoch)
+    }
 }
 
 impl Settlement {
@@ -281,10 +315,10 @@ impl Settlement {
     }
 
     /// With what is let go when it is settled.
-    fn holding(self, hold: Option<Hold>) -> Settlement {
+    fn holding(self, hold: Option<impl Any + Send>) -> Settlement {
         // Its fields cannot be moved out of it, for it settles when it is dropped.
         let mut settlement = self;
-        settlement.hold = hold;
+        settlement.hold = hold.map(|hold| Box::new(hold) as Hold);
         settlement
     }
 
@@ -397,32 +431,18 @@ impl fmt::Display for BusState {
 #[derive(Debug)]
 pub enum BusEvent {
     /// A message came in on the reply queue.
-    Delivered(Delivery),
-    /// A message came in on a workflow's queue.
-    Called {
-        /// The workflow's name, without the virtual host.
-        workflow: Arc<str>,
+    Reply(Delivery),
+    /// A message came in on a queue on which messages ask for jobs.
+    Call {
+        /// The queue.
+        queue: Arc<str>,
         /// The message.
         delivery: Delivery,
     },
-    /// The broker has taken the answer to a caller.
-    Answered {
-        /// The job.
-        job: JobId,
-        /// What follows from it.
-        receipt: Receipt,
-        /// The broker had no queue of that name: the answer is gone.
-        is_unroutable: bool,
-    },
-    /// The broker has taken responsibility for a step message.
-    Confirmed {
-        /// The job or child job.
-        job: JobId,
-        /// The step.
-        step: StepIndex,
-        /// The attempt.
-        attempt: u32,
-    },
+    /// The broker has taken responsibility for a message.
+    Taken(Receipt),
+    /// There is no queue of the name that a caller gave: nobody will ever read the message.
+    Unroutable(Receipt),
     /// A message could not be read, whatever it was to be: it is off its queue.
     Unreadable {
         /// The queue it came on.
@@ -496,11 +516,20 @@ pub struct QueueDepth {
 /// Where a bus reports; it may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
+/// The queues that a bus serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Those of workers.
+    pub workers: Vec<Arc<str>>,
+    /// Those on which messages ask for jobs.
+    pub calls: Vec<Arc<str>>,
+}
+
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
 pub trait Bus {
     /// Takes a message for publishing; keeps it until it is confirmed, over any number of
     /// connections. Never blocks.
-    fn publish(&mut self, message: BusMessage);
+    fn publish(&mut self, message: Publication);
 
     /// How many messages were taken and are not confirmed yet.
     fn unconfirmed(&self) -> usize;
@@ -514,9 +543,8 @@ pub trait Bus {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
-    /// Other workflows are loaded: from now on these are the queues of steps, and these the
-    /// workflows that take messages on queues of their own.
-    fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>);
+    /// Other workflows are loaded: these are its queues from now on.
+    fn serve(&mut self, served: Served);
 
     /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped,
     /// closes the connections.

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::supervisor::{self, Manager};
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation};
 use workflow_manager::load::load_text;
@@ -24,7 +24,7 @@ const SLOW_READS: &str = "archive::read=delay(2000)";
 /// How long a condition is waited for before the test fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
+fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::supervisor::{self, Manager};
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply};
 use workflow_manager::load::load_text;
@@ -33,7 +33,7 @@ async fn start(settings: Settings, workflow: &str, workers: Workers) -> Manager 
     supervisor::start(settings, loaded.definitions, workers).await.expect("starts")
 }
 
-fn echo(message: &StepMessage) -> Result<Bytes, WorkerError> {
+fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
@@ -130,7 +130,7 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
         let folder = tempfile::tempdir().expect("a folder");
         let first_calls = Arc::new(AtomicUsize::new(0));
         let counted = first_calls.clone();
-        let count_a = move |message: &StepMessage| {
+        let count_a = move |message: &Publication| {
             counted.fetch_add(1, Ordering::Relaxed);
             echo(message)
         };
@@ -177,7 +177,7 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
         // A hundred are answered; then the worker holds on until it is let go, after the stop.
         let first = Arc::new(AtomicUsize::new(0));
         let limited = first.clone();
-        let some = move |message: &StepMessage| {
+        let some = move |message: &Publication| {
             let n = limited.fetch_add(1, Ordering::Relaxed);
             while n >= 100 && Arc::strong_count(&limited) > 1 {
                 std::thread::park_timeout(Duration::from_millis(5));
@@ -215,7 +215,7 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
 fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let workers = Workers::new().with("a", 1, |message: &StepMessage| {
+        let workers = Workers::new().with("a", 1, |message: &Publication| {
             let text = String::from_utf8_lossy(&message.body.to_bytes()).into_owned();
             assert!(!text.contains("panic"), "as asked");
             Err(WorkerError::from("no such book"))
@@ -313,7 +313,7 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let workflow = "workflows: [{name: two, steps: [{name: a}, {name: b}]}]";
-        let fails = |_: &StepMessage| -> Result<Bytes, WorkerError> { Err("not today".into()) };
+        let fails = |_: &Publication| -> Result<Bytes, WorkerError> { Err("not today".into()) };
         let manager =
             start(settings(folder.path()), workflow, Workers::new().with("a", 1, fails)).await;
         // Failed, and kept for the reply of b; failed and closed.
@@ -365,7 +365,7 @@ fn items_reach_their_queue_in_the_order_of_the_list() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
         // One thread, so that it sees them in the order of the queue.
-        let workers = Workers::new().with("work", 1, move |message: &StepMessage| {
+        let workers = Workers::new().with("work", 1, move |message: &Publication| {
             let body = message.body.to_bytes();
             kept.lock().expect("no panic").push(String::from_utf8_lossy(&body).into_owned());
             Ok(body)
@@ -411,7 +411,7 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
             manager.stop().await;
             let done = Arc::new(AtomicUsize::new(0));
             let seen = done.clone();
-            let work = move |message: &StepMessage| {
+            let work = move |message: &Publication| {
                 seen.fetch_add(1, Ordering::Relaxed);
                 echo(message)
             };

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use workflow_manager::actors::outbox::Answer;
 use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::supervisor::{self, Manager};
-use workflow_manager::bus::StepMessage;
+use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
 use workflow_manager::load::load_text;
@@ -166,7 +166,7 @@ fn signed() -> Operation {
 fn worker(
     is_calm: &Arc<AtomicBool>,
     calls: &Arc<AtomicU64>,
-) -> impl Fn(&StepMessage) -> Result<bytes::Bytes, WorkerError> + Clone + Send + Sync + use<> {
+) -> impl Fn(&Publication) -> Result<bytes::Bytes, WorkerError> + Clone + Send + Sync + use<> {
     let (is_calm, calls) = (is_calm.clone(), calls.clone());
     move |message| {
         let call = calls.fetch_add(1, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use std::rc::Rc;
 use std::sync::Arc;
 use workflow_manager::bus::amqp::AmqpSettings;
-use workflow_manager::bus::{Bus, BusState, Delivery, Notice};
+use workflow_manager::bus::{Bus, BusState, Delivery, Notice, Served};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;
 
@@ -200,7 +200,7 @@ fn many_queues_are_looked_at_quickly() {
         let prefix = unique("many");
         let queues: Vec<Arc<str>> = (0..100).map(|i| format!("{prefix}-{i}").into()).collect();
         let mut observed = Observed::connect(AmqpSettings {
-            queues: queues.clone(),
+            served: Served { workers: queues.clone(), calls: Vec::new() },
             ..settings(&server(), "many")
         });
         observed.until("all are reported", |seen| seen.missing.len() == queues.len()).await;

@@ -4,15 +4,21 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use std::sync::{Arc, Mutex};
 use workflow_manager::actors::outbox;
 use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::transport::{self, Opening};
 use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::bus::{
+    Address, BusEvent, BusKey, EventSink, Header, Publication, Reader, Receipt, Served,
+};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
 use crate::amqp::{Answer, Vhost, Worker};
 use crate::harness::eventually;
+use crate::load::LONG;
 
 const WORKFLOWS: &str = r"
 workflows:
@@ -63,11 +69,22 @@ enum Transport {
 }
 
 impl Transport {
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::defaults().unwrap();
+        if let Transport::Amqp(vhost) = self {
+            settings.amqp.server = ServerAddress(vhost.url.clone());
+        }
+        settings
+    }
+
     /// Starts a manager on the journal in `folder`; while the gate is shut nobody works on the
     /// queue of that name.
     async fn start(&self, folder: &Path, gate_is_open: bool) -> (Manager, Vec<Worker>) {
-        let mut settings = Settings::defaults().unwrap();
-        settings.journal.file = folder.join("journal.db");
+        let settings = {
+            let mut settings = self.settings();
+            settings.journal.file = folder.join("journal.db");
+            settings
+        };
         let definitions = load_text("suite.yaml", WORKFLOWS).unwrap().definitions;
         let mut embedded = Workers::new();
         let mut others = Vec::new();
@@ -77,7 +94,7 @@ impl Transport {
             }
             match self {
                 Transport::Embedded => {
-                    let work = move |message: &workflow_manager::bus::StepMessage| -> Result<Bytes, WorkerError> {
+                    let work = move |message: &workflow_manager::bus::Publication| -> Result<Bytes, WorkerError> {
                         Ok(work(queue, &message.body.to_bytes()).into())
                     };
                     embedded = embedded.with(queue, 2, work);
@@ -88,9 +105,6 @@ impl Transport {
                     }))
                 }
             }
-        }
-        if let Transport::Amqp(vhost) = self {
-            settings.amqp.server = ServerAddress(vhost.url.clone());
         }
         (supervisor::start(settings, definitions, embedded).await.unwrap(), others)
     }
@@ -150,6 +164,101 @@ async fn suite(transport: Transport) {
     let (manager, _workers) = transport.start(folder.path(), true).await;
     assert_eq!(ended(&manager, held).result().to_text(), digits);
     manager.stop().await;
+}
+
+/// What is sent along with a message, known to the sender alone.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark(u32);
+
+/// What a bus said of the messages with these marks; and the ids of the replies that it brought.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    taken: Vec<Mark>,
+    unroutable: Vec<Mark>,
+    replies: Vec<String>,
+    calls: Vec<(String, String)>,
+}
+
+fn published(queue: &str, reader: Reader, number: u32) -> Publication {
+    let bus = BusKey { bus: "any".into(), vhost: "".into() };
+    Publication {
+        to: Address { bus, queue: queue.into() },
+        reader,
+        id: format!("id {number}"),
+        correlation_id: Some(format!("to {number}").into()),
+        kind: None,
+        priority: None,
+        timestamp_s: 1_700_000_000,
+        headers: vec![Header::number("attempt", number)],
+        body: Bytes::from_static(b"{}").into(),
+        receipt: Receipt::new(Mark(number)),
+    }
+}
+
+/// A bus gives each receipt back once, as it came, and tells of a message that nobody can have that
+/// it is unroutable; what it brings in is told apart by the queue that it came on.
+async fn receipts(transport: Transport) {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let heard = said.clone();
+    let sink: EventSink = Arc::new(move |event| {
+        let mut said = heard.lock().unwrap();
+        match event {
+            BusEvent::Taken(receipt) => said.taken.push(receipt.open().unwrap()),
+            BusEvent::Unroutable(receipt) => said.unroutable.push(receipt.open().unwrap()),
+            BusEvent::Reply(delivery) => {
+                said.replies.push(delivery.correlation_id.clone().unwrap());
+                delivery.ack();
+            }
+            BusEvent::Call { queue, delivery } => {
+                said.calls.push((queue.to_string(), delivery.message_id.clone().unwrap()));
+                delivery.ack();
+            }
+            // As if it were journaled at once.
+            BusEvent::QueueMissing { taken, .. } => drop(taken.send(())),
+            BusEvent::State(_) | BusEvent::Noted(_) => {}
+            BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),
+        }
+    });
+    let settings = transport.settings();
+    let served = Served { workers: Vec::new(), calls: vec!["workflow.chain".into()] };
+    let key = BusKey { bus: settings.bus().name().into(), vhost: "".into() };
+    let opening = Opening { served, joins: false };
+    let make = transport::transport(Workers::new())(&settings, &key, opening).unwrap();
+    let mut bus = make(sink);
+    bus.publish(published("workflow-manager", Reader::Caller, 1));
+    bus.publish(published("nowhere", Reader::Caller, 2));
+    bus.publish(published("workflow.chain", Reader::Worker, 3));
+    // No worker's message is confirmed by the embedded bus.
+    let taken = match transport {
+        Transport::Embedded => vec![Mark(1)],
+        Transport::Amqp(_) => vec![Mark(1), Mark(3)],
+    };
+    let expected = Said {
+        taken,
+        unroutable: vec![Mark(2)],
+        replies: vec!["to 1".to_owned()],
+        calls: vec![("workflow.chain".to_owned(), "id 3".to_owned())],
+    };
+    let deadline = std::time::Instant::now() + LONG;
+    loop {
+        said.lock().unwrap().taken.sort();
+        if *said.lock().unwrap() == expected {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{:?}", said.lock().unwrap());
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    bus.close().await;
+}
+
+#[test]
+fn the_embedded_bus_gives_receipts_back() {
+    actix_rt::System::new().block_on(receipts(Transport::Embedded));
+}
+
+#[test]
+fn rabbitmq_gives_receipts_back() {
+    actix_rt::System::new().block_on(receipts(Transport::Amqp(Vhost::new())));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Router {
         let refusal = if let Some(objection) = found.job.objection(&operation, &self.shared.limits)
         {
             Some(objection.into())
-        } else if self.shared.bus(vhost).is_none() {
+        } else if !self.shared.has_bus_for(found.job.definition()) {
             Some(Answer::Conflict(format!(
                 "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
             )))

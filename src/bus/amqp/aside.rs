@@ -4,13 +4,12 @@
 //! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not
 //! stop the acks.
 
-use super::Common;
 use super::connection::{Pauses, Told, channel_error, close, fail_point};
 use super::queues::{Found, Queues, short};
 use super::received::Unreadable;
 use super::wire::{ORIGINAL, Property, REASON, property};
+use super::{Common, millis};
 use crate::bus::{BusEvent, Delivery};
-use crate::engine::Millis;
 use crate::settings::{UnreadableMessages, unreadable_queue};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -91,14 +90,14 @@ pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<A
                         tracing::warn!(
                             reason,
                             messages = batch.len(),
-                            retry_in_ms = Millis::of(pause).0,
+                            retry_in_ms = millis(pause),
                             "unreadable messages are not put aside"
                         );
                     } else {
                         tracing::debug!(
                             reason,
                             messages = batch.len(),
-                            retry_in_ms = Millis::of(pause).0,
+                            retry_in_ms = millis(pause),
                             "unreadable messages are not put aside"
                         );
                     }

@@ -4,9 +4,8 @@
 use super::connection::{Told, channel_error};
 use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
-use super::{Common, Phase, reached};
+use super::{Common, Phase, millis, reached};
 use crate::bus::BusEvent;
-use crate::engine::{Definition, Millis};
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -38,32 +37,32 @@ async fn consume_all(
     connection: Rc<Connection>,
     mut phases: watch::Receiver<Phase>,
 ) {
-    let queues = Queues::new(connection.clone());
-    let mut served = common.served.subscribe();
+    let looks = Queues::new(connection.clone());
+    let mut serving = common.serving.subscribe();
     let mut begun: BTreeMap<Arc<str>, Begun> = BTreeMap::new();
     loop {
-        let workflows = served.borrow_and_update().workflows.clone();
+        let queues = serving.borrow_and_update().calls.clone();
         // What is sent to a workflow that is no longer loaded waits in its queue.
         let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            begun.into_iter().partition(|(workflow, _)| workflows.contains(workflow));
+            begun.into_iter().partition(|(queue, _)| queues.contains(queue));
         begun = kept;
         join_all(ended.into_values().map(Begun::end)).await;
-        for workflow in workflows {
+        for queue in queues {
             let start = || {
                 let call = Call {
                     common: common.clone(),
                     connection: connection.clone(),
-                    queues: queues.clone(),
-                    queue: Definition::call_queue(&workflow).into(),
+                    queues: looks.clone(),
+                    queue: queue.clone(),
                 };
                 let (phase, phases) = watch::channel(Phase::Open);
-                Begun { call: actix_rt::spawn(call.run(workflow.clone(), phases)), phase }
+                Begun { call: actix_rt::spawn(call.run(phases)), phase }
             };
-            begun.entry(workflow.clone()).or_insert_with(start);
+            begun.entry(queue.clone()).or_insert_with(start);
         }
         tokio::select! {
             () = reached(&mut phases, Phase::EndConsuming) => break,
-            changed = served.changed() => if changed.is_err() { break },
+            changed = serving.changed() => if changed.is_err() { break },
         }
     }
     join_all(begun.into_values().map(Begun::end)).await;
@@ -114,7 +113,7 @@ struct Call {
 }
 
 impl Call {
-    async fn run(self, workflow: Arc<str>, mut phases: watch::Receiver<Phase>) {
+    async fn run(self, mut phases: watch::Receiver<Phase>) {
         let mut told = Told::default();
         while self.connection.status().connected() {
             let opened = tokio::select! {
@@ -127,7 +126,7 @@ impl Call {
                     told = Told::default();
                     // One for each channel: what a closed one has brought is known to be void.
                     let mut lane =
-                        Lane::new(self.common.clone(), Source::Workflow(workflow.clone()));
+                        Lane::new(self.common.clone(), Source::Calls(self.queue.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
                     // What has no verdict goes back to its queue. An error means that the channel
                     // is gone already.
@@ -148,9 +147,9 @@ impl Call {
                 return;
             }
             if told.is_news(&reason) {
-                tracing::warn!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
+                tracing::warn!(queue = %self.queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "a workflow's queue is not consumed");
             } else {
-                tracing::debug!(queue = %self.queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "a workflow's queue is not consumed");
+                tracing::debug!(queue = %self.queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "a workflow's queue is not consumed");
             }
             tokio::select! {
                 () = reached(&mut phases, Phase::EndConsuming) => return,

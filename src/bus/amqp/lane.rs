@@ -8,7 +8,6 @@ use super::received::{called, received, unreadable};
 use super::wire::room::Flow;
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, Settled, Settlement};
-use crate::engine::Definition;
 use futures_util::StreamExt;
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
@@ -27,8 +26,8 @@ const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
 pub(super) enum Source {
     /// What workers say.
     Replies,
-    /// Messages that ask for jobs of this workflow.
-    Workflow(Arc<str>),
+    /// Messages that ask for jobs, on this queue.
+    Calls(Arc<str>),
 }
 
 /// The consuming of one queue, over any number of channels.
@@ -108,7 +107,7 @@ impl Lane {
         if let Some(unreadable) = unreadable(&delivery) {
             let queue = match &self.source {
                 Source::Replies => self.common.settings.reply_queue.as_str().into(),
-                Source::Workflow(workflow) => Definition::call_queue(workflow).into(),
+                Source::Calls(queue) => queue.clone(),
             };
             // Nobody takes it only when the bus is gone: then it goes back to its queue.
             let _ = self.common.aside.send(Aside {
@@ -119,11 +118,10 @@ impl Lane {
             return;
         }
         (self.common.sink)(match &self.source {
-            Source::Replies => BusEvent::Delivered(received(delivery, settlement.holding(hold))),
-            Source::Workflow(workflow) => BusEvent::Called {
-                workflow: workflow.clone(),
-                delivery: called(delivery, settlement),
-            },
+            Source::Replies => BusEvent::Reply(received(delivery, settlement.holding(hold))),
+            Source::Calls(queue) => {
+                BusEvent::Call { queue: queue.clone(), delivery: called(delivery, settlement) }
+            }
         });
     }
 

@@ -4,7 +4,7 @@
 use super::Common;
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
-use crate::bus::{BusMessage, CallerAnswer, StepMessage};
+use crate::bus::{HeaderValue, Publication, Reader};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -28,7 +28,7 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// A message on its way.
 pub(super) struct Held {
-    pub(super) message: BusMessage,
+    pub(super) message: Publication,
     /// It was published before, on a channel that is gone.
     pub(super) again: bool,
     /// How often the broker said that it does not take it.
@@ -38,7 +38,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(message: BusMessage) -> Held {
+    pub(super) fn new(message: Publication) -> Held {
         Held { message, again: false, refusals: 0, kills: 0 }
     }
 }
@@ -215,9 +215,9 @@ impl Link {
         reply_queue: &str,
     ) {
         let (properties, queue) =
-            (properties(&held.message, reply_queue), short(&**held.message.queue()));
+            (properties(&held.message, reply_queue), short(&*held.message.to.queue));
         // Built here: lapin takes it at once, and what is kept until the confirm is not the text.
-        let body = held.message.body().to_bytes();
+        let body = held.message.body.to_bytes();
         let bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, connection) = (self.channel.clone(), self.connection.clone());
@@ -294,13 +294,12 @@ impl Link {
     }
 
     /// Whether the message was returned; asked once for each return.
-    pub(super) fn was_returned(&mut self, message: &BusMessage) -> bool {
+    pub(super) fn was_returned(&mut self, message: &Publication) -> bool {
         if self.returned.is_empty() {
             return false;
         }
-        let id = message.message_id();
-        match self.returned.get_mut(&id) {
-            Some(1) => self.returned.remove(&id).is_some(),
+        match self.returned.get_mut(&message.id) {
+            Some(1) => self.returned.remove(&message.id).is_some(),
             Some(times) => {
                 *times -= 1;
                 true
@@ -320,7 +319,7 @@ impl Link {
         let published = std::mem::take(&mut self.published).into_values();
         let taken = published.map(|Published { held, generation, .. }| {
             let is_gone =
-                self.was_returned(&held.message) && self.is_of(generation, held.message.queue());
+                self.was_returned(&held.message) && self.is_of(generation, &held.message.to.queue);
             (held, is_gone)
         });
         let taken = taken.collect();
@@ -359,52 +358,34 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-fn properties(message: &BusMessage, reply_queue: &str) -> BasicProperties {
-    match message {
-        BusMessage::Step(message) => of_step(message, reply_queue),
-        BusMessage::Answer(answer) => of_answer(answer),
-    }
-    .with_content_type("application/json".into())
-    .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
-    .with_message_id(short(message.message_id()))
-    .with_app_id("workflow-manager".into())
-}
-
-/// As a worker's reply, which it is to whoever asked.
-fn of_answer(answer: &CallerAnswer) -> BasicProperties {
-    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+/// The properties of a message (SPEC §4).
+fn properties(message: &Publication, reply_queue: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
-    headers.insert("workflow".into(), text(&answer.workflow));
-    headers.insert("job".into(), text(&answer.job.to_string()));
-    if let Some(attempt) = answer.caller.attempt {
-        headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(attempt)));
+    for header in &message.headers {
+        let value = match &header.value {
+            HeaderValue::Text(text) => AMQPValue::LongString(LongString::from(&**text)),
+            HeaderValue::Number(number) => AMQPValue::LongLongInt(*number),
+        };
+        headers.insert(header.name.into(), value);
     }
-    let mut properties =
-        BasicProperties::default().with_timestamp(answer.timestamp_s).with_headers(headers);
-    if let Some(id) = &answer.caller.correlation_id {
-        properties = properties.with_correlation_id(short(&**id));
-    }
-    if answer.is_error { properties.with_type("error".into()) } else { properties }
-}
-
-/// A step message's properties (SPEC §4).
-fn of_step(message: &StepMessage, reply_queue: &str) -> BasicProperties {
-    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
-    let mut headers = FieldTable::default();
-    headers.insert("workflow".into(), text(&message.workflow));
-    headers.insert("job".into(), text(&message.root.to_string()));
-    headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
-    headers.insert("traceparent".into(), text(&message.traceparent));
-    if let Some(depth) = message.depth {
-        headers.insert("depth".into(), AMQPValue::LongLongInt(i64::from(depth)));
-    }
-    let properties = BasicProperties::default()
-        .with_correlation_id(short(message.correlation_id()))
-        .with_reply_to(short(reply_queue))
+    let mut properties = BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+        .with_message_id(short(&*message.id))
+        .with_app_id("workflow-manager".into())
         .with_timestamp(message.timestamp_s)
         .with_headers(headers);
-    match message.priority {
-        Some(priority) => properties.with_priority(priority),
-        None => properties,
+    if let Some(id) = &message.correlation_id {
+        properties = properties.with_correlation_id(short(&**id));
     }
+    if message.reader == Reader::Worker {
+        properties = properties.with_reply_to(short(reply_queue));
+    }
+    if let Some(kind) = message.kind {
+        properties = properties.with_type(kind.into());
+    }
+    if let Some(priority) = message.priority {
+        properties = properties.with_priority(priority);
+    }
+    properties
 }

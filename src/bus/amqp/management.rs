@@ -3,8 +3,7 @@
 //! manager hears of it (SPEC §4).
 
 use super::connection::Pauses;
-use super::{AmqpError, Common};
-use crate::engine::Millis;
+use super::{AmqpError, Common, millis};
 use base64::Engine;
 use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -138,10 +137,10 @@ impl Management {
 /// definition was replaced.
 pub(super) async fn keep_policy(common: Rc<Common>) {
     let Some(management) = common.management.clone() else { return };
-    let mut served = common.served.subscribe();
+    let mut serving = common.serving.subscribe();
     let mut set_for: Vec<Arc<str>> = Vec::new();
     loop {
-        let queues = served.borrow_and_update().queues.clone();
+        let queues = serving.borrow_and_update().workers.clone();
         let queues: Vec<Arc<str>> =
             queues.into_iter().filter(|queue| **queue != *common.settings.reply_queue).collect();
         if queues != set_for && !queues.is_empty() {
@@ -156,7 +155,7 @@ pub(super) async fn keep_policy(common: Rc<Common>) {
             )
             .await;
         }
-        if served.changed().await.is_err() {
+        if serving.changed().await.is_err() {
             return;
         }
     }
@@ -165,11 +164,7 @@ pub(super) async fn keep_policy(common: Rc<Common>) {
 async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
     while let Err(reason) = wanted.in_background(Wanted::set).await {
         let pause = pauses.next();
-        tracing::warn!(
-            reason,
-            retry_in_ms = Millis::of(pause).0,
-            "the dead-letter policy cannot be set"
-        );
+        tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
         tokio::time::sleep(pause).await;
     }
     tracing::info!(

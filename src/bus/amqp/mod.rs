@@ -21,8 +21,9 @@ mod received;
 mod topic;
 pub mod wire;
 
-use super::{Bus, BusEvent, BusMessage, BusState, EventSink, QueueDepth, QueueLook};
-use crate::engine::Millis;
+use super::{
+    Bus, BusEvent, BusState, EventSink, Publication, QueueDepth, QueueLook, Reader, Served,
+};
 use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use aside::AsideSender;
 use connection::{Address, Told};
@@ -36,8 +37,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-pub use topic::{Announcement, Topic, TopicConnector, TopicEvent, TopicSink};
-pub(super) use wire::room::Hold;
+pub use topic::TopicConnector;
 use wire::room::Room;
 
 /// What a bus over AMQP needs to know.
@@ -71,10 +71,9 @@ pub struct AmqpSettings {
     pub reconnect_max: Duration,
     /// Both sides' sign of life; whole seconds.
     pub heartbeat: Duration,
-    /// Queues to be looked at after each connecting, besides those published to.
-    pub queues: Vec<Arc<str>>,
-    /// The workflows that take messages on queues of their own, without the virtual host.
-    pub workflows: Vec<Arc<str>>,
+    /// The queues that it serves. Those of workers are looked at after each connecting, besides
+    /// those published to.
+    pub served: Served,
     /// Whether the process ran without this bus before: then a reply queue that somebody else
     /// consumes is no reason to end.
     pub joins: bool,
@@ -96,8 +95,7 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_min", &self.reconnect_min)
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
-            .field("queues", &self.queues)
-            .field("workflows", &self.workflows)
+            .field("served", &self.served)
             .field("joins", &self.joins)
             .finish()
     }
@@ -170,9 +168,7 @@ impl Connector {
         };
         let board = Rc::new(Board::new(sink.clone()));
         let management = self.settings.management().ok().flatten();
-        let queues = self.settings.queues.iter().cloned().collect();
-        let served =
-            watch::channel(Served { queues, workflows: self.settings.workflows.clone() }).0;
+        let serving = watch::channel(Serving::of(self.settings.served.clone())).0;
         let (aside, put_aside) = mpsc::unbounded_channel();
         let common = Rc::new(Common {
             room: Room::new(self.settings.replies_bytes_max),
@@ -181,7 +177,7 @@ impl Connector {
             management,
             sink,
             board,
-            served,
+            serving,
             aside,
         });
         let publishing = watched(
@@ -201,7 +197,7 @@ impl Connector {
 
 /// The bus over AMQP. Dropped without having been closed it breaks off.
 pub struct AmqpBus {
-    outbox: mpsc::UnboundedSender<BusMessage>,
+    outbox: mpsc::UnboundedSender<Publication>,
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
     loops: Option<Loops>,
@@ -209,14 +205,14 @@ pub struct AmqpBus {
 }
 
 impl Bus for AmqpBus {
-    fn publish(&mut self, message: BusMessage) {
+    fn publish(&mut self, message: Publication) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
-        if let (BusMessage::Step(message), Some(common)) = (&message, &self.common)
-            && !common.served.borrow().queues.contains(&message.queue)
+        if let (Reader::Worker, Some(common)) = (message.reader, &self.common)
+            && !common.serving.borrow().workers.contains(&message.to.queue)
         {
             // Of a job that goes on after its definition was replaced.
-            common.served.send_modify(|served| {
-                served.queues.insert(message.queue.clone());
+            common.serving.send_modify(|serving| {
+                serving.workers.insert(message.to.queue.clone());
             });
         }
         // Refused only once it is closed: the message is journaled as unconfirmed, the next start
@@ -244,13 +240,13 @@ impl Bus for AmqpBus {
         }
     }
 
-    fn serve(&mut self, queues: Vec<Arc<str>>, workflows: Vec<Arc<str>>) {
+    fn serve(&mut self, served: Served) {
         if let Some(common) = &self.common {
             // Running jobs, and those that are retried, still use the queues of earlier
             // definitions.
-            common.served.send_modify(|served| {
-                served.queues.extend(queues);
-                served.workflows = workflows;
+            common.serving.send_modify(|serving| {
+                serving.workers.extend(served.workers);
+                serving.calls = served.calls;
             });
         }
     }
@@ -316,18 +312,29 @@ async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
     let _ = phases.wait_for(|phase| *phase >= wanted).await;
 }
 
-/// What is loaded.
+/// The queues that are served now.
 #[derive(Clone, Debug)]
-struct Served {
-    /// The queues of steps: of the definitions that are loaded, of earlier ones, and those
-    /// published to since.
-    queues: BTreeSet<Arc<str>>,
-    workflows: Vec<Arc<str>>,
+struct Serving {
+    /// The workers': of the definitions that are loaded, of earlier ones, and those published to
+    /// since.
+    workers: BTreeSet<Arc<str>>,
+    calls: Vec<Arc<str>>,
+}
+
+impl Serving {
+    fn of(served: Served) -> Serving {
+        Serving { workers: served.workers.into_iter().collect(), calls: served.calls }
+    }
+}
+
+/// A span as the log has it, in whole milliseconds.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What both loops share.
 struct Common {
-    served: watch::Sender<Served>,
+    serving: watch::Sender<Serving>,
     settings: AmqpSettings,
     address: Address,
     management: Option<Management>,
@@ -340,7 +347,7 @@ struct Common {
 impl Common {
     /// Tells that a side is down and tries again after `pause`: in the log once for each reason.
     fn down(&self, side: Side, reason: &str, pause: Duration) {
-        let (server, retry_in_ms) = (&self.address, Millis::of(pause).0);
+        let (server, retry_in_ms) = (&self.address, millis(pause));
         if self.board.is_news(side, reason) {
             tracing::warn!(%server, reason, retry_in_ms, "not connected to the broker (logged once for each reason)");
         } else {
@@ -454,8 +461,7 @@ mod tests {
             reconnect_min: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
-            queues: Vec::new(),
-            workflows: Vec::new(),
+            served: Served::default(),
             joins: false,
         }
     }

@@ -7,9 +7,8 @@
 use super::connection::{self, Pauses, channel_error, fail_point};
 use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
-use super::{Common, Phase, Side, reached};
-use crate::bus::{BusEvent, BusMessage, CallerAnswer, Notice, StepMessage};
-use crate::engine::Millis;
+use super::{Common, Phase, Side, millis, reached};
+use crate::bus::{Body, BusEvent, ERROR, Notice, Publication, Reader};
 use futures_util::StreamExt;
 use lapin::Event;
 use lapin::protocol::AMQPSoftError;
@@ -37,13 +36,13 @@ const KILLS_MAX: u32 = 3;
 /// Publishes until the bus is closed, over any number of connections.
 pub(super) async fn run(
     common: Rc<Common>,
-    inbox: mpsc::UnboundedReceiver<BusMessage>,
+    inbox: mpsc::UnboundedReceiver<Publication>,
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<Phase>,
 ) {
     let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
     let mut publisher = Publisher {
-        backlog: Backlog::of(&common.settings.queues),
+        backlog: Backlog::of(&common.settings.served.workers),
         common: common.clone(),
         inbox,
         unconfirmed,
@@ -93,7 +92,7 @@ enum End {
 
 struct Publisher {
     common: Rc<Common>,
-    inbox: mpsc::UnboundedReceiver<BusMessage>,
+    inbox: mpsc::UnboundedReceiver<Publication>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
     numbers: u64,
@@ -203,17 +202,16 @@ impl Publisher {
             && link.published_bytes < bytes_max
         {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
-            let queue = held.message.queue();
+            let queue = &held.message.to.queue;
             // A caller's queue is its own matter: it is neither looked at nor declared.
-            let foreign =
-                matches!(held.message, BusMessage::Answer(_)).then_some(&QueueState::There(0));
+            let foreign = (held.message.reader == Reader::Caller).then_some(&QueueState::There(0));
             match foreign.or_else(|| link.states.get(queue)) {
                 Some(QueueState::There(generation)) => {
                     if std::mem::take(&mut held.again) {
                         (self.common.sink)(BusEvent::Noted(Notice::Resent));
                     }
                     let alone = held.kills > 0
-                        || link.body_bytes_max.is_some_and(|max| held.message.body().len() > max);
+                        || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
                     let generation = *generation;
                     self.numbers += 1;
                     link.publish(
@@ -289,43 +287,36 @@ impl Publisher {
 
     fn settle(&mut self, link: &mut Link, id: u64, is_taken: bool) {
         let Some(Published { mut held, generation, lost, .. }) = link.remove(id) else { return };
-        let (job, step, attempt) = held.message.place();
+        let (message, queue) = (held.message.id.as_str(), held.message.to.queue.clone());
         let was_returned = link.was_returned(&held.message);
-        if was_returned && matches!(held.message, BusMessage::Answer(_)) {
-            self.taken(held.message, true);
+        if was_returned && held.message.reader == Reader::Caller {
+            self.is_done_with(BusEvent::Unroutable(held.message.receipt));
         } else if was_returned || lost {
-            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), "returned or lost with its queue, sent again");
+            tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
             (self.common.sink)(BusEvent::Noted(Notice::Returned));
             // One published before its queue was found again says nothing new.
-            if link.is_of(generation, held.message.queue()) {
-                self.backlog.lost.insert(held.message.queue().clone());
-                link.look(held.message.queue());
+            if link.is_of(generation, &queue) {
+                link.look(&queue);
+                self.backlog.lost.insert(queue);
             }
             self.backlog.waiting.push_back(held);
         } else if is_taken {
-            self.taken(held.message, false);
+            self.is_done_with(BusEvent::Taken(held.message.receipt));
         } else {
             (self.common.sink)(BusEvent::Noted(Notice::Refused));
             let pause = REFUSED_PAUSE
                 .saturating_mul(1 << held.refusals.min(16))
                 .min(self.common.settings.reconnect_max);
-            tracing::debug!(%job, step, attempt, queue = %held.message.queue(), retry_in_ms = Millis::of(pause).0, "the broker does not take it: its queue may be full");
+            tracing::debug!(message, %queue, retry_in_ms = millis(pause), "the broker does not take it: its queue may be full");
             held.refusals += 1;
             self.backlog.delayed.insert((Instant::now() + pause, id), held);
         }
     }
 
-    /// The broker has the message, or, an answer, nobody will ever have it.
-    fn taken(&self, message: BusMessage, is_unroutable: bool) {
+    /// The broker has the message, or, one for a caller, nobody will ever have it.
+    fn is_done_with(&self, event: BusEvent) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
-        (self.common.sink)(match message {
-            BusMessage::Step(StepMessage { job, step, attempt, .. }) => {
-                BusEvent::Confirmed { job, step, attempt }
-            }
-            BusMessage::Answer(CallerAnswer { job, receipt, .. }) => {
-                BusEvent::Answered { job, receipt, is_unroutable }
-            }
-        });
+        (self.common.sink)(event);
     }
 
     // ---- channels closed by the broker
@@ -366,8 +357,8 @@ impl Publisher {
             return Err(self.common.address.explain(error));
         }
         let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
-        let (job, step, attempt) = held.message.place();
-        let (queue, bytes) = (held.message.queue(), held.message.body().len());
+        let (message, queue) = (held.message.id.as_str(), &held.message.to.queue);
+        let bytes = held.message.body.len();
         let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) =
             channel_error(error)
         {
@@ -375,22 +366,20 @@ impl Publisher {
             held.kills += 1;
             if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max }
         } else {
-            tracing::warn!(%job, step, attempt, %queue, %error, "a step message could not be published");
+            tracing::warn!(message, %queue, %error, "a message could not be published");
             QUEUE_PAUSE
         };
         if held.kills == KILLS_MAX {
             tracing::error!(
-                %job, step, attempt, %queue, bytes, bytes_max = link.body_bytes_max, %error,
-                retry_in_ms = Millis::of(pause).0,
+                message, %queue, bytes, bytes_max = link.body_bytes_max, %error,
+                retry_in_ms = millis(pause),
                 "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
             );
         }
-        if let BusMessage::Answer(answer) = &mut held.message
-            && held.kills >= KILLS_MAX
-        {
+        if held.message.reader == Reader::Caller && held.kills >= KILLS_MAX {
             // Whoever asked is to hear of the end at least.
-            answer.is_error = true;
-            answer.body = CallerAnswer::error(
+            held.message.kind = Some(ERROR);
+            held.message.body = Body::error(
                 &format!(
                     "the result has {bytes} bytes, more than the broker takes: pass large data by reference"
                 ),
@@ -406,7 +395,7 @@ impl Publisher {
     fn take_back(&mut self, link: &mut Link) {
         for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
             if is_queue_gone {
-                self.backlog.lost.insert(held.message.queue().clone());
+                self.backlog.lost.insert(held.message.to.queue.clone());
             }
             held.again = true;
             self.backlog.waiting.push_front(held);
@@ -443,7 +432,7 @@ impl Publisher {
         for published in link
             .published
             .values_mut()
-            .filter(|published| published.held.message.is_step_for(&queue))
+            .filter(|published| is_to_worker(&published.held.message, &queue))
         {
             published.lost = true;
         }
@@ -454,7 +443,7 @@ impl Publisher {
     }
 
     fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
-        tracing::warn!(%queue, reason, retry_in_ms = Millis::of(QUEUE_PAUSE).0, "the queue cannot be used");
+        tracing::warn!(%queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "the queue cannot be used");
         link.states.insert(queue.clone(), QueueState::Refused);
         self.numbers += 1;
         link.looks_again.insert((Instant::now() + QUEUE_PAUSE, self.numbers), queue);
@@ -498,6 +487,10 @@ impl Publisher {
             link.look(&queue);
         }
     }
+}
+
+fn is_to_worker(message: &Publication, queue: &str) -> bool {
+    message.reader == Reader::Worker && *message.to.queue == *queue
 }
 
 /// The limit in the broker's words "message size … is larger than configured max size …".

@@ -2,7 +2,6 @@
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
-use crate::engine::CorrelationId;
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldTable};
 
@@ -14,19 +13,13 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
     };
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
-    let told = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
-    // A dead letter is a step message of ours, whatever took its headers away.
-    let of_dead_letter = || {
-        properties
-            .message_id()
-            .as_ref()
-            .filter(|_| dead_letter.is_some())
-            .and_then(|id| attempt_in(id.as_str()))
-    };
-    let attempt = told.or_else(of_dead_letter);
+    let attempt = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
+    // A dead letter is a message of ours: it is known by its id where its headers are gone.
+    let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
     let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
     received.kind = kind;
     received.attempt = attempt;
+    received.message_id = message_id;
     received.dead_letter = dead_letter;
     received.redelivered = delivery.redelivered;
     received
@@ -107,13 +100,6 @@ fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     }
 }
 
-/// The attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
-fn attempt_in(message_id: &str) -> Option<u32> {
-    let (correlation_id, attempt) = message_id.rsplit_once(':')?;
-    correlation_id.parse::<CorrelationId>().ok()?;
-    digits(attempt)
-}
-
 /// Digits alone: no sign, no space.
 fn digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
@@ -157,22 +143,5 @@ mod tests {
             .into_iter()
             .chain(texts)
             .for_each(|value| assert_eq!(told(value.clone()), None, "{value:?}"));
-    }
-
-    #[test]
-    fn the_id_of_a_step_message_tells_its_attempt() {
-        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-        assert_eq!(attempt_in(&format!("{id}:split:12")), Some(12));
-        for other in [
-            "",
-            ":",
-            "split:1",
-            &format!("{id}:1"),
-            &format!("{id}:split"),
-            &format!("{id}:split:x"),
-            &format!("{id}:split:"),
-        ] {
-            assert_eq!(attempt_in(other), None, "{other:?}");
-        }
     }
 }

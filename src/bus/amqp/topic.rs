@@ -7,9 +7,8 @@
 
 use super::connection::{self, Address, Pauses, Told, channel_error};
 use super::queues::short;
-use super::{AmqpError, AmqpSettings};
-use crate::engine::Millis;
-use bytes::Bytes;
+use super::{AmqpError, AmqpSettings, millis};
+use crate::bus::topic::{Announcement, Topic, TopicEvent, TopicSink};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -23,35 +22,6 @@ use tokio::sync::{mpsc, watch};
 const UNCONFIRMED_MAX: usize = 1_000;
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
-
-/// An event on its way to the exchange.
-#[derive(Clone, Debug)]
-pub struct Announcement {
-    /// The routing key, at most 255 bytes.
-    pub key: String,
-    /// The event's id.
-    pub id: String,
-    /// The event's type.
-    pub kind: String,
-    /// What the body is.
-    pub content_type: &'static str,
-    /// When it happened, in seconds since 1970.
-    pub timestamp_s: u64,
-    /// The event.
-    pub body: Bytes,
-}
-
-/// What became of announcements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TopicEvent {
-    /// The broker has confirmed one.
-    Published,
-    /// So many are lost.
-    Dropped(u64),
-}
-
-/// Where a [`Topic`] reports.
-pub type TopicSink = Box<dyn Fn(TopicEvent)>;
 
 /// Checked settings of a topic exchange, ready to connect.
 #[derive(Debug)]
@@ -73,7 +43,7 @@ impl TopicConnector {
     }
 
     /// Starts to connect, without waiting for it. Must be called on an arbiter.
-    pub fn connect(self, sink: TopicSink) -> Topic {
+    pub fn connect(self, sink: TopicSink) -> Exchange {
         let (outbox, inbox) = mpsc::channel(self.buffer_max);
         let (closing, is_closing) = watch::channel(false);
         let publishing = Publishing {
@@ -85,26 +55,24 @@ impl TopicConnector {
             unconfirmed: BTreeMap::new(),
             next: 0,
         };
-        Topic { outbox, closing, publishing: actix_rt::spawn(publishing.run()) }
+        Exchange { outbox, closing, publishing: actix_rt::spawn(publishing.run()) }
     }
 }
 
 /// A topic exchange.
-pub struct Topic {
+pub struct Exchange {
     outbox: mpsc::Sender<Announcement>,
     closing: watch::Sender<bool>,
     publishing: actix_rt::task::JoinHandle<()>,
 }
 
-impl Topic {
-    /// Takes an event, unless too many wait. Never blocks.
-    pub fn publish(&self, announcement: Announcement) -> bool {
+impl Topic for Exchange {
+    fn publish(&self, announcement: Announcement) -> bool {
         self.outbox.try_send(announcement).is_ok()
     }
 
-    /// Publishes what waits, if the broker is connected, and ends.
-    pub fn close(self) -> LocalBoxFuture<'static, ()> {
-        let Topic { outbox, closing, publishing } = self;
+    fn close(self: Box<Self>) -> LocalBoxFuture<'static, ()> {
+        let Exchange { outbox, closing, publishing } = *self;
         Box::pin(async move {
             drop(outbox);
             closing.send_replace(true);
@@ -157,9 +125,9 @@ impl Publishing {
             };
             let pause = self.pauses.next();
             if told.is_news(&reason) {
-                tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
+                tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = millis(pause), "not publishing events");
             } else {
-                tracing::debug!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = Millis::of(pause).0, "not publishing events");
+                tracing::debug!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = millis(pause), "not publishing events");
             }
             tokio::select! {
                 _ = is_closing.wait_for(|closing| *closing) => break,

@@ -9,11 +9,12 @@ use futures_util::future::LocalBoxFuture;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
-use workflow_manager::actors::supervisor::Queues;
+use workflow_manager::actors::messages::Sent;
 use workflow_manager::bus::{
-    Bus, BusEvent, BusMessage, BusState, CallerAnswer, DeadLetter, Delivery, EventSink, Notice,
-    QueueLook, Settled, Settlement, StepMessage, Verdict,
+    Body, Bus, BusEvent, BusState, DeadLetter, Delivery, EventSink, Notice, Publication, QueueLook,
+    Receipt, Served, Settled, Settlement, Verdict,
 };
+use workflow_manager::engine::{CorrelationId, JobId, StepIndex};
 
 /// The queue that callers wait at, and one that is not there.
 pub(crate) const CALLERS: &str = "callers";
@@ -22,9 +23,51 @@ pub(crate) const NOWHERE: &str = "nowhere";
 /// What a message on a workflow's queue has beside those on the reply queue.
 #[derive(Clone)]
 pub(crate) struct Asks {
-    pub(crate) workflow: Arc<str>,
+    /// The queue.
+    pub(crate) queue: Arc<str>,
     pub(crate) message_id: String,
     pub(crate) reply_to: Option<String>,
+}
+
+/// The message of a step, as it lies in the broker.
+#[derive(Clone)]
+pub(crate) struct StepMessage {
+    pub(crate) id: String,
+    pub(crate) correlation_id: Arc<str>,
+    pub(crate) job: JobId,
+    pub(crate) root: JobId,
+    pub(crate) step: StepIndex,
+    pub(crate) step_name: String,
+    pub(crate) attempt: u32,
+    pub(crate) queue: Arc<str>,
+    pub(crate) body: Body,
+}
+
+impl StepMessage {
+    /// None: it is no step's.
+    pub(crate) fn of(message: Publication) -> Option<StepMessage> {
+        let root = message.text("job")?.parse().ok()?;
+        let Sent::Step { job, step, attempt } = message.receipt.open().ok()? else { return None };
+        let correlation_id = message.correlation_id?;
+        let place: CorrelationId = correlation_id.parse().ok()?;
+        Some(StepMessage {
+            id: message.id,
+            job,
+            root,
+            step,
+            step_name: place.step,
+            attempt,
+            queue: message.to.queue,
+            body: message.body,
+            correlation_id,
+        })
+    }
+
+    /// What the broker tells once it has the message.
+    pub(crate) fn taken(&self) -> BusEvent {
+        let StepMessage { job, step, attempt, .. } = *self;
+        BusEvent::Taken(Receipt::new(Sent::Step { job, step, attempt }))
+    }
 }
 
 /// What a caller was told.
@@ -76,7 +119,7 @@ impl Broker {
         let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
         let attempt = Some(message.attempt);
         Some(Reply {
-            correlation_id: Some(message.correlation_id()),
+            correlation_id: Some(message.correlation_id.to_string()),
             attempt,
             kind,
             dead_letter,
@@ -102,8 +145,8 @@ pub(crate) struct Link {
     /// Sent, not yet confirmed to the manager.
     pub(crate) sent: Vec<StepMessage>,
     /// Answers to callers: taken from the manager, not yet sent; and sent, not yet confirmed.
-    pub(crate) answers: VecDeque<CallerAnswer>,
-    pub(crate) answers_sent: Vec<CallerAnswer>,
+    pub(crate) answers: VecDeque<Publication>,
+    pub(crate) answers_sent: Vec<Publication>,
     /// Delivered to the manager, not yet acknowledged.
     pub(crate) unacked: BTreeMap<u64, Reply>,
     /// Acknowledged by the manager; the broker has not heard of it.
@@ -202,21 +245,21 @@ impl Link {
     /// Sends the first answer to a caller.
     pub(crate) fn answer(&mut self, broker: &mut Broker) {
         let Some(answer) = self.answers.pop_front() else { return };
-        if *answer.caller.reply_to == *CALLERS {
-            let caller = answer.caller.correlation_id.as_deref().unwrap_or_default().to_owned();
+        if *answer.to.queue == *CALLERS {
+            let caller = answer.correlation_id.as_deref().unwrap_or_default().to_owned();
             broker
                 .told
                 .entry(caller)
                 .or_default()
-                .push(Told { is_error: answer.is_error, body: answer.body.to_bytes() });
+                .push(Told { is_error: answer.kind.is_some(), body: answer.body.to_bytes() });
         }
         self.answers_sent.push(answer);
     }
 
     /// Confirms an answer that was sent.
     pub(crate) fn confirm_answer(&mut self, at: usize) -> BusEvent {
-        let CallerAnswer { caller, job, receipt, .. } = self.answers_sent.remove(at);
-        BusEvent::Answered { job, receipt, is_unroutable: *caller.reply_to == *NOWHERE }
+        let Publication { to, receipt, .. } = self.answers_sent.remove(at);
+        if *to.queue == *NOWHERE { BusEvent::Unroutable(receipt) } else { BusEvent::Taken(receipt) }
     }
 
     pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
@@ -231,10 +274,10 @@ impl Link {
         let asks = reply.asks.clone();
         self.unacked.insert(self.tag, reply);
         match asks {
-            None => BusEvent::Delivered(delivery),
-            Some(Asks { workflow, message_id, reply_to }) => {
+            None => BusEvent::Reply(delivery),
+            Some(Asks { queue, message_id, reply_to }) => {
                 (delivery.message_id, delivery.reply_to) = (Some(message_id), reply_to);
-                BusEvent::Called { workflow, delivery }
+                BusEvent::Call { queue, delivery }
             }
         }
     }
@@ -255,7 +298,7 @@ impl Link {
 pub(crate) struct SimulatedBus(Arc<Mutex<World>>);
 
 impl SimulatedBus {
-    pub(crate) fn open(world: Arc<Mutex<World>>, queues: Queues, sink: EventSink) -> SimulatedBus {
+    pub(crate) fn open(world: Arc<Mutex<World>>, served: Served, sink: EventSink) -> SimulatedBus {
         let (settle, verdicts) = mpsc::unbounded_channel();
         let link = Link {
             sink,
@@ -265,7 +308,7 @@ impl SimulatedBus {
             tag: 0,
             is_connected: false,
             is_blocked: false,
-            known: queues.steps.into_iter().collect(),
+            known: served.workers.into_iter().collect(),
             outbox: VecDeque::new(),
             sent: Vec::new(),
             answers: VecDeque::new(),
@@ -280,7 +323,7 @@ impl SimulatedBus {
 }
 
 impl Bus for SimulatedBus {
-    fn publish(&mut self, message: BusMessage) {
+    fn publish(&mut self, message: Publication) {
         lock(&self.0).publish(message);
     }
 
@@ -290,7 +333,7 @@ impl Bus for SimulatedBus {
         })
     }
 
-    fn serve(&mut self, _: Vec<Arc<str>>, _: Vec<Arc<str>>) {}
+    fn serve(&mut self, _: Served) {}
 
     fn inspect(&mut self, _: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
         std::future::ready(QueueLook::Unknown("nobody asks in the simulation".to_owned()))

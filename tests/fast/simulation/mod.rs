@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
 use workflow_manager::actors::router::{Ending, RouterInput};
 use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::supervisor::{self, Queues, StartError, Threads};
-use workflow_manager::bus::{Bus, EventSink};
+use workflow_manager::actors::supervisor::{self, StartError, Threads};
+use workflow_manager::actors::transport::{BusMaker, Opening};
+use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
 use workflow_manager::settings::Settings;
@@ -136,10 +137,10 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
     };
     let of_bus = world.clone();
     let transport =
-        move |_: &Settings, _: &str, queues: Queues| -> Result<supervisor::BusMaker, StartError> {
+        move |_: &Settings, _: &BusKey, opening: Opening| -> Result<BusMaker, StartError> {
             let world = of_bus.clone();
             Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
-                Box::new(SimulatedBus::open(world, queues, sink))
+                Box::new(SimulatedBus::open(world, opening.served, sink))
             }))
         };
     let manager =

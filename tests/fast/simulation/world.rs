@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use workflow_manager::bus::{BusEvent, BusState, StepMessage};
+use workflow_manager::bus::{BusEvent, BusState};
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
 use workflow_manager::journal::JobNumber;
 
@@ -159,13 +159,13 @@ impl World {
             let reply_to =
                 [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
             let asks = rng.bool().then(|| Asks {
-                workflow: definition.name.as_str().into(),
+                queue: Definition::call_queue(&definition.name).into(),
                 message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
                 reply_to: reply_to.map(str::to_owned),
             });
             if let Some(asks) = asks.as_ref().filter(|asks| asks.message_id.len() > 36) {
                 let reply_to = asks.reply_to.clone().unwrap_or_default();
-                let parts = [&*asks.workflow, &asks.message_id, &caller_of(asks), &reply_to, ""];
+                let parts = [&*definition.name, &asks.message_id, &caller_of(asks), &reply_to, ""];
                 id = JobId::of_call(&parts.map(str::as_bytes));
             }
             let message = oracle::message(&mut rng, !with_faults);
@@ -374,9 +374,8 @@ impl World {
             0 => Turn::Tell(link.send(&mut self.broker)),
             1 => {
                 let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
-                let StepMessage { job, step, attempt, .. } = message;
-                self.confirmed.insert((job, step.0, attempt), self.ran_ns);
-                Turn::Tell(vec![BusEvent::Confirmed { job, step, attempt }])
+                self.confirmed.insert((message.job, message.step.0, message.attempt), self.ran_ns);
+                Turn::Tell(vec![message.taken()])
             }
             2 => {
                 let full: Vec<&Arc<str>> = self
@@ -619,9 +618,9 @@ impl World {
             13 => self.redispatch(),
             12 => {
                 let caller = format!("odd caller {}", self.odd_calls.len());
-                let workflow = self.asked.values().next()?.definition.name.as_str().into();
+                let definition = &self.asked.values().next()?.definition;
                 let asks = Asks {
-                    workflow,
+                    queue: Definition::call_queue(&definition.name).into(),
                     message_id: caller.clone(),
                     reply_to: Some(CALLERS.to_owned()),
                 };

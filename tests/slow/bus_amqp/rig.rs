@@ -15,8 +15,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
-use workflow_manager::bus::{Bus, BusEvent, BusState, Delivery, EventSink, Notice, StepMessage};
-use workflow_manager::engine::{JobId, StepIndex};
+use workflow_manager::bus::{
+    Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Header, Notice, Publication,
+    Reader, Receipt, Served,
+};
+use workflow_manager::engine::JobId;
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -50,8 +53,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         reconnect_min: Duration::from_millis(50),
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),
-        queues: Vec::new(),
-        workflows: Vec::new(),
+        served: Served::default(),
         joins: false,
     }
 }
@@ -60,7 +62,8 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) states: Vec<BusState>,
-    pub(super) confirmed: Vec<(JobId, u32)>,
+    pub(super) confirmed: Vec<JobId>,
+    pub(super) unroutable: Vec<JobId>,
     pub(super) missing: Vec<String>,
     /// Answers that the test gives itself.
     pub(super) held: Vec<oneshot::Sender<()>>,
@@ -97,11 +100,14 @@ impl Observed {
         let sink: EventSink = Arc::new(move |event| {
             let mut seen = kept.lock().expect("no test panics while it looks");
             match event {
-                BusEvent::Delivered(delivery) => seen.deliveries.push(delivery),
-                BusEvent::Confirmed { job, attempt, .. } => seen.confirmed.push((job, attempt)),
-                BusEvent::Called { .. }
-                | BusEvent::Answered { .. }
-                | BusEvent::Unreadable { .. } => {}
+                BusEvent::Reply(delivery) => seen.deliveries.push(delivery),
+                BusEvent::Taken(receipt) => {
+                    seen.confirmed.push(receipt.open().expect("the receipt that was sent along"));
+                }
+                BusEvent::Unroutable(receipt) => {
+                    seen.unroutable.push(receipt.open().expect("the receipt that was sent along"));
+                }
+                BusEvent::Call { .. } | BusEvent::Unreadable { .. } => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {
                     seen.missing.push(queue.to_string());
@@ -126,14 +132,14 @@ impl Observed {
 
     pub(super) fn publish(&mut self, queue: &str, count: u32) -> Vec<JobId> {
         let jobs: Vec<JobId> = (0..count).map(|_| JobId(Uuid::new_v4())).collect();
-        jobs.iter().for_each(|job| self.bus.publish(message(*job, queue).into()));
+        jobs.iter().for_each(|job| self.bus.publish(message(*job, queue)));
         jobs
     }
 
     /// Waits until each of `jobs` is confirmed, and checks that none was confirmed twice.
     pub(super) async fn until_confirmed(&self, jobs: &[JobId]) {
         until("all are confirmed", async || self.bus.unconfirmed() == 0).await;
-        let mut confirmed: Vec<JobId> = self.seen().confirmed.iter().map(|(job, _)| *job).collect();
+        let mut confirmed: Vec<JobId> = self.seen().confirmed.clone();
         let mut expected = jobs.to_vec();
         confirmed.sort_unstable();
         expected.sort_unstable();
@@ -141,20 +147,28 @@ impl Observed {
     }
 }
 
-pub(super) fn message(job: JobId, queue: &str) -> StepMessage {
-    StepMessage {
-        job,
-        root: job,
-        workflow: "book-word-counts".into(),
-        step: StepIndex(0),
-        step_name: "split".into(),
-        attempt: 2,
-        queue: queue.into(),
+/// A queue of the bus that is looked at.
+pub(super) fn address(queue: &str) -> Address {
+    Address { bus: BusKey { bus: "amqp".into(), vhost: "".into() }, queue: queue.into() }
+}
+
+pub(super) fn message(job: JobId, queue: &str) -> Publication {
+    Publication {
+        to: address(queue),
+        reader: Reader::Worker,
+        id: format!("{job}:split:2"),
+        correlation_id: Some(format!("{job}:split").into()),
+        kind: None,
         priority: Some(4),
-        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         timestamp_s: 1_700_000_000,
-        depth: None,
+        headers: vec![
+            Header::text("workflow", "book-word-counts"),
+            Header::text("job", job.to_string()),
+            Header::number("attempt", 2),
+            Header::text("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ],
         body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
+        receipt: Receipt::new(job),
     }
 }
 

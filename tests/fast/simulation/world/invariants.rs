@@ -1,14 +1,15 @@
 //! The invariants: what is looked at whenever something leaves the manager, and at the end.
 
 use super::{ANOTHER_MESSAGE, Asked, World, caller_of, lock};
-use crate::simulation::broker::{Asks, CALLERS, Link, Reply, Told};
+use crate::simulation::broker::{Asks, CALLERS, Link, Reply, StepMessage, Told};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use workflow_manager::actors::messages::Sent;
 use workflow_manager::actors::outbox::Answer;
-use workflow_manager::bus::{BusMessage, CallerAnswer, Receipt, StepMessage};
+use workflow_manager::bus::{Publication, Reader};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::Found;
@@ -16,36 +17,36 @@ use workflow_manager::journal::{JobNumber, JournalError};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 impl World {
-    pub(crate) fn publish(&mut self, message: BusMessage) {
+    pub(crate) fn publish(&mut self, message: Publication) {
         if self.crashed {
             return;
         }
-        match message {
-            BusMessage::Step(message) => self.dispatch(message),
-            BusMessage::Answer(answer) => self.answer(answer),
+        match message.reader {
+            Reader::Worker => match StepMessage::of(message) {
+                Some(message) => self.dispatch(message),
+                None => self.violate("a message to a worker is no step's".to_owned()),
+            },
+            Reader::Caller => self.answer(message),
         }
     }
 
     /// Told implies durable: the job has ended, and so.
-    fn answer(&mut self, answer: CallerAnswer) {
-        self.note(|| format!("answers {:?}", answer.caller.correlation_id));
-        if matches!(answer.receipt, Receipt::Job { .. }) {
-            let is_right = self.durable(answer.job).map(|found| match found.job.state() {
+    fn answer(&mut self, answer: Publication) {
+        self.note(|| format!("answers {:?}", answer.correlation_id));
+        if let Some(Sent::Answer { job, .. }) = answer.receipt.peek() {
+            let (job, is_error) = (*job, answer.kind.is_some());
+            let is_right = self.durable(job).map(|found| match found.job.state() {
                 JobState::Completed => {
-                    !answer.is_error && answer.body.to_bytes() == found.job.result().to_text()
+                    !is_error && answer.body.to_bytes() == found.job.result().to_text()
                 }
-                JobState::Failed | JobState::Cancelled => answer.is_error,
+                JobState::Failed | JobState::Cancelled => is_error,
                 // It went on in the same commit.
-                JobState::Running | JobState::Paused => self
-                    .asked
-                    .get(&answer.job)
-                    .is_some_and(|asked| asked.was_rerun || asked.is_retried),
+                JobState::Running | JobState::Paused => {
+                    self.asked.get(&job).is_some_and(|asked| asked.was_rerun || asked.is_retried)
+                }
             });
             if is_right == Some(false) {
-                self.violate(format!(
-                    "the caller of {} was told an end that is not committed",
-                    answer.job
-                ));
+                self.violate(format!("the caller of {job} was told an end that is not committed"));
             }
         }
         if let Some(link) = &mut self.link {
@@ -54,9 +55,9 @@ impl World {
     }
 
     fn dispatch(&mut self, message: StepMessage) {
-        self.note(|| format!("published {}", message.message_id()));
+        self.note(|| format!("published {}", message.id));
         self.counts.messages += 1;
-        let name = message.message_id();
+        let name = message.id.clone();
         let Some(found) = self.durable(message.job) else {
             if self.asked.get(&message.root).is_some_and(|asked| asked.ended_by_client) {
                 // Deleted by its client as soon as it was committed.

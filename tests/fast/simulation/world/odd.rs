@@ -31,7 +31,7 @@ impl World {
     /// A reply that must change nothing.
     pub(super) fn odd_reply(&mut self) -> Reply {
         let known: Vec<String> =
-            self.broker.working.iter().map(|held| held.correlation_id()).collect();
+            self.broker.working.iter().map(|held| held.correlation_id.to_string()).collect();
         let some = known.first().cloned().unwrap_or_default();
         let (job, step) = some.split_once(':').unwrap_or(("", "s0"));
         let correlation_id = match self.rng.u32(0..5) {
