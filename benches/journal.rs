@@ -43,15 +43,7 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
         &Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true },
     );
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
-    Record {
-        job: number,
-        created,
-        state: None,
-        closed: decision.closed,
-        statuses: decision.statuses,
-        entries: decision.entries,
-        notice: None,
-    }
+    Record::of(number, created, decision)
 }
 
 fn options(file: &Path) -> Options {

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin,
-    Reply, Step, StepIndex, Timestamp,
+    Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
+    Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
 use workflow_manager::journal::{NEWEST, StatusFilter};
@@ -77,11 +77,10 @@ fn records(
         Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, claims: &|_| true };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
-    let mut records = vec![record(
+    let mut records = vec![Record::of(
         number,
-        decision,
         Some(Created { origin: Arc::new(origin), root: number, parent: None }),
-        context.now,
+        decision,
     )];
     for (at, step) in STEPS.iter().take(answered).enumerate() {
         let is_failure = fails && at + 1 == answered;
@@ -93,22 +92,9 @@ fn records(
         let decision = job
             .take(Input::Reply { step: (*step).to_owned(), attempt: None, reply }, &context)
             .expect("taken");
-        records.push(record(number, decision, None, context.now));
+        records.push(Record::of(number, None, decision));
     }
     records
-}
-
-fn record(job: JobNumber, decision: Decision, created: Option<Created>, now: Timestamp) -> Record {
-    let state = decision.state.map(|state| (state, now));
-    Record {
-        job,
-        created,
-        entries: decision.entries,
-        state,
-        closed: decision.closed,
-        statuses: decision.statuses,
-        notice: None,
-    }
 }
 
 fn options(file: &Path) -> Options {

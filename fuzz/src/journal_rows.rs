@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId,
-    Message, Origin, Reply, Step, StepIndex, Timestamp,
+    Context, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin,
+    Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
 
@@ -53,9 +53,11 @@ fn options(file: PathBuf) -> Options {
 }
 
 /// Columns, and whether a checksum covers them.
-const COLUMNS: [(&str, &str, bool); 19] = [
+const COLUMNS: [(&str, &str, bool); 21] = [
     ("entries", "body", true),
     ("entries", "job", true),
+    ("entries", "first", true),
+    ("entries", "at", true),
     ("entries", "checksum", true),
     ("jobs", "id", true),
     ("jobs", "workflow", false),
@@ -172,7 +174,7 @@ fn all_right(connection: &Connection) -> bool {
 fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
     let columns = match table {
         "definitions" => "number, hash, body",
-        "entries" => "seq, checksum, job, CAST(body AS BLOB)",
+        "entries" => "seq, checksum, job, first, at, CAST(body AS BLOB)",
         _ => {
             "number, checksum, id, number, definition, graph, root, parent, step, item, depth, created"
         }
@@ -188,7 +190,7 @@ fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
                 Value::Blob(Sha256::digest(row.get::<_, String>(2)?.as_bytes()).to_vec())
             }
             "entries" => Value::Integer(i64::from(crc32fast::hash(
-                &[&number(2)?[..], &row.get::<_, Vec<u8>>(3)?].concat(),
+                &[&number(2)?[..], &number(3)?, &number(4)?, &row.get::<_, Vec<u8>>(5)?].concat(),
             ))),
             _ => {
                 let numbers: Vec<[u8; 8]> = (3..12).map(number).collect::<Result<_, _>>()?;
@@ -237,46 +239,24 @@ fn write_sample(file: &Path) {
         Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
             .expect("a message");
     let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
-    store
-        .append([&record(
-            1,
-            &created,
-            Some(Created { origin: Arc::new(origin), root: 1, parent: None }),
-        )])
-        .expect("commits");
-    let replied = parent
+    let origin = Created { origin: Arc::new(origin), root: 1, parent: None };
+    store.append([&Record::of(1, Some(origin), created)]).expect("commits");
+    let mut replied = parent
         .take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
         .expect("taken");
-    store.append([&record(1, &replied, None)]).expect("commits");
-    for (number, effect) in (2..).zip(replied.effects) {
+    let effects = std::mem::take(&mut replied.effects);
+    store.append([&Record::of(1, None, replied)]).expect("commits");
+    for (number, effect) in (2..).zip(effects) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
         let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
-        store
-            .append([&record(
-                number,
-                &created,
-                Some(Created { origin: Arc::new(*origin), root: 1, parent: Some(1) }),
-            )])
-            .expect("commits");
+        let origin = Created { origin: Arc::new(*origin), root: 1, parent: Some(1) };
+        store.append([&Record::of(number, Some(origin), created)]).expect("commits");
         if number == 2 {
             let ended =
                 child.take(reply("child", r#"{"item":1,"x":"y"}"#), &context(9)).expect("taken");
-            store.append([&record(number, &ended, None)]).expect("commits");
+            store.append([&Record::of(number, None, ended)]).expect("commits");
         }
-    }
-}
-
-fn record(number: i64, decision: &Decision, created: Option<Created>) -> Record {
-    let state = decision.state.map(|state| (state, Timestamp(number)));
-    Record {
-        job: number,
-        created,
-        entries: decision.entries.clone(),
-        state,
-        closed: decision.closed,
-        statuses: decision.statuses.clone(),
-        notice: None,
     }
 }
 

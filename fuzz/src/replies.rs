@@ -2,7 +2,7 @@
 
 use super::plain_json::{self, Pairs};
 use workflow_manager::engine::json::{Elements, JsonKind, NESTING_MAX, NotAMessage, uuid_of};
-use workflow_manager::engine::{Entry, Json, Message, StepIndex, Timestamp};
+use workflow_manager::engine::{Entry, Json, Message, StepEntry, StepIndex};
 
 /// Some bodies.
 pub fn run(data: &[u8]) {
@@ -63,11 +63,7 @@ fn stored(message: &Message) {
     let again = Message::parse(text.as_bytes()).expect("what was written is read");
     assert_eq!(again, *message);
     assert_eq!(again.to_text(), text);
-    let entry = vec![Entry::StepCompleted {
-        step: StepIndex(0),
-        at: Timestamp(1),
-        output: message.clone(),
-    }];
+    let entry = vec![Entry::Step(StepIndex(0), StepEntry::Completed(message.clone()))];
     let row = serde_json::to_string(&entry).expect("an entry serialises");
     assert_eq!(serde_json::from_str::<Vec<Entry>>(&row).expect("a stored entry parses"), entry);
 }

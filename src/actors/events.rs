@@ -8,7 +8,8 @@
 use super::job::JobActor;
 use super::outbox::Outgoing;
 use crate::engine::{
-    Entry, Failure, Job, JobId, JobState, Json, Progress, StepIndex, StepState, Timestamp,
+    Entry, Failure, FanOutEntry, Job, JobEntry, JobId, JobState, Json, Progress, Recorded,
+    StepEntry, StepIndex, StepState, Timestamp,
 };
 use crate::journal::Notice;
 use crate::times::Time;
@@ -70,14 +71,12 @@ pub struct Event {
 }
 
 impl Event {
-    /// What followed from a job's newest `entries`, which are applied.
-    pub fn of_entries(job: &Job, entries: &[Entry], source: &str) -> Vec<Event> {
+    /// What followed from a job's newest decision, which is applied.
+    pub fn of_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
         let teller = Teller::new(job, source);
         let mut events = Vec::new();
-        let mut number = job.length() - entries.len() as u64;
-        for entry in entries {
-            number += 1;
-            teller.tell(number, entry, &mut events);
+        for (number, entry) in (recorded.first + 1..).zip(&recorded.entries) {
+            teller.tell(number, entry, recorded.at, &mut events);
         }
         events
     }
@@ -172,80 +171,85 @@ impl<'a> Teller<'a> {
         Teller { job, workflow: job.definition().full_name().into(), source }
     }
 
-    fn tell(&self, number: u64, entry: &Entry, events: &mut Vec<Event>) {
-        let state = |told: StepState| Told { state: told.word(), ..Told::default() };
+    fn tell(&self, number: u64, entry: &Entry, at: Timestamp, events: &mut Vec<Event>) {
         match entry {
-            Entry::JobCreated { .. } => {
-                events.push(self.job(number, JobState::Running, self.job.origin().created, None))
+            Entry::Job(entry) => self.tell_job(number, entry, at, events),
+            Entry::Step(step, entry) => events.extend(self.of_step(number, *step, entry, at)),
+            Entry::FanOut(step, entry) => events.extend(self.of_fan_out(number, *step, entry, at)),
+            Entry::Caller(_) => {}
+        }
+    }
+
+    fn tell_job(&self, number: u64, entry: &JobEntry, at: Timestamp, events: &mut Vec<Event>) {
+        let (state, at, reason) = match entry {
+            JobEntry::Created { .. } => (JobState::Running, self.job.origin().created, None),
+            JobEntry::Resumed | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
+                (JobState::Running, at, None)
             }
-            Entry::JobResumed { at }
-            | Entry::JobRetried { at, .. }
-            | Entry::JobRerun { at, .. } => {
-                events.push(self.job(number, JobState::Running, *at, None));
+            JobEntry::Paused => (JobState::Paused, at, None),
+            JobEntry::Completed => (JobState::Completed, at, None),
+            JobEntry::Failed { reason, .. } => (JobState::Failed, at, Some(reason)),
+            JobEntry::Cancelled { reason, .. } => (JobState::Cancelled, at, Some(reason)),
+            JobEntry::ToldAgain => return,
+        };
+        if reason.is_some() {
+            self.tell_cut_off(number, at, events);
+        }
+        events.push(self.job(number, state, at, reason.map(|reason| &**reason)));
+    }
+
+    fn of_step(
+        &self,
+        number: u64,
+        step: StepIndex,
+        entry: &StepEntry,
+        at: Timestamp,
+    ) -> Option<Event> {
+        let state = |told: StepState| Told { state: told.word(), ..Told::default() };
+        let (word, told) = match entry {
+            StepEntry::Started { attempt, .. } => {
+                ("running", Told { attempt: Some(*attempt), ..state(StepState::Running) })
             }
-            Entry::JobPaused { at } => events.push(self.job(number, JobState::Paused, *at, None)),
-            Entry::JobCompleted { at } => {
-                events.push(self.job(number, JobState::Completed, *at, None))
+            StepEntry::Completed(_) => ("completed", state(StepState::Completed)),
+            StepEntry::Progressed { progress, .. } => {
+                return Some(self.progressed(number, step, at, progress));
             }
-            Entry::JobFailed { at, reason, .. } => {
-                self.tell_cut_off(number, *at, events);
-                events.push(self.job(number, JobState::Failed, *at, Some(reason)));
-            }
-            Entry::JobCancelled { at, reason } => {
-                self.tell_cut_off(number, *at, events);
-                events.push(self.job(number, JobState::Cancelled, *at, Some(reason)));
-            }
-            Entry::StepStarted { step, attempt, at, .. }
-            | Entry::FanOutRestarted { step, attempt, at, .. } => {
-                let told = Told { attempt: Some(*attempt), ..state(StepState::Running) };
-                events.push(self.step(number, *step, "running", *at, told));
-            }
-            Entry::FanOutStarted { step, at, .. } => {
-                events.push(self.step(number, *step, "running", *at, state(StepState::Running)))
-            }
-            Entry::StepCompleted { step, at, .. } | Entry::FanOutCompleted { step, at } => {
-                events.push(self.step(
-                    number,
-                    *step,
-                    "completed",
-                    *at,
-                    state(StepState::Completed),
-                ));
-            }
-            Entry::StepProgressed { step, at, progress, .. } => {
-                events.push(self.progressed(number, *step, *at, progress))
-            }
-            Entry::AttemptFailed { step, attempt, at, failure, retry_at } => {
+            StepEntry::AttemptFailed { attempt, failure, retry_at } => {
                 let told = Told {
                     attempt: Some(*attempt),
                     retry_at: Some(Time(*retry_at)),
                     ..self.failed(StepState::Running, failure)
                 };
-                events.push(self.step(number, *step, "attempt-failed", *at, told));
+                ("attempt-failed", told)
             }
-            Entry::StepSkipped { step, at } => {
-                events.push(self.step(number, *step, "skipped", *at, state(StepState::Skipped)))
+            StepEntry::Skipped => ("skipped", state(StepState::Skipped)),
+            StepEntry::Cancelled => ("cancelled", state(StepState::Cancelled)),
+            StepEntry::Failed(failure) => ("failed", self.failed(StepState::Failed, failure)),
+            StepEntry::Confirmed | StepEntry::Unconfirmed => return None,
+        };
+        Some(self.step(number, step, word, at, told))
+    }
+
+    fn of_fan_out(
+        &self,
+        number: u64,
+        step: StepIndex,
+        entry: &FanOutEntry,
+        at: Timestamp,
+    ) -> Option<Event> {
+        let state = |told: StepState| Told { state: told.word(), ..Told::default() };
+        let (word, told) = match entry {
+            FanOutEntry::Started { .. } => ("running", state(StepState::Running)),
+            FanOutEntry::Restarted { attempt, .. } => {
+                ("running", Told { attempt: Some(*attempt), ..state(StepState::Running) })
             }
-            Entry::StepCancelled { step, at } => {
-                events.push(self.step(number, *step, "cancelled", *at, state(StepState::Cancelled)))
-            }
-            Entry::StepFailed { step, at, failure } => {
-                events.push(self.step(
-                    number,
-                    *step,
-                    "failed",
-                    *at,
-                    self.failed(StepState::Failed, failure),
-                ));
-            }
-            Entry::StepConfirmed { .. }
-            | Entry::StepUnconfirmed { .. }
-            | Entry::ChildrenStarted { .. }
-            | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. }
-            | Entry::CallerJoined { .. }
-            | Entry::CallerAnswered { .. } => {}
-        }
+            FanOutEntry::Completed => ("completed", state(StepState::Completed)),
+            FanOutEntry::ChildrenStarted { .. }
+            | FanOutEntry::ChildStarted { .. }
+            | FanOutEntry::ChildCompleted { .. }
+            | FanOutEntry::ChildFailed { .. } => return None,
+        };
+        Some(self.step(number, step, word, at, told))
     }
 
     /// The steps that ran when the job was ended for good.
@@ -379,17 +383,20 @@ pub(super) struct News {
 
 impl JobActor {
     /// What is to be told of a decision that is applied; nothing is made while nobody listens.
-    pub(super) fn news(&self, entries: &[Entry]) -> News {
+    pub(super) fn news(&self, recorded: &Recorded) -> News {
         let Some(job) = self.job() else { return News::default() };
         let shared = &self.shared;
         let is_announced = shared.announces(job);
         let is_noticed = self.parent.is_none()
             && shared.settings.events.webhook.is_on()
-            && entries.iter().any(|entry| entry.job_state().is_some_and(JobState::is_ended));
+            && recorded
+                .entries
+                .iter()
+                .any(|entry| entry.job_state().is_some_and(JobState::is_ended));
         if !is_announced && !is_noticed {
             return News::default();
         }
-        let events = Event::of_entries(job, entries, &shared.settings.events.source);
+        let events = Event::of_decision(job, recorded, &shared.settings.events.source);
         let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
         let notice = end.map(|event| Notice {
             at: event.at,

@@ -15,8 +15,8 @@ use super::supervisor::SupervisorInput;
 use super::{Mail, Owner, clock};
 use crate::bus::{Acknowledge, Address, BusKey, Reader};
 use crate::engine::{
-    Caller, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input, Job, JobId,
-    JobState, Message, Operation, Origin, Rejected, Timestamp,
+    Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
+    Job, JobId, JobState, Message, Operation, Origin, Rejected, StepEntry, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -238,7 +238,7 @@ impl JobActor {
                 if faults::planted("answer before commit") {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
-                self.append(decision, Some(created), now, release);
+                self.append(decision, Some(created), release);
             }
             Start::Recovered { job, effects } => self.resume(*job, effects),
         }
@@ -506,7 +506,7 @@ impl JobActor {
                 release.extend(answer.map(|Asked { step, answer }| {
                     Outgoing::Answer(answer, Answer::done(job, step.as_deref()))
                 }));
-                self.append(decision, None, now, release);
+                self.append(decision, None, release);
             }
             Ok(Err(rejected)) => {
                 let refused =
@@ -611,15 +611,7 @@ impl JobActor {
     }
 
     fn append_nothing(&self, release: Vec<Outgoing>, leaves: Option<u64>) {
-        let record = Record {
-            job: self.number,
-            created: None,
-            entries: Vec::new(),
-            state: None,
-            closed: false,
-            statuses: Vec::new(),
-            notice: None,
-        };
+        let record = Record::nothing(self.number);
         self.shared.wiring().journal.post(JournalInput::Append(Append {
             id: self.id,
             record,
@@ -631,19 +623,20 @@ impl JobActor {
 
     fn append(
         &mut self,
-        decision: Decision,
+        mut decision: Decision,
         created: Option<Created>,
-        now: Timestamp,
         mut release: Vec<Outgoing>,
     ) {
-        self.observe(&decision, now);
+        let now = decision.recorded.at;
+        self.observe(&decision.recorded);
         self.count();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
-            decision.entries.as_slice(),
-            [Entry::StepConfirmed { .. } | Entry::CallerAnswered { .. }]
+            decision.recorded.entries.as_slice(),
+            [Entry::Step(_, StepEntry::Confirmed) | Entry::Caller(CallerEntry::Answered(_))]
         );
-        let effects = decision.effects.into_iter().filter_map(|effect| self.outgoing(effect, now));
+        let effects = std::mem::take(&mut decision.effects).into_iter();
+        let effects = effects.filter_map(|effect| self.outgoing(effect, now));
         let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) = effects
             .partition(|outgoing| matches!(outgoing, Outgoing::Send(message) if message.reader == Reader::Caller));
         if faults::planted("caller answered before commit") {
@@ -658,20 +651,10 @@ impl JobActor {
             release.extend(effects);
         }
         let leaves = if decision.closed { self.leave() } else { None };
-        let News { announced, notice } = self.news(&decision.entries);
+        let News { announced, notice } = self.news(&decision.recorded);
         release.extend(announced);
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
-        let state = decision.state.map(|state| (state, now));
-        let statuses = decision.statuses;
-        let record = Record {
-            job: self.number,
-            created,
-            entries: decision.entries,
-            state,
-            closed: decision.closed,
-            statuses,
-            notice,
-        };
+        let record = Record { notice, ..Record::of(self.number, created, decision) };
         self.shared.wiring().journal.post(JournalInput::Append(Append {
             id: self.id,
             record,

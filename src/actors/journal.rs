@@ -227,7 +227,7 @@ impl JournalActor {
                 .waiting
                 .iter()
                 .map(|waiting| &waiting.append.record)
-                .filter(|record| !record.entries.is_empty());
+                .filter(|record| !record.recorded.entries.is_empty());
             decided.map(|record| record.job).collect()
         });
         faults::hit("journal::committed");

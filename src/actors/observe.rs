@@ -3,7 +3,8 @@
 use super::job::JobActor;
 use crate::engine::words::shortened;
 use crate::engine::{
-    Decision, Entry, Input, Job, JobId, JobState, Rejected, Reply, StepIndex, Timestamp,
+    CallerEntry, Entry, FanOutEntry, Input, Job, JobEntry, JobId, JobState, Recorded, Rejected,
+    Reply, StepEntry, StepIndex, Timestamp,
 };
 
 impl JobActor {
@@ -33,95 +34,134 @@ impl JobActor {
     }
 
     /// Counts and logs what was decided, in one place.
-    pub(super) fn observe(&self, decision: &Decision, now: Timestamp) {
+    pub(super) fn observe(&self, recorded: &Recorded) {
         let Some(job) = self.job() else { return };
-        let metrics = &self.shared.metrics;
         let workflow = job.definition().full_name();
-        let is_root = self.parent.is_none();
-        let name = |step: StepIndex| job.graph().step(step).name.clone();
-        for entry in &decision.entries {
+        for entry in &recorded.entries {
             match entry {
-                Entry::JobCreated { .. } => {
-                    if is_root {
-                        metrics.jobs_created.with_label_values(&[&*workflow]).inc();
-                    }
-                    tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
+                Entry::Job(entry) => self.observe_job(job, &workflow, entry, recorded.at),
+                Entry::Step(step, entry) => {
+                    self.observe_step(job, &workflow, *step, entry, recorded.at);
                 }
-                Entry::StepStarted { step, attempt, .. } => {
-                    metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt, "step started");
+                Entry::FanOut(step, entry) => {
+                    self.observe_fan_out(job, &workflow, *step, entry, recorded.at);
                 }
-                Entry::StepUnconfirmed { step, .. } => {
-                    metrics.dispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    metrics.redispatched.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, "step dispatched again, as the same attempt");
-                }
-                Entry::StepConfirmed { step } => {
-                    metrics.confirmed.with_label_values(&[&*workflow, &*name(*step)]).inc()
-                }
-                Entry::StepCompleted { step, .. } | Entry::FanOutCompleted { step, .. } => {
-                    let elapsed = job.step(*step).started.map_or(0, |started| now.0 - started.0);
-                    metrics.replied.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    metrics
-                        .step_duration
-                        .with_label_values(&[&*workflow, &*name(*step)])
-                        .observe(elapsed as f64 / 1e9);
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, elapsed_ms = elapsed / 1_000_000, "step completed");
-                }
-                Entry::StepProgressed { step, progress, .. } => {
-                    tracing::debug!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, ?progress, "step progressed");
-                }
-                Entry::AttemptFailed { step, attempt, failure, retry_at, .. } => {
-                    metrics.retried.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    let pause_ms = (retry_at.0 - now.0) / 1_000_000;
-                    tracing::info!(job = %self.id, step = %name(*step), attempt, pause_ms, reason = %failure.reason, "attempt failed, another follows");
-                }
-                Entry::StepSkipped { step, .. } => {
-                    tracing::debug!(job = %self.id, step = %name(*step), "step skipped")
-                }
-                Entry::StepCancelled { step, .. } => {
-                    tracing::info!(job = %self.id, step = %name(*step), "step cancelled")
-                }
-                Entry::StepFailed { step, failure, .. } => {
-                    metrics.failed.with_label_values(&[&*workflow, &*name(*step)]).inc();
-                    tracing::warn!(job = %self.id, step = %name(*step), attempt = job.step(*step).attempt, reason = %failure.reason, "step failed");
-                }
-                Entry::FanOutStarted { step, items, warning, .. } => {
-                    if let Some(warning) = warning {
-                        tracing::warn!(job = %self.id, step = %name(*step), warning = %warning, "fan-out started");
-                    } else {
-                        tracing::debug!(job = %self.id, step = %name(*step), items, "fan-out started");
-                    }
-                }
-                Entry::FanOutRestarted { step, attempt, .. } => {
-                    tracing::info!(job = %self.id, step = %name(*step), attempt, "fan-out goes on with what has no result");
-                }
-                Entry::JobPaused { .. }
-                | Entry::JobResumed { .. }
-                | Entry::JobRetried { .. }
-                | Entry::JobRerun { .. } => {
-                    tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
-                }
-                Entry::ChildrenStarted { step, from, count, .. } => {
-                    tracing::trace!(job = %self.id, step = %name(*step), from, count, "children started")
-                }
-                Entry::ChildCompleted { step, index, .. } => {
-                    tracing::trace!(job = %self.id, step = %name(*step), index, "child completed")
-                }
-                Entry::ChildFailed { step, index } => {
-                    tracing::debug!(job = %self.id, step = %name(*step), index, "child failed")
-                }
-                Entry::CallerJoined { caller } => {
+                Entry::Caller(CallerEntry::Joined(caller)) => {
                     tracing::debug!(job = %self.id, reply_to = %caller.reply_to, correlation_id = caller.correlation_id.as_deref(), "a caller waits for the end");
                 }
-                Entry::CallerAnswered { caller } => {
-                    tracing::debug!(job = %self.id, caller, "caller answered")
+                Entry::Caller(CallerEntry::Answered(caller)) => {
+                    tracing::debug!(job = %self.id, caller, "caller answered");
                 }
-                Entry::JobCompleted { .. }
-                | Entry::JobFailed { .. }
-                | Entry::JobCancelled { .. } => self.observe_end(job, &workflow, now),
             }
         }
+    }
+
+    fn observe_job(&self, job: &Job, workflow: &str, entry: &JobEntry, now: Timestamp) {
+        let is_root = self.parent.is_none();
+        match entry {
+            JobEntry::Created { .. } => {
+                if is_root {
+                    self.shared.metrics.jobs_created.with_label_values(&[workflow]).inc();
+                }
+                tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
+            }
+            JobEntry::Completed | JobEntry::Failed { .. } | JobEntry::Cancelled { .. } => {
+                self.observe_end(job, workflow, now);
+            }
+            JobEntry::Paused
+            | JobEntry::Resumed
+            | JobEntry::Retried { .. }
+            | JobEntry::Rerun { .. } => {
+                tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
+            }
+            JobEntry::ToldAgain => {
+                tracing::debug!(job = %self.id, "the end is told to the parent once more");
+            }
+        }
+    }
+
+    fn observe_step(
+        &self,
+        job: &Job,
+        workflow: &str,
+        step: StepIndex,
+        entry: &StepEntry,
+        now: Timestamp,
+    ) {
+        let metrics = &self.shared.metrics;
+        let (name, attempt) = (&*job.graph().step(step).name, job.step(step).attempt);
+        let labels = [workflow, name];
+        match entry {
+            StepEntry::Started { attempt, .. } => {
+                metrics.dispatched.with_label_values(&labels).inc();
+                tracing::debug!(job = %self.id, step = name, attempt, "step started");
+            }
+            StepEntry::Unconfirmed => {
+                metrics.dispatched.with_label_values(&labels).inc();
+                metrics.redispatched.with_label_values(&labels).inc();
+                tracing::debug!(job = %self.id, step = name, attempt, "step dispatched again, as the same attempt");
+            }
+            StepEntry::Confirmed => metrics.confirmed.with_label_values(&labels).inc(),
+            StepEntry::Completed(_) => self.observe_completed(job, workflow, step, now),
+            StepEntry::Progressed { progress, .. } => {
+                tracing::debug!(job = %self.id, step = name, attempt, ?progress, "step progressed");
+            }
+            StepEntry::AttemptFailed { attempt, failure, retry_at } => {
+                metrics.retried.with_label_values(&labels).inc();
+                let pause_ms = (retry_at.0 - now.0) / 1_000_000;
+                tracing::info!(job = %self.id, step = name, attempt, pause_ms, reason = %failure.reason, "attempt failed, another follows");
+            }
+            StepEntry::Skipped => tracing::debug!(job = %self.id, step = name, "step skipped"),
+            StepEntry::Cancelled => tracing::info!(job = %self.id, step = name, "step cancelled"),
+            StepEntry::Failed(failure) => {
+                metrics.failed.with_label_values(&labels).inc();
+                tracing::warn!(job = %self.id, step = name, attempt, reason = %failure.reason, "step failed");
+            }
+        }
+    }
+
+    fn observe_fan_out(
+        &self,
+        job: &Job,
+        workflow: &str,
+        step: StepIndex,
+        entry: &FanOutEntry,
+        now: Timestamp,
+    ) {
+        let name = &*job.graph().step(step).name;
+        match entry {
+            FanOutEntry::Started { warning: Some(warning), .. } => {
+                tracing::warn!(job = %self.id, step = name, warning = %warning, "fan-out started");
+            }
+            FanOutEntry::Started { items, warning: None, .. } => {
+                tracing::debug!(job = %self.id, step = name, items, "fan-out started");
+            }
+            FanOutEntry::Restarted { attempt, .. } => {
+                tracing::info!(job = %self.id, step = name, attempt, "fan-out goes on with what has no result");
+            }
+            FanOutEntry::ChildrenStarted { from, count, .. } => {
+                tracing::trace!(job = %self.id, step = name, from, count, "children started");
+            }
+            FanOutEntry::ChildStarted { index, id } => {
+                tracing::debug!(job = %self.id, step = name, index, child = %id, "child started once more");
+            }
+            FanOutEntry::ChildCompleted { index, .. } => {
+                tracing::trace!(job = %self.id, step = name, index, "child completed");
+            }
+            FanOutEntry::ChildFailed { index } => {
+                tracing::debug!(job = %self.id, step = name, index, "child failed");
+            }
+            FanOutEntry::Completed => self.observe_completed(job, workflow, step, now),
+        }
+    }
+
+    fn observe_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
+        let (metrics, run) = (&self.shared.metrics, job.step(step));
+        let name = &*job.graph().step(step).name;
+        let elapsed = run.started.map_or(0, |started| now.0 - started.0);
+        metrics.replied.with_label_values(&[workflow, name]).inc();
+        metrics.step_duration.with_label_values(&[workflow, name]).observe(elapsed as f64 / 1e9);
+        tracing::debug!(job = %self.id, step = name, attempt = run.attempt, elapsed_ms = elapsed / 1_000_000, "step completed");
     }
 
     fn observe_end(&self, job: &Job, workflow: &str, now: Timestamp) {

@@ -1,128 +1,25 @@
-//! A workflow as a worker (SPEC §4): who asked for a job by a message on its workflow's queue, and
-//! is to be told its end.
+//! A workflow as a worker (SPEC §4): who asked for a job by a message on its workflow's queue is to
+//! be told its end.
 
-use super::decide::Consequence;
-use super::entry::{Effect, Entry};
+use super::caller::Caller;
+use super::entry::{CallerEntry, Entry};
 use super::input::Rejected;
 use super::job::Job;
-use crate::faults;
-use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::sync::Arc;
-
-/// Who waits for a job's end.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Caller {
-    /// The queue that the answer goes to.
-    pub reply_to: Arc<str>,
-    /// Given back with the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<Arc<str>>,
-    /// The attempt that the answer is for, if the caller told it; given back with the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u32>,
-}
-
-/// The callers of a job, in the order in which they came. Each join costs the same, however many
-/// there are.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Callers {
-    list: Vec<Waiting>,
-    numbers: HashMap<Caller, u32>,
-    /// How many wait for an answer to the last end.
-    owed: usize,
-}
-
-/// A caller of a job.
-#[derive(Clone, Debug, PartialEq)]
-struct Waiting {
-    caller: Caller,
-    /// The broker has taken the answer to the last end.
-    is_answered: bool,
-}
-
-impl Callers {
-    fn find(&self, caller: &Caller) -> Option<(u32, &Waiting)> {
-        let number = *self.numbers.get(caller)?;
-        Some((number, self.list.get(number as usize)?))
-    }
-
-    /// Whether any has been answered.
-    pub(super) fn are_told(&self) -> bool {
-        self.owed < self.list.len()
-    }
-
-    fn join(&mut self, caller: &Caller) {
-        let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
-        let number = *self.numbers.entry(caller.clone()).or_insert(next);
-        match self.list.get_mut(number as usize) {
-            Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
-            None => {
-                self.list.push(Waiting { caller: caller.clone(), is_answered: false });
-                self.owed += 1;
-            }
-        }
-    }
-
-    fn answered(&mut self, number: u32) {
-        if let Some(waiting) = self.list.get_mut(number as usize)
-            && !std::mem::replace(&mut waiting.is_answered, true)
-        {
-            self.owed -= 1;
-        }
-    }
-
-    fn owe_again(&mut self) {
-        self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
-        self.owed = self.list.len();
-    }
-}
 
 impl Job {
     /// The caller of that number.
     pub fn caller(&self, number: u32) -> Option<&Caller> {
-        Some(&self.callers.list.get(usize::try_from(number).ok()?)?.caller)
+        self.callers.get(number)
     }
 
     /// Whether this very caller is to be told the job's end.
     pub fn owes(&self, caller: &Caller) -> bool {
-        self.callers.find(caller).is_some_and(|(_, waiting)| !waiting.is_answered)
+        self.callers.number(caller).is_some_and(|number| self.callers.is_owed(number))
     }
 
     /// Whether the caller is one of those known, or there are fewer of them than `callers_max`.
     pub fn has_room_for(&self, caller: &Caller, callers_max: usize) -> bool {
-        self.callers.list.len() < callers_max || self.callers.find(caller).is_some()
-    }
-
-    pub(super) fn owes_an_answer(&self) -> bool {
-        self.callers.owed > 0
-    }
-
-    /// What the callers of an ended job are told that have not been answered.
-    pub(super) fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
-        let numbers = 0..u32::try_from(self.callers.list.len()).unwrap_or(u32::MAX);
-        let is_owed = |number: &u32| !self.callers.list[*number as usize].is_answered;
-        numbers
-            .filter(move |number| self.state.is_ended() && is_owed(number))
-            .map(|number| self.answer(number))
-    }
-
-    /// What a caller is told who has just joined an ended job.
-    pub(super) fn answer_to(&self, caller: &Caller) -> Option<Effect> {
-        let (number, _) = self.callers.find(caller).filter(|_| self.state.is_ended())?;
-        Some(self.answer(number))
-    }
-
-    fn answer(&self, caller: u32) -> Effect {
-        Effect::AnswerCaller { caller, end: self.ends }
-    }
-
-    pub(super) fn open_answers(&self) -> Vec<Effect> {
-        if faults::planted("caller forgotten after a restart") {
-            Vec::new()
-        } else {
-            self.answers().collect()
-        }
+        self.callers.len() < callers_max || self.callers.number(caller).is_some()
     }
 
     /// Whether the step of this name waits for the reply to this attempt, whose message went to
@@ -136,39 +33,23 @@ impl Job {
             && *self.graph().step(step).queue == *queue
     }
 
-    pub(super) fn decide_called(&self, caller: Caller) -> Result<Consequence, Rejected> {
+    pub(super) fn decide_called(&self, caller: Caller) -> Result<Vec<Entry>, Rejected> {
         if self.origin.parent.is_some() {
             return Err(Rejected::NotRunning);
         }
         if self.owes(&caller) {
             return Err(Rejected::Duplicate);
         }
-        Ok(Consequence::of(Entry::CallerJoined { caller }))
+        Ok(vec![Entry::Caller(CallerEntry::Joined(caller))])
     }
 
-    pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Consequence, Rejected> {
-        let is_owed =
-            self.callers.list.get(caller as usize).is_some_and(|waiting| !waiting.is_answered);
+    pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
         // The answer to an end after which the job went on is not the answer to its next one.
-        if is_owed && end == self.ends && self.state.is_ended() {
-            Ok(Consequence::of(Entry::CallerAnswered { caller }))
+        if self.callers.is_owed(caller) && end == self.ends && self.state.is_ended() {
+            Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
             Err(Rejected::Void)
         }
-    }
-
-    pub(super) fn caller_joined(&mut self, caller: &Caller) {
-        self.callers.join(caller);
-    }
-
-    pub(super) fn caller_answered(&mut self, caller: u32) {
-        self.callers.answered(caller);
-    }
-
-    /// It goes on after an end: its callers are told the next one as well.
-    pub(super) fn owe_again(&mut self) {
-        self.ends += 1;
-        self.callers.owe_again();
     }
 }
 
@@ -176,9 +57,10 @@ impl Job {
 mod tests {
     use super::*;
     use crate::engine::{
-        Context, Decision, Definition, Graph, Input, JobId, JobState, Limits, Message, Operation,
-        Origin, Reply, Step, Timestamp,
+        Context, Decision, Definition, Effect, Graph, Input, JobId, JobState, Limits, Message,
+        Operation, Origin, Recorded, Reply, Step, Timestamp,
     };
+    use std::sync::Arc;
 
     const LIMITS: Limits = Limits {
         step_message_bytes_max: 1000,
@@ -289,13 +171,13 @@ mod tests {
     fn a_hundred_thousand_callers_of_one_job_are_no_more_work_each() {
         const CALLERS: u32 = 100_000;
         let mut job = created();
-        let joined: Vec<Entry> = (1..CALLERS)
-            .flat_map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).entries)
+        let joined: Vec<Recorded> = (1..CALLERS)
+            .map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).recorded)
             .collect();
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!(answers(&ended).len(), CALLERS as usize);
-        let again = joined.into_iter().chain(ended.entries).fold(created(), |mut job, entry| {
-            job.evolve(&entry);
+        let again = joined.iter().chain([&ended.recorded]).fold(created(), |mut job, row| {
+            job.apply(row);
             job
         });
         assert_eq!(again.open_effects().len(), CALLERS as usize, "as after a restart");

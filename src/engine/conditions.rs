@@ -4,15 +4,13 @@
 //! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated when
 //! something that it reads has changed, and not before: its result depends on nothing else.
 
-use super::decide::Consequence;
 use super::definition::Dependency;
-use super::entry::{Entry, JobState};
+use super::entry::{Entry, Touched};
 use super::expression::{DecisionBudget, Expression, Scope, SeenStep};
 use super::id::StepIndex;
-use super::input::{Context, Instruction};
-use super::job::{Job, Touched};
+use super::job::Job;
 use super::json::Message;
-use super::step::StepState;
+use super::state::StepState;
 use crate::faults;
 use std::collections::BTreeSet;
 
@@ -52,31 +50,20 @@ impl Job {
     }
 
     /// The first step whose condition `cancelWhen` is true while it waits or runs.
-    pub(super) fn next_cancelled(
-        &self,
-        conditions: &mut Conditions,
-        ctx: &Context<'_>,
-    ) -> Option<Consequence> {
-        if self.state != JobState::Running || faults::planted("cancelWhen ignored") {
+    pub(super) fn next_cancelled(&self, conditions: &mut Conditions) -> Option<StepIndex> {
+        if faults::planted("cancelWhen ignored") {
             return None;
         }
         while let Some(step) = conditions.stale.pop_first() {
-            if !matches!(self.steps[step.at()].state, StepState::Waiting | StepState::Running) {
+            if !matches!(self.step(step).state, StepState::Waiting | StepState::Running) {
                 continue;
             }
             let Some(condition) = &self.graph().step(step).cancel_when else { continue };
             let behind = conditions.stale.len();
+            let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, behind);
             // What a condition cannot tell yet is not true.
-            if self
-                .evaluate(condition, step, &mut conditions.cancel_when, behind)
-                .unwrap_or_default()
-            {
-                let effects = self
-                    .tell_children_of(step, &Instruction::Cancel("its step was cancelled".into()));
-                return Some(Consequence {
-                    entries: vec![Entry::StepCancelled { step, at: ctx.now }],
-                    effects,
-                });
+            if cancelled.unwrap_or_default() {
+                return Some(step);
             }
         }
         None
@@ -151,7 +138,7 @@ impl Scope for JobScope<'_> {
 mod tests {
     use super::*;
     use crate::engine::{
-        Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Step, Timestamp,
+        Context, Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Step, Timestamp,
     };
     use std::sync::Arc;
 

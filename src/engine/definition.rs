@@ -4,9 +4,8 @@
 
 use super::expression::Expression;
 use super::id::StepIndex;
-use core::time::Duration;
+use super::time::Millis;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::sync::Arc;
 
 /// A workflow: its own graph and those of its tasks. Plain data; what can be derived is not stored.
@@ -57,42 +56,6 @@ pub struct FanOutKeys {
     /// How many child jobs may fail before the step does.
     #[serde(default, skip_serializing_if = "Tolerate::is_none")]
     pub tolerate: Tolerate,
-}
-
-/// A span of time, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Millis(pub u64);
-
-impl Millis {
-    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in
-    /// length.
-    pub const UNITS: [(&str, u64); 5] =
-        [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-
-    /// What a duration has of whole milliseconds.
-    pub fn of(span: Duration) -> Millis {
-        Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// A duration of whole milliseconds.
-    pub fn whole(span: Duration) -> Option<Millis> {
-        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
-    }
-}
-
-/// As a workflow file writes it: `1h30m`.
-impl fmt::Display for Millis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut left = self.0;
-        for (unit, millis) in Millis::UNITS {
-            if left >= millis {
-                write!(f, "{}{unit}", left / millis)?;
-                left %= millis;
-            }
-        }
-        if self.0 == 0 { f.write_str("0s") } else { Ok(()) }
-    }
 }
 
 /// How many child jobs of a fan-out step may fail (key `tolerate`).

@@ -1,46 +1,83 @@
-//! What an entry does: the only place that changes a job.
+//! What an entry changes: the only place that changes a job.
 
-use super::entry::{Entry, Failure, JobState, Timestamp};
+use super::entry::{CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Recorded, StepEntry};
 use super::fanout::FanOut;
 use super::id::StepIndex;
-use super::job::{Job, Touched};
+use super::job::Job;
 use super::json::Message;
-use super::step::{StepRun, StepState, reported_status};
+use super::reply::reported_status;
+use super::state::{JobState, StepState};
+use super::step::StepRun;
+use super::time::Timestamp;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Job {
-    /// Applies one entry.
-    pub fn evolve(&mut self, entry: &Entry) {
+    /// Applies one row.
+    pub fn apply(&mut self, row: &Recorded) {
+        row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
+    }
+
+    /// Applies one entry of that time.
+    pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
         self.length += 1;
         if entry.job_state().is_some() {
             self.turned = self.length;
         }
         match entry {
-            Entry::JobCreated { message, deadline } => {
+            Entry::Job(entry) => self.evolve_job(entry, at),
+            Entry::Step(step, entry) => self.evolve_step(*step, entry, at),
+            Entry::FanOut(step, entry) => self.evolve_fan_out(*step, entry, at),
+            Entry::Caller(CallerEntry::Joined(caller)) => self.callers.join(caller),
+            Entry::Caller(CallerEntry::Answered(caller)) => self.callers.answered(*caller),
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    fn evolve_job(&mut self, entry: &JobEntry, at: Timestamp) {
+        match entry {
+            JobEntry::Created { message, deadline } => {
                 if let Some(message) = message {
                     self.message = message.clone();
                 }
                 self.deadline = *deadline;
             }
-            Entry::StepStarted { step, attempt, at, deadline } => {
-                let dispatch = self.length;
-                let run = self.start(*step, *attempt, *at, *deadline);
-                run.confirmed = false;
-                run.dispatch = dispatch;
-                run.sent = Some(*at);
-                self.awaited += u32::from(self.is_awaited(*step));
+            JobEntry::Completed => self.end(JobState::Completed, at, None),
+            JobEntry::Failed { reason, expired, step } => {
+                self.expired = *expired;
+                self.failed_by = *step;
+                self.end(JobState::Failed, at, Some(reason.clone()));
             }
-            Entry::StepConfirmed { step } => self.steps[step.at()].confirmed = true,
-            Entry::StepUnconfirmed { step, at } => {
-                let dispatch = self.length;
-                let run = &mut self.steps[step.at()];
-                run.confirmed = false;
-                run.dispatch = dispatch;
-                run.sent = *at;
+            JobEntry::Paused => self.state = JobState::Paused,
+            JobEntry::Resumed => self.state = JobState::Running,
+            JobEntry::Retried { round, deadline } => {
+                self.round = *round;
+                self.go_on(at, *deadline, &[]);
             }
-            Entry::StepCompleted { step, at, output } => self.complete(*step, *at, output.clone()),
-            Entry::StepProgressed { step, progress, deadline, .. } => {
+            JobEntry::Rerun { step, deadline } => {
+                let anew = self.with_dependents(*step);
+                self.go_on(at, *deadline, &anew);
+            }
+            JobEntry::Cancelled { reason, .. } => {
+                self.end(JobState::Cancelled, at, Some(reason.clone()))
+            }
+            JobEntry::ToldAgain => {}
+        }
+    }
+
+    fn evolve_step(&mut self, step: StepIndex, entry: &StepEntry, at: Timestamp) {
+        match entry {
+            StepEntry::Started { attempt, deadline } => {
+                self.start(step, *attempt, at, *deadline);
+                self.dispatched(step, at);
+                self.awaited += u32::from(self.is_awaited(step));
+            }
+            StepEntry::Confirmed => self.steps[step.at()].confirmed = true,
+            StepEntry::Unconfirmed => self.dispatched(step, at),
+            StepEntry::Completed(output) => self.complete(step, at, output.clone()),
+            StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.at()];
                 run.deadline = *deadline;
                 if progress.status.is_some() {
@@ -48,86 +85,75 @@ impl Job {
                 }
                 run.progress = Some(progress.clone());
             }
-            Entry::AttemptFailed { step, failure, retry_at, .. } => {
-                self.awaited -= u32::from(self.is_awaited(*step));
+            StepEntry::AttemptFailed { failure, retry_at, .. } => {
+                self.awaited -= u32::from(self.is_awaited(step));
                 let run = &mut self.steps[step.at()];
                 run.failure = Some(failure.clone());
                 run.deadline = None;
                 run.retry_at = Some(*retry_at);
             }
-            Entry::StepSkipped { step, at } => self.settle(*step, StepState::Skipped, *at),
-            Entry::StepCancelled { step, at } => self.settle(*step, StepState::Cancelled, *at),
-            Entry::StepFailed { step, at, failure } => self.settle_failed(*step, *at, failure),
-            Entry::FanOutStarted { step, at, warning, deadline, .. } => {
-                let input = self.input_of(*step);
+            StepEntry::Skipped => self.settle(step, StepState::Skipped, at),
+            StepEntry::Cancelled => self.settle(step, StepState::Cancelled, at),
+            StepEntry::Failed(failure) => self.settle_failed(step, at, failure),
+        }
+    }
+
+    fn evolve_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, at: Timestamp) {
+        match entry {
+            FanOutEntry::Started { warning, deadline, .. } => {
+                let input = self.input_of(step);
                 let reruns = self.steps[step.at()].reruns;
-                let fan_out = self
-                    .task_keys(*step)
-                    .cloned()
-                    .map(|keys| Box::new(FanOut::new(keys, input, reruns)));
+                let keys = self.task_keys(step).cloned();
                 let attempt = self.steps[step.at()].attempt + 1;
-                let run = self.start(*step, attempt, *at, *deadline);
+                let run = self.start(step, attempt, at, *deadline);
                 run.warning = warning.clone();
-                run.fan_out = fan_out;
-                self.fanning_out.push(*step);
+                run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
+                self.fanning_out.push(step);
             }
-            Entry::FanOutRestarted { step, attempt, at, deadline } => {
-                let run = self.start(*step, *attempt, *at, *deadline);
-                if let Some(fan_out) = &mut run.fan_out {
-                    fan_out.on_restarted();
-                }
-                if !self.fanning_out.contains(step) {
-                    self.fanning_out.push(*step);
+            FanOutEntry::Restarted { attempt, deadline } => {
+                self.start(step, *attempt, at, *deadline);
+                self.of_fan_out(step, FanOut::on_restarted);
+                if !self.fanning_out.contains(&step) {
+                    self.fanning_out.push(step);
                 }
             }
-            Entry::ChildrenStarted { step, from, count, own_ids } => {
-                if let Some(fan_out) = &mut self.steps[step.at()].fan_out {
-                    fan_out.on_started(*from, *count, own_ids);
-                }
+            FanOutEntry::ChildrenStarted { from, count, own_ids } => {
+                self.of_fan_out(step, |fan_out| fan_out.on_started(*from, *count, own_ids));
             }
-            Entry::ChildCompleted { step, index, item, others } => {
-                if let Some(fan_out) = &mut self.steps[step.at()].fan_out {
+            FanOutEntry::ChildStarted { index, id } => {
+                self.of_fan_out(step, |fan_out| fan_out.on_started_again(*index, *id));
+            }
+            FanOutEntry::ChildCompleted { index, item, others } => {
+                self.of_fan_out(step, |fan_out| {
                     fan_out.on_completed(*index, item.as_ref(), others);
-                }
+                });
             }
-            Entry::ChildFailed { step, index } => {
-                if let Some(fan_out) = &mut self.steps[step.at()].fan_out {
-                    fan_out.on_failed(*index);
-                }
+            FanOutEntry::ChildFailed { index } => {
+                self.of_fan_out(step, |fan_out| fan_out.on_failed(*index));
             }
-            Entry::FanOutCompleted { step, at } => {
+            FanOutEntry::Completed => {
                 let output = self.steps[step.at()].fan_out.as_mut().map(|fan_out| {
                     let output = fan_out.output();
                     fan_out.release();
                     output
                 });
-                self.complete(*step, *at, output.unwrap_or_default());
+                self.complete(step, at, output.unwrap_or_default());
             }
-            Entry::JobCompleted { at } => self.end(JobState::Completed, *at, None),
-            Entry::JobFailed { at, reason, expired, step } => {
-                self.expired = *expired;
-                self.failed_by = *step;
-                self.end(JobState::Failed, *at, Some(reason.clone()));
-            }
-            Entry::JobPaused { .. } => self.state = JobState::Paused,
-            Entry::JobResumed { .. } => self.state = JobState::Running,
-            Entry::JobRetried { at, round, deadline } => {
-                self.round = *round;
-                self.go_on(*at, *deadline, &[]);
-            }
-            Entry::JobRerun { at, step, deadline } => {
-                let anew = self.with_dependents(*step);
-                self.go_on(*at, *deadline, &anew);
-            }
-            Entry::JobCancelled { at, reason } => {
-                self.end(JobState::Cancelled, *at, Some(reason.clone()))
-            }
-            Entry::CallerJoined { caller } => self.caller_joined(caller),
-            Entry::CallerAnswered { caller } => self.caller_answered(*caller),
         }
-        if cfg!(debug_assertions) {
-            self.check();
+    }
+
+    fn of_fan_out(&mut self, step: StepIndex, change: impl FnOnce(&mut FanOut)) {
+        if let Some(fan_out) = &mut self.steps[step.at()].fan_out {
+            change(fan_out);
         }
+    }
+
+    /// The step's message goes out by the entry that is being applied.
+    fn dispatched(&mut self, step: StepIndex, at: Timestamp) {
+        let run = &mut self.steps[step.at()];
+        run.confirmed = false;
+        run.dispatch = self.length;
+        run.sent = Some(at);
     }
 
     fn start(
@@ -240,7 +266,8 @@ impl Job {
         self.expired = false;
         self.failed_by = None;
         self.deadline = deadline;
-        self.owe_again();
+        self.ends += 1;
+        self.callers.owe_again();
         self.count_anew();
     }
 
@@ -283,110 +310,5 @@ impl Job {
             .iter()
             .filter(|step| is(step, StepState::Running) && self.steps[step.at()].fan_out.is_some());
         self.fanning_out = fanning_out.copied().collect();
-    }
-}
-
-impl Entry {
-    /// The state that it gives the job.
-    pub fn job_state(&self) -> Option<JobState> {
-        match self {
-            Entry::JobCreated { .. }
-            | Entry::JobResumed { .. }
-            | Entry::JobRetried { .. }
-            | Entry::JobRerun { .. } => Some(JobState::Running),
-            Entry::JobPaused { .. } => Some(JobState::Paused),
-            Entry::JobCompleted { .. } => Some(JobState::Completed),
-            Entry::JobFailed { .. } => Some(JobState::Failed),
-            Entry::JobCancelled { .. } => Some(JobState::Cancelled),
-            Entry::StepStarted { .. }
-            | Entry::StepConfirmed { .. }
-            | Entry::StepUnconfirmed { .. }
-            | Entry::StepCompleted { .. }
-            | Entry::StepProgressed { .. }
-            | Entry::AttemptFailed { .. }
-            | Entry::StepSkipped { .. }
-            | Entry::StepCancelled { .. }
-            | Entry::StepFailed { .. }
-            | Entry::FanOutStarted { .. }
-            | Entry::FanOutRestarted { .. }
-            | Entry::ChildrenStarted { .. }
-            | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. }
-            | Entry::CallerJoined { .. }
-            | Entry::CallerAnswered { .. }
-            | Entry::FanOutCompleted { .. } => None,
-        }
-    }
-
-    /// Why it ended the job, if it did.
-    pub fn into_reason(self) -> Option<Arc<str>> {
-        if let Entry::JobFailed { reason, .. } | Entry::JobCancelled { reason, .. } = self {
-            Some(reason)
-        } else {
-            None
-        }
-    }
-
-    /// Which steps' states, statuses or outputs it may change.
-    pub(super) fn touched(&self) -> Touched {
-        match self {
-            Entry::StepStarted { step, .. }
-            | Entry::StepCompleted { step, .. }
-            | Entry::StepProgressed { step, .. }
-            | Entry::StepSkipped { step, .. }
-            | Entry::StepCancelled { step, .. }
-            | Entry::StepFailed { step, .. }
-            | Entry::FanOutStarted { step, .. }
-            | Entry::FanOutRestarted { step, .. }
-            | Entry::FanOutCompleted { step, .. } => Touched::Step(*step),
-            Entry::JobCreated { .. }
-            | Entry::JobFailed { .. }
-            | Entry::JobResumed { .. }
-            | Entry::JobRetried { .. }
-            | Entry::JobRerun { .. }
-            | Entry::JobCancelled { .. } => Touched::Every,
-            Entry::StepConfirmed { .. }
-            | Entry::StepUnconfirmed { .. }
-            | Entry::AttemptFailed { .. }
-            | Entry::ChildrenStarted { .. }
-            | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. }
-            | Entry::JobPaused { .. }
-            | Entry::JobCompleted { .. }
-            | Entry::CallerJoined { .. }
-            | Entry::CallerAnswered { .. } => Touched::Nothing,
-        }
-    }
-
-    /// When the entry changed a status or the job's state; none if it changed neither, or with the
-    /// job's creation.
-    pub fn changed_at(&self) -> Option<Timestamp> {
-        match self {
-            Entry::StepStarted { at, .. }
-            | Entry::StepCompleted { at, .. }
-            | Entry::StepProgressed { at, .. }
-            | Entry::StepSkipped { at, .. }
-            | Entry::StepCancelled { at, .. }
-            | Entry::StepFailed { at, .. }
-            | Entry::FanOutStarted { at, .. }
-            | Entry::FanOutRestarted { at, .. }
-            | Entry::FanOutCompleted { at, .. }
-            | Entry::JobCompleted { at }
-            | Entry::JobFailed { at, .. }
-            | Entry::JobPaused { at }
-            | Entry::JobResumed { at }
-            | Entry::JobRetried { at, .. }
-            | Entry::JobRerun { at, .. }
-            | Entry::JobCancelled { at, .. } => Some(*at),
-            Entry::JobCreated { .. }
-            | Entry::StepConfirmed { .. }
-            | Entry::StepUnconfirmed { .. }
-            | Entry::AttemptFailed { .. }
-            | Entry::ChildrenStarted { .. }
-            | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. }
-            | Entry::CallerJoined { .. }
-            | Entry::CallerAnswered { .. } => None,
-        }
     }
 }

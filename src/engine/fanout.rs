@@ -3,8 +3,8 @@
 //! number of its siblings.
 
 use super::definition::FanOutKeys;
-use super::entry::Entry;
-use super::id::{JobId, StepIndex};
+use super::entry::FanOutEntry;
+use super::id::JobId;
 use super::input::Context;
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
 use crate::faults;
@@ -199,10 +199,9 @@ impl FanOut {
     pub(super) fn start_next(
         &self,
         job: JobId,
-        step: StepIndex,
         name: &str,
         ctx: &Context<'_>,
-    ) -> Option<Entry> {
+    ) -> Option<FanOutEntry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let under_way = self.next - self.ended;
         let left = self.items() - self.next;
@@ -232,7 +231,7 @@ impl FanOut {
                 own_ids.push((index, id));
             }
         }
-        Some(Entry::ChildrenStarted { step, from: self.next, count, own_ids })
+        Some(FanOutEntry::ChildrenStarted { from: self.next, count, own_ids })
     }
 
     /// How many of the next `most` child jobs have room beside those under way; one in any case
@@ -257,7 +256,7 @@ impl FanOut {
 
     /// Decides what a child's result adds: its item, and the other keys for which it comes before
     /// all that have ended.
-    pub(super) fn gather(&self, step: StepIndex, index: u32, result: &Message) -> Entry {
+    pub(super) fn gather(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
         let mut others = Vec::new();
         for (place, (key, value)) in result.iter().enumerate() {
@@ -272,7 +271,7 @@ impl FanOut {
                 others.push((place, key.clone(), value.clone()));
             }
         }
-        Entry::ChildCompleted { step, index, item, others }
+        FanOutEntry::ChildCompleted { index, item, others }
     }
 
     pub(super) fn on_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
@@ -283,6 +282,13 @@ impl FanOut {
         self.next = from + count;
         self.own_ids.extend(own_ids.iter().copied());
         self.used.extend(own_ids.iter().map(|(_, id)| *id));
+    }
+
+    pub(super) fn on_started_again(&mut self, index: u32, id: JobId) {
+        if self.own_ids.get(&index).is_some_and(|known| *known != id) {
+            self.own_ids.insert(index, id);
+            self.used.insert(id);
+        }
     }
 
     pub(super) fn on_completed(

@@ -1,11 +1,10 @@
 //! What goes into a decision: what happened to a job, and what the decision may look at beside it.
 
-use super::call::Caller;
+use super::caller::Caller;
 use super::cause::Cause;
-use super::definition::Millis;
-use super::entry::Timestamp;
 use super::id::{JobId, StepIndex};
 use super::json::Message;
+use super::time::{Millis, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
 

@@ -1,17 +1,14 @@
-//! One job: its steps, what it waits for, and the two functions that everything hangs on,
-//! [`Job::take`] and [`Job::evolve`]. `decide` holds what follows from an input, `evolve` what an
-//! entry does.
+//! One job: its steps and what it waits for. Other files have what is done with it: `decide` what
+//! follows from an input, `evolve` what an entry changes, `effects` what an entry causes outside.
 
-use super::call::{Caller, Callers};
-use super::cause::Cause;
-use super::conditions::Conditions;
-use super::decide::Consequence;
-use super::definition::{Definition, Dependency, Graph, OnFailure, Step};
-use super::entry::{Decision, Effect, Entry, Failure, JobState, Origin, Timestamp};
+use super::callers::Callers;
+use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::id::{JobId, StepIndex};
-use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected};
 use super::json::Message;
-use super::step::{StepRun, StepState};
+use super::origin::Origin;
+use super::state::{JobState, StepState};
+use super::step::StepRun;
+use super::time::Timestamp;
 use crate::faults;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,155 +50,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// A new job, and what follows at once: its first dispatches.
-    pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
-        Job::create_for(origin, message, None, ctx)
-    }
-
-    /// As [`Job::create`], for a caller that is to be told its end.
-    pub fn create_for(
-        origin: Origin,
-        message: Message,
-        caller: Option<Caller>,
-        ctx: &Context<'_>,
-    ) -> (Job, Decision) {
-        let kept = origin.parent.is_none().then(|| message.clone());
-        let mut job = Job::before(origin, message);
-        let mut decision = Decision::default();
-        let deadline = job.new_deadline(ctx);
-        job.record(Entry::JobCreated { message: kept, deadline }, &mut decision);
-        if let Some(caller) = caller {
-            job.record(Entry::CallerJoined { caller }, &mut decision);
-        }
-        job.advance(ctx, &mut decision);
-        let decision = decision.settled(&job, JobState::Running);
-        (job, decision)
-    }
-
-    /// A job rebuilt from its entries; `message` is a child job's, derived from its parent.
-    pub fn recover(
-        origin: Origin,
-        message: Option<Message>,
-        entries: impl IntoIterator<Item = Entry>,
-    ) -> Job {
-        let mut job = Job::before(origin, message.unwrap_or_default());
-        for entry in entries {
-            job.evolve(&entry);
-        }
-        job
-    }
-
-    /// Decides what follows from `input` and applies it. The effects may leave only after the
-    /// entries are committed.
-    pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-        let before = self.state;
-        let mut decision = Decision::default();
-        if let Input::Timer { due, deaf_to } = input {
-            // Once for each step: the clock may have been set back, and what begins now would be
-            // due already by that time.
-            for what in self.due(due, deaf_to) {
-                if let Some(consequence) = self.decide_due(what, ctx) {
-                    self.apply(consequence, &mut decision);
-                }
-            }
-            if decision.entries.is_empty() {
-                return Err(Rejected::Void);
-            }
-        } else {
-            let consequence = self.decide(input, ctx)?;
-            self.apply(consequence, &mut decision);
-        }
-        self.advance(ctx, &mut decision);
-        Ok(decision.settled(self, before))
-    }
-
-    /// The effects that a stop of the process may have lost, of a recovered job: dispatches that
-    /// were not confirmed, child jobs under way (which whoever recovers compares with those it has
-    /// found), the word to the parent, the answers to callers.
-    pub fn open_effects(&self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        // Of a failed job too: its retry counts on the replies.
-        if self.takes_replies() {
-            for step in self.graph().indices() {
-                let is_open = !self.steps[step.at()].confirmed
-                    && !faults::planted("unconfirmed steps not dispatched after a restart");
-                if is_open && self.is_awaited(step) {
-                    effects.push(self.dispatch_again(step));
-                }
-            }
-        }
-        if !faults::planted("children not started after a restart") {
-            effects.extend(
-                self.open_children().flat_map(|(step, index)| self.start_child_again(step, index)),
-            );
-        }
-        effects.extend(self.word_to_parent());
-        effects.extend(self.open_answers());
-        effects
-    }
-
-    /// What a child job, found beside this one after a restart, may not have heard.
-    pub fn words_to(&self, child: &Job) -> Vec<Order> {
-        let Some((run, place)) =
-            child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
-        else {
-            return Vec::new();
-        };
-        let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
-        // A step that was begun anew does not know the rounds of its earlier child jobs.
-        let last_word = |what| {
-            if child.state.is_ended() {
-                Vec::new()
-            } else {
-                vec![Order { round: round.max(child.round), what }]
-            }
-        };
-        if self.child_id(place.step, place.index) != Some(child.id()) {
-            return last_word(Instruction::Halt("its step was begun anew".into()));
-        }
-        match (self.state, run.state) {
-            (JobState::Cancelled, _) => last_word(Instruction::Cancel(self.reason_text())),
-            (JobState::Failed, _) if self.expired => {
-                last_word(Instruction::Expire(self.reason_text()))
-            }
-            (JobState::Completed | JobState::Failed, _) => {
-                last_word(Instruction::Halt(self.reason_text()))
-            }
-            (JobState::Running | JobState::Paused, StepState::Cancelled) => {
-                last_word(Instruction::Cancel("its step was cancelled".into()))
-            }
-            (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
-                last_word(Instruction::Halt("its step failed".into()))
-            }
-            (JobState::Running | JobState::Paused, _)
-                if faults::planted("orders to child jobs lost at a restart") =>
-            {
-                Vec::new()
-            }
-            (JobState::Running | JobState::Paused, _) => {
-                self.words_to_child_under_way(child, round)
-            }
-        }
-    }
-
-    fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
-        let is_retried = child.round < round && child.state != JobState::Completed;
-        let retry = is_retried.then_some(Instruction::Retry);
-        let is_running = is_retried || child.state == JobState::Running;
-        let pace = match self.state {
-            JobState::Paused if is_running => Some(Instruction::Pause),
-            JobState::Running if child.state == JobState::Paused && !is_retried => {
-                Some(Instruction::Resume)
-            }
-            JobState::Running
-            | JobState::Paused
-            | JobState::Completed
-            | JobState::Failed
-            | JobState::Cancelled => None,
-        };
-        retry.into_iter().chain(pace).map(|what| Order { round, what }).collect()
-    }
-
     /// The job's id.
     pub fn id(&self) -> JobId {
         self.origin.id
@@ -332,7 +180,7 @@ impl Job {
     /// Whether it takes no more input: it has ended, no reply that it would keep can come, and its
     /// callers are answered.
     pub fn is_closed(&self) -> bool {
-        if self.owes_an_answer() {
+        if self.callers.is_any_owed() {
             return false;
         }
         match self.state {
@@ -464,12 +312,13 @@ impl Job {
         }
         assert_eq!(self.ended.is_some(), self.state.is_ended(), "an ended job has its time");
         assert!(
-            !self.callers.are_told() || self.state.is_ended(),
+            !self.callers.is_any_told() || self.state.is_ended(),
             "callers are answered after the end"
         );
     }
 
-    fn before(origin: Origin, message: Message) -> Job {
+    /// A job without a past.
+    pub(super) fn before(origin: Origin, message: Message) -> Job {
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
         let ready = graph.indices().filter(|step| steps[step.at()].waits_for == 0).collect();
@@ -496,162 +345,8 @@ impl Job {
         }
     }
 
-    /// When a job that begins, or goes on after its end, must be done. Child jobs end with their
-    /// top-level job.
-    pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
-        if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
-    }
-
-    fn apply(&mut self, consequence: Consequence, decision: &mut Decision) {
-        for entry in consequence.entries {
-            self.record(entry, decision);
-        }
-        decision.effects.extend(consequence.effects);
-    }
-
-    fn record(&mut self, entry: Entry, decision: &mut Decision) {
-        self.evolve(&entry);
-        // What a fan-out's child jobs are told needs the state after its entry.
-        if let Entry::ChildrenStarted { step, from, count, .. } = &entry {
-            decision
-                .effects
-                .extend((*from..*from + *count).map(|index| self.start_child(*step, index)));
-        }
-        if let Entry::FanOutRestarted { step, .. } = &entry {
-            decision.effects.extend(self.retry_children(*step));
-        }
-        if let Entry::JobCompleted { .. } | Entry::JobFailed { .. } | Entry::JobCancelled { .. } =
-            &entry
-        {
-            decision.effects.extend(self.answers());
-        }
-        if let Entry::CallerJoined { caller } = &entry {
-            decision.effects.extend(self.answer_to(caller));
-        }
-        decision.entries.push(entry);
-    }
-
-    fn retry_children(&self, step: StepIndex) -> Vec<Effect> {
-        if faults::planted("child jobs not retried") {
-            Vec::new()
-        } else {
-            self.tell_children_of(step, &Instruction::Retry)
-        }
-    }
-
-    /// What follows from the state alone, entry by entry.
-    fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
-        let (mut conditions, mut seen) = (Conditions::default(), 0);
-        loop {
-            self.note_changes(&decision.entries[seen..], &mut conditions);
-            seen = decision.entries.len();
-            let cancelled = self.next_cancelled(&mut conditions, ctx);
-            let Some(consequence) =
-                cancelled.or_else(|| self.next_consequence(&mut conditions, ctx))
-            else {
-                return;
-            };
-            self.apply(consequence, decision);
-        }
-    }
-
-    pub(super) fn start_child(&self, step: StepIndex, index: u32) -> Effect {
-        let id = self
-            .child_id(step, index)
-            .unwrap_or_else(|| self.origin.id.derived(&self.graph().step(step).name, index, 0));
-        let origin = Origin {
-            id,
-            definition: self.origin.definition.clone(),
-            graph: self.graph().step(step).task.unwrap_or_default(),
-            parent: Some(super::entry::Parent { job: self.origin.id, step, index }),
-            root: self.origin.root,
-            depth: self.origin.depth.saturating_add(1),
-            created: Timestamp::default(),
-        };
-        Effect::StartChild {
-            origin: Box::new(origin),
-            message: self.child_message(step, index).unwrap_or_default(),
-        }
-    }
-
-    /// The same once more, with what it has been told since.
-    pub(super) fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
-        let is_retried =
-            self.steps[step.at()].fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
-        let retry = is_retried.then_some(Instruction::Retry);
-        let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
-        let orders =
-            retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
-        std::iter::once(self.start_child(step, index)).chain(orders).collect()
-    }
-
-    pub(super) fn task_keys(&self, step: StepIndex) -> Option<&super::definition::FanOutKeys> {
+    pub(super) fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
         let task = self.graph().step(step).task?;
         self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()
     }
-
-    /// What an ended child job tells its parent.
-    pub(super) fn word_to_parent(&self) -> Option<Effect> {
-        let parent = self.origin.parent?;
-        let outcome = match self.state {
-            JobState::Running | JobState::Paused => return None,
-            JobState::Completed => ChildOutcome::Completed(self.result()),
-            JobState::Failed => ChildOutcome::Failed(self.cause()),
-            JobState::Cancelled => {
-                ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text())))
-            }
-        };
-        Some(Effect::TellParent(parent, self.child_end(outcome)))
-    }
-
-    /// Why it failed, as its parent is told.
-    fn cause(&self) -> Cause {
-        let failed = self
-            .failed_by
-            .and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
-        failed.map_or_else(
-            || Cause::of_job(&self.reason_text()),
-            |(step, failure)| self.cause_of(step, failure),
-        )
-    }
-
-    /// Why it fails with the failure of `step`.
-    pub(super) fn cause_of(&self, step: StepIndex, failure: &Failure) -> Cause {
-        match &failure.cause {
-            Some(cause) => (**cause).clone(),
-            None => Cause::of_step(&self.graph().step(step).name, &failure.reason),
-        }
-    }
-
-    pub(super) fn child_end(&self, outcome: ChildOutcome) -> ChildEnd {
-        ChildEnd { child: self.origin.id, round: self.round, outcome }
-    }
-}
-
-impl Decision {
-    fn settled(mut self, job: &Job, before: JobState) -> Decision {
-        self.state = (job.state != before).then_some(job.state);
-        self.closed = job.is_closed();
-        if job.origin.parent.is_none() {
-            let mut touched: Vec<StepIndex> = Vec::new();
-            for entry in &self.entries {
-                match entry.touched() {
-                    Touched::Nothing => {}
-                    Touched::Step(step) if touched.contains(&step) => {}
-                    Touched::Step(step) => touched.push(step),
-                    Touched::Every => touched = job.graph().indices().collect(),
-                }
-            }
-            self.statuses =
-                touched.into_iter().map(|step| (step, job.status(step).into())).collect();
-        }
-        self
-    }
-}
-
-/// Which steps' statuses an entry may change.
-pub(super) enum Touched {
-    Nothing,
-    Step(StepIndex),
-    Every,
 }

@@ -2,40 +2,72 @@
 //! no logs, no async.
 //!
 //! ```text
-//! Job::create(origin, message, ctx)  -> (Job, Decision)     a new job and what follows at once
-//! job.take(input, ctx)               -> Decision            decide, evolve, and on until nothing more follows
-//! Job::recover(origin, message, entries) -> Job             the fold of `evolve` over the journal
-//! job.open_effects()                 -> effects             what may have been lost with the process
+//! Job::create(origin, message, ctx)   -> (Job, Decision)   a new job and what follows at once
+//! job.take(input, ctx)                -> Decision          decide, evolve, and on until nothing more follows
+//! Job::recover(origin, message, rows) -> Job               the fold of `evolve` over the journal
+//! job.open_effects()                  -> effects           what may have been lost with the process
 //! ```
+//!
+//! Inside, `decide(&self, input)` gives entries and changes nothing, [`Job::evolve`] applies an
+//! entry, [`Job::effects`] tells what an entry causes; [`decision`] lets them take turns.
+//!
+//! The files, data first; each imports from those before it alone:
+//!
+//! | files | what |
+//! |---|---|
+//! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
+//! | `caller`, `cause`, `expression`, `definition`, `origin` | who asked; why a child job failed; the graphs; where a job comes from |
+//! | `input`, `entry`, `effect` | what goes in, what is recorded, what goes out |
+//! | `fanout`, `step`, `callers`, `job` | a job and its parts |
+//! | `reply`, `evolve`, `effects`, `recover` | what a reply says; what an entry changes; what it causes; after a restart |
+//! | `conditions`, `fail`, `due`, `follow`, `call`, `operate`, `decide` | the rules |
+//! | `decision` | the loop over them |
 //!
 //! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the
 //! outcome of a decision, so replaying never decides again; a [`Decision`]'s effects may leave only
-//! after its entries are committed.
+//! after its row is committed.
 
 mod call;
+mod caller;
+mod callers;
 pub mod cause;
 mod conditions;
 mod decide;
+pub mod decision;
 pub mod definition;
+mod due;
+pub mod effect;
+mod effects;
 pub mod entry;
 mod evolve;
 pub mod expression;
+mod fail;
 pub mod fanout;
+mod follow;
 pub mod id;
 pub mod input;
 pub mod job;
 pub mod json;
 mod operate;
+pub mod origin;
+mod recover;
+mod reply;
+pub mod state;
 pub mod step;
+pub mod time;
 pub(crate) mod words;
 
-pub use call::Caller;
+pub use caller::Caller;
 pub use cause::Cause;
+pub use decision::Decision;
 pub use definition::{
-    Definition, Dependency, FanOutKeys, Graph, GraphIndex, Millis, OnFailure, Retry, StatusWords,
-    Step, Tolerate,
+    Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Retry, StatusWords, Step,
+    Tolerate,
 };
-pub use entry::{Decision, Effect, Entry, Failure, JobState, Origin, Parent, Progress, Timestamp};
+pub use effect::Effect;
+pub use entry::{
+    CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
+};
 pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
@@ -45,4 +77,7 @@ pub use input::{
 };
 pub use job::Job;
 pub use json::{Json, Message};
-pub use step::{StepRun, StepState};
+pub use origin::{Origin, Parent};
+pub use state::{JobState, StepState};
+pub use step::StepRun;
+pub use time::{Millis, Timestamp};

@@ -1,11 +1,11 @@
 //! What users ask of a job (SPEC §6), and when it is refused.
 
-use super::decide::Consequence;
-use super::entry::{Entry, JobState};
+use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
 use super::input::{Context, Limits, Objection, Operation, Rejected, Reply};
 use super::job::Job;
-use super::step::{StepState, fault_by_hand};
+use super::reply::fault_by_hand;
+use super::state::{JobState, StepState};
 
 impl Job {
     /// Why `operation` is refused, if it is.
@@ -130,30 +130,33 @@ impl Job {
         &self,
         operation: Operation,
         ctx: &Context<'_>,
-    ) -> Result<Consequence, Rejected> {
+    ) -> Result<Vec<Entry>, Rejected> {
         match self.objection(&operation, ctx.limits) {
             None => {}
             Some(Objection::UnknownStep(_)) => return Err(Rejected::UnknownStep),
             Some(Objection::Conflict(_) | Objection::Invalid(_)) => return Err(Rejected::Void),
         }
-        match operation {
-            Operation::Cancel { reason } => Ok(self.cancel(reason, true, ctx)),
-            Operation::Pause => Ok(self.pause(ctx)),
-            Operation::Resume => Ok(self.resume(ctx)),
-            Operation::Retry => Ok(self.retry(self.round + 1, ctx)),
+        let deadline = || self.new_deadline(ctx);
+        let entry = match operation {
+            Operation::Cancel { reason } => {
+                Entry::Job(JobEntry::Cancelled { reason, by_parent: false })
+            }
+            Operation::Pause => Entry::Job(JobEntry::Paused),
+            Operation::Resume => Entry::Job(JobEntry::Resumed),
+            Operation::Retry => {
+                Entry::Job(JobEntry::Retried { round: self.round + 1, deadline: deadline() })
+            }
             Operation::Rerun { step } => {
-                let step = self.index(&step)?;
-                Ok(Consequence::of(Entry::JobRerun {
-                    at: ctx.now,
-                    step,
-                    deadline: self.new_deadline(ctx),
-                }))
+                Entry::Job(JobEntry::Rerun { step: self.index(&step)?, deadline: deadline() })
             }
-            Operation::Redispatch { step } => Ok(self.redispatch(self.index(&step)?, ctx)),
+            Operation::Redispatch { step } => {
+                Entry::Step(self.index(&step)?, StepEntry::Unconfirmed)
+            }
             Operation::Reply { step, reply } => {
-                self.decide_answer(self.index(&step)?, None, &reply, ctx)
+                return self.decide_answer(self.index(&step)?, None, &reply, ctx);
             }
-        }
+        };
+        Ok(vec![entry])
     }
 
     fn index(&self, step: &str) -> Result<StepIndex, Rejected> {

@@ -1,6 +1,6 @@
 //! What goes into a journal, and what a deletion took out of it.
 
-use crate::engine::{Entry, JobId, JobState, Origin, StepIndex, Timestamp};
+use crate::engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::sync::Arc;
 
 /// A job's number in this journal: rising in the order of creation, a parent's below its
@@ -14,16 +14,29 @@ pub struct Record {
     pub job: JobNumber,
     /// Set with the first record of a job.
     pub created: Option<Created>,
-    /// What was decided.
-    pub entries: Vec<Entry>,
-    /// The new state, if it changed, and when.
-    pub state: Option<(JobState, Timestamp)>,
+    /// What was decided, if anything was.
+    pub recorded: Recorded,
+    /// The new state, if it changed.
+    pub state: Option<JobState>,
     /// Whether the job takes no more input.
     pub closed: bool,
     /// The new statuses of a top-level job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// What the webhook is to be told of it.
     pub notice: Option<Notice>,
+}
+
+impl Record {
+    /// What a decision puts into the journal; its effects are the caller's affair.
+    pub fn of(job: JobNumber, created: Option<Created>, decision: Decision) -> Record {
+        let Decision { recorded, effects: _, state, statuses, closed } = decision;
+        Record { job, created, recorded, state, closed, statuses, notice: None }
+    }
+
+    /// Of a job for which nothing was decided.
+    pub fn nothing(job: JobNumber) -> Record {
+        Record::of(job, None, Decision::default())
+    }
 }
 
 /// The parts of a new job's row that its entries do not hold.

@@ -4,7 +4,8 @@
 use super::error::JournalError;
 use super::record::{Created, JobNumber};
 use crate::engine::{
-    Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, StepIndex, Timestamp,
+    Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
+    Timestamp,
 };
 use crate::faults;
 use std::collections::{HashMap, HashSet};
@@ -22,7 +23,7 @@ pub(super) trait Rows {
     /// The newest child job with this id at a place of its parent.
     fn child(&self, root: JobNumber, place: &Place) -> Result<Option<JobNumber>, JournalError>;
     /// What was decided for a job, in order.
-    fn entries(&self, job: JobNumber) -> Result<Vec<Entry>, JournalError>;
+    fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError>;
     /// The text of the definition with this number.
     fn definition(&self, number: i64) -> Result<String, JournalError>;
     /// The error for a row whose content cannot be.
@@ -144,9 +145,9 @@ pub(super) struct Past {
 }
 
 /// The job that follows from its entries, or why it does not.
-fn rebuilt(origin: Origin, message: Option<Message>, entries: Vec<Entry>) -> Result<Job, String> {
+fn rebuilt(origin: Origin, message: Option<Message>, past: Vec<Recorded>) -> Result<Job, String> {
     unwound(|| {
-        let job = Job::recover(origin, message, entries);
+        let job = Job::recover(origin, message, past);
         job.check();
         job
     })
@@ -204,18 +205,19 @@ impl<'a> Rebuild<'a> {
     /// A top-level job, of which nothing is kept here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
-        let entries = self.rows.entries(number)?;
-        let changed = entries.iter().rev().find_map(Entry::changed_at).unwrap_or(row.created);
-        self.load_entries(row, entries)?;
+        let past = self.rows.recorded(number)?;
+        let is_change = |row: &&Recorded| row.entries.iter().any(Entry::is_change);
+        let changed = past.iter().rev().find(is_change).map_or(row.created, |row| row.at);
+        self.load_past(row, past)?;
         Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed }))
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
-        let entries = self.rows.entries(row.number)?;
-        self.load_entries(row, entries)
+        let past = self.rows.recorded(row.number)?;
+        self.load_past(row, past)
     }
 
-    fn load_entries(&mut self, row: JobRow, entries: Vec<Entry>) -> Result<(), JournalError> {
+    fn load_past(&mut self, row: JobRow, past: Vec<Recorded>) -> Result<(), JournalError> {
         let number = row.number;
         let damaged = |what: String| self.rows.damaged("jobs", number, what);
         let definition = self.definition(row.definition)?;
@@ -251,7 +253,7 @@ impl<'a> Rebuild<'a> {
             depth: row.depth,
             created: row.created,
         };
-        let job = rebuilt(origin, message, entries).map_err(damaged)?;
+        let job = rebuilt(origin, message, past).map_err(damaged)?;
         self.jobs.insert(number, (row, job));
         Ok(())
     }

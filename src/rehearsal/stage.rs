@@ -4,8 +4,8 @@
 use super::script::{Act, Acts, Test, Told, UserAct};
 use super::value;
 use crate::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message,
-    Millis, Objection, Operation, Origin, Reply, StepIndex, Timestamp,
+    Claims, Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId,
+    Limits, Message, Millis, Objection, Operation, Origin, Reply, StepEntry, StepIndex, Timestamp,
 };
 use serde_json::Value;
 use std::cell::RefCell;
@@ -195,10 +195,10 @@ impl<'t> Stage<'t> {
 
     fn follow(&mut self, id: JobId, decision: Decision) {
         self.last_event = self.now;
-        for entry in &decision.entries {
+        for entry in &decision.recorded.entries {
             self.tell_entry(id, entry);
             // Nothing is sent for an external step: its person sees it all the same.
-            if let (Entry::StepStarted { step, attempt, .. }, Some(job)) =
+            if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
             {
@@ -289,57 +289,66 @@ impl<'t> Stage<'t> {
 
     fn tell_entry(&mut self, id: JobId, entry: &Entry) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let name = |step: &StepIndex| job.graph().step(*step).name.to_string();
-        let text = match entry {
-            Entry::StepStarted { step, attempt, .. } => {
-                format!("step {} starts, attempt {attempt}", name(step))
-            }
-            Entry::StepProgressed { step, progress, .. } => {
-                format!("step {} tells {}", name(step), serde_json::json!(progress))
-            }
-            Entry::StepCompleted { step, output, .. } => {
-                format!("step {} completes with {:.200}", name(step), output.to_text())
-            }
-            Entry::AttemptFailed { step, attempt, failure, .. } => {
-                format!("attempt {attempt} of step {} fails: {}", name(step), failure.reason)
-            }
-            Entry::StepSkipped { step, .. } => format!("step {} is skipped", name(step)),
-            Entry::StepCancelled { step, .. } => format!("step {} is cancelled", name(step)),
-            Entry::StepFailed { step, failure, .. } => {
-                format!("step {} fails: {}", name(step), failure.reason)
-            }
-            Entry::FanOutStarted { step, items, .. } => {
-                format!("step {} fans out over {items} items", name(step))
-            }
-            Entry::FanOutRestarted { step, .. } => {
-                format!("step {} goes on with what has no result", name(step))
-            }
-            Entry::FanOutCompleted { step, .. } => {
-                format!("step {} has gathered all results", name(step))
-            }
-            Entry::JobCompleted { .. } => "completed".to_owned(),
-            Entry::JobFailed { reason, .. } => format!("failed: {reason}"),
-            Entry::JobCancelled { reason, .. } => format!("cancelled: {reason}"),
-            Entry::JobPaused { .. } => "paused".to_owned(),
-            Entry::JobResumed { .. } => "resumed".to_owned(),
-            Entry::JobRetried { .. } => "retried".to_owned(),
-            Entry::JobRerun { step, .. } => format!("rerun from step {}", name(step)),
-            Entry::JobCreated { .. }
-            | Entry::StepConfirmed { .. }
-            | Entry::StepUnconfirmed { .. }
-            | Entry::ChildrenStarted { .. }
-            | Entry::ChildCompleted { .. }
-            | Entry::ChildFailed { .. }
-            | Entry::CallerJoined { .. }
-            | Entry::CallerAnswered { .. } => return,
+        let name = |step: &StepIndex| job.graph().step(*step).name.clone();
+        let told = match entry {
+            Entry::Job(entry) => told_of_job(entry, name),
+            Entry::Step(step, entry) => told_of_step(&name(step), entry),
+            Entry::FanOut(step, entry) => told_of_fan_out(&name(step), entry),
+            Entry::Caller(_) => None,
         };
         let of = if id == JOB_ID {
             "job".to_owned()
         } else {
             format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index))
         };
-        self.tell(format!("{of}: {text}"));
+        if let Some(text) = told {
+            self.tell(format!("{of}: {text}"));
+        }
     }
+}
+
+fn told_of_job(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -> Option<String> {
+    Some(match entry {
+        JobEntry::Completed => "completed".to_owned(),
+        JobEntry::Failed { reason, .. } => format!("failed: {reason}"),
+        JobEntry::Cancelled { reason, .. } => format!("cancelled: {reason}"),
+        JobEntry::Paused => "paused".to_owned(),
+        JobEntry::Resumed => "resumed".to_owned(),
+        JobEntry::Retried { .. } => "retried".to_owned(),
+        JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
+        JobEntry::Created { .. } | JobEntry::ToldAgain => return None,
+    })
+}
+
+fn told_of_step(name: &str, entry: &StepEntry) -> Option<String> {
+    Some(match entry {
+        StepEntry::Started { attempt, .. } => format!("step {name} starts, attempt {attempt}"),
+        StepEntry::Progressed { progress, .. } => {
+            format!("step {name} tells {}", serde_json::json!(progress))
+        }
+        StepEntry::Completed(output) => {
+            format!("step {name} completes with {:.200}", output.to_text())
+        }
+        StepEntry::AttemptFailed { attempt, failure, .. } => {
+            format!("attempt {attempt} of step {name} fails: {}", failure.reason)
+        }
+        StepEntry::Skipped => format!("step {name} is skipped"),
+        StepEntry::Cancelled => format!("step {name} is cancelled"),
+        StepEntry::Failed(failure) => format!("step {name} fails: {}", failure.reason),
+        StepEntry::Confirmed | StepEntry::Unconfirmed => return None,
+    })
+}
+
+fn told_of_fan_out(name: &str, entry: &FanOutEntry) -> Option<String> {
+    Some(match entry {
+        FanOutEntry::Started { items, .. } => format!("step {name} fans out over {items} items"),
+        FanOutEntry::Restarted { .. } => format!("step {name} goes on with what has no result"),
+        FanOutEntry::Completed => format!("step {name} has gathered all results"),
+        FanOutEntry::ChildrenStarted { .. }
+        | FanOutEntry::ChildStarted { .. }
+        | FanOutEntry::ChildCompleted { .. }
+        | FanOutEntry::ChildFailed { .. } => return None,
+    })
 }
 
 fn operation(act: &UserAct) -> Result<Operation, String> {

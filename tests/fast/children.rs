@@ -1,12 +1,13 @@
 //! Child jobs in the journal: listed by step and item, found by state among very many, with the
 //! reason of each.
 
+use crate::former;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Entry, FanOutKeys, Graph, JobId, JobState, Origin, Parent, Step, StepIndex,
-    Timestamp,
+    Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, Parent, Recorded,
+    Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRow};
 use workflow_manager::journal::{Created, Options, Reader, Record, Store};
@@ -40,19 +41,16 @@ fn open(file: &Path) -> Store {
 fn record(
     number: i64,
     created: Option<Created>,
-    entries: Vec<Entry>,
+    (first, entry): (u64, Entry),
     state: Option<JobState>,
 ) -> Record {
-    let state = state.map(|state| (state, Timestamp(number + 1)));
-    Record {
-        job: number,
-        created,
-        entries,
-        state,
-        closed: false,
-        statuses: Vec::new(),
-        notice: None,
-    }
+    let recorded = Recorded { first, at: Timestamp(number + 1), entries: vec![entry] };
+    Record { created, recorded, state, ..Record::nothing(number) }
+}
+
+/// The first entry of a job.
+fn begun() -> (u64, Entry) {
+    (0, Entry::Job(JobEntry::Created { message: None, deadline: None }))
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
@@ -66,7 +64,7 @@ fn parent(definition: &Arc<Definition>) -> Record {
         created: Timestamp(1),
     };
     let created = Created { origin: Arc::new(origin), root: 1, parent: None };
-    record(1, Some(created), vec![Entry::JobCreated { message: None, deadline: None }], None)
+    record(1, Some(created), begun(), None)
 }
 
 fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Record {
@@ -76,17 +74,12 @@ fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Re
     let origin =
         Origin { id, definition, graph: 1, parent: Some(place), root: PARENT, depth: 1, created };
     let created = Created { origin: Arc::new(origin), root: 1, parent: Some(1) };
-    record(number, Some(created), vec![Entry::JobCreated { message: None, deadline: None }], None)
+    record(number, Some(created), begun(), None)
 }
 
 fn failed(number: i64, reason: &str) -> Record {
-    let entry = Entry::JobFailed {
-        at: Timestamp(number + 1),
-        reason: reason.into(),
-        expired: false,
-        step: None,
-    };
-    record(number, None, vec![entry], Some(JobState::Failed))
+    let failed = JobEntry::Failed { reason: reason.into(), expired: false, step: None };
+    record(number, None, (1, Entry::Job(failed)), Some(JobState::Failed))
 }
 
 /// All pages.
@@ -116,17 +109,13 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     for item in those_failed {
         records.push(failed(i64::from(item) + 2, &format!("item {item} is broken")));
         // A reply that came after the end is kept, and is no reason.
-        let late = Entry::StepConfirmed { step: StepIndex(0) };
-        records.push(record(i64::from(item) + 2, None, vec![late], None));
+        let late = Entry::Step(StepIndex(0), StepEntry::Confirmed);
+        records.push(record(i64::from(item) + 2, None, (2, late), None));
     }
-    let cancelled = Entry::JobCancelled { at: Timestamp(9), reason: "a user".into() };
-    records.push(record(7, None, vec![cancelled], Some(JobState::Cancelled)));
-    records.push(record(
-        8,
-        None,
-        vec![Entry::JobCompleted { at: Timestamp(9) }],
-        Some(JobState::Completed),
-    ));
+    let cancelled = JobEntry::Cancelled { reason: "a user".into(), by_parent: false };
+    records.push(record(7, None, (1, Entry::Job(cancelled)), Some(JobState::Cancelled)));
+    let completed = Entry::Job(JobEntry::Completed);
+    records.push(record(8, None, (1, completed), Some(JobState::Completed)));
     store.append(&records).expect("commits");
 
     let reader = Reader::new(&file);
@@ -215,6 +204,7 @@ fn a_journal_of_the_version_before_gets_the_index() {
     open(&file)
         .append(&[parent(&definition), child(&definition, 2, 0, 0), failed(2, "why")])
         .expect("commits");
+    former::downgrade(&file);
     let connection = rusqlite::Connection::open(&file).expect("opens");
     connection
         .execute_batch("DROP INDEX jobs_children_failed; PRAGMA user_version = 4;")

@@ -1,5 +1,6 @@
 //! What others hear of a job: each change of a state once, in order, under an id that stays.
 
+use crate::former;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl Told {
     }
 
     fn tell(&mut self, decision: &Decision) {
-        let events = Event::of_entries(&self.job, &decision.entries, "/test");
+        let events = Event::of_decision(&self.job, &decision.recorded, "/test");
         self.events.extend(
             events.iter().map(|event| serde_json::from_slice::<Value>(&event.body).expect("JSON")),
         );
@@ -174,12 +175,12 @@ fn a_job_with_a_retry_is_told_step_by_step() {
 #[test]
 fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
     let mut told = Told::new(origin(1, 1_000));
-    let mut entries = Vec::new();
+    let mut rows = Vec::new();
     let mut also = |told: &mut Told, input: Input| {
         told.now += 1;
         let decision = told.job.take(input, &context(told.now)).expect("taken");
         told.tell(&decision);
-        entries.extend(decision.entries);
+        rows.push(decision.recorded);
     };
     also(&mut told, Input::Operate(Operation::Pause));
     also(&mut told, Input::Operate(Operation::Resume));
@@ -192,7 +193,7 @@ fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
     assert_eq!(end["data"]["reason"], "enough");
 
     let (fresh, decision) = Job::create(origin(1, 1_000), Message::default(), &context(1_000));
-    let all = decision.entries.into_iter().chain(entries);
+    let all = [decision.recorded].into_iter().chain(rows);
     let recovered = Job::recover(fresh.origin().clone(), None, all);
     assert_eq!(Event::of_state(&recovered, "/test"), Event::of_state(&told.job, "/test"));
 }
@@ -239,17 +240,13 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let notice =
         |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
     let record = |number: i64| Record {
-        job: number,
         created: Some(Created {
             origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)),
             root: number,
             parent: None,
         }),
-        entries: Vec::new(),
-        state: None,
-        closed: false,
-        statuses: Vec::new(),
         notice: Some(notice(number)),
+        ..Record::nothing(number)
     };
     let mut store = Store::open(&options).unwrap();
     let records: Vec<Record> = (1..=3).map(record).collect();
@@ -285,6 +282,7 @@ fn a_journal_from_before_there_were_notices_is_taken() {
         pages_max: 0,
     };
     drop(Store::open(&options).unwrap());
+    former::downgrade(&options.file);
     let file = rusqlite::Connection::open(&options.file).unwrap();
     file.execute_batch(
         "DROP TABLE notices; DROP INDEX jobs_children_failed; PRAGMA user_version = 3;",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Definition, Graph, Job, JobId, Limits, Message, Millis, Origin, Reply, Step, Timestamp,
 };
-use workflow_manager::engine::{Decision, Effect, FanOutKeys, Input, Instruction, Order};
+use workflow_manager::engine::{Effect, FanOutKeys, Input, Instruction, Operation, Order};
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Remedy, Store};
 
 const LIMITS: Limits = Limits {
@@ -48,24 +48,12 @@ fn new_job(number: i64) -> (Job, Record) {
     );
     (
         job,
-        record(
+        Record::of(
             number,
-            decision,
             Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+            decision,
         ),
     )
-}
-
-fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
-    Record {
-        job: number,
-        created,
-        state: decision.state.map(|state| (state, Timestamp(number))),
-        closed: decision.closed,
-        statuses: decision.statuses,
-        entries: decision.entries,
-        notice: None,
-    }
 }
 
 fn reply(job: &mut Job, number: i64, body: &str) -> Record {
@@ -74,7 +62,7 @@ fn reply(job: &mut Job, number: i64, body: &str) -> Record {
         attempt: None,
         reply: Reply::Result(body.to_owned().into()),
     };
-    record(number, job.take(input, &context(number + 1)).expect("taken"), None)
+    Record::of(number, None, job.take(input, &context(number + 1)).expect("taken"))
 }
 
 fn refused(result: Result<Store, JournalError>) -> JournalError {
@@ -110,6 +98,46 @@ fn what_was_appended_is_recovered_and_what_ended_is_not() {
     assert_eq!(found.job.result().to_text(), r#"{"done":0.10}"#);
     let creation = reader.creation(second.id()).expect("reads").expect("is kept");
     assert_eq!(creation.message.expect("top-level").to_text(), r#"{"k":1e400}"#);
+}
+
+#[test]
+fn a_record_that_comes_twice_changes_nothing_and_another_in_its_place_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let (mut job, first) = new_job(1);
+    let mut other = job.clone();
+    let (end, another) = (reply(&mut job, 1, r#"{"n":1}"#), reply(&mut other, 1, r#"{"n":2}"#));
+    store.append([&first, &end]).expect("commits");
+    assert!(store.append([&first, &end]).expect("is there already").is_empty());
+    let error = store.append([&another]).expect_err("is refused");
+    assert!(matches!(error, JournalError::Damaged { table: "entries", .. }), "{error}");
+    assert_eq!(error.remedy(), Remedy::Exit);
+    drop(store);
+    let found = Reader::new(&file).job(job.id()).expect("reads").expect("is kept");
+    assert!(found.job == job, "the first stays, once");
+}
+
+#[test]
+fn a_row_that_is_missing_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let (mut job, first) = new_job(1);
+    let paused = job.take(Input::Operate(Operation::Pause), &context(2)).expect("paused");
+    let resumed = job.take(Input::Operate(Operation::Resume), &context(3)).expect("resumed");
+    let rows = [first, Record::of(1, None, paused), Record::of(1, None, resumed)];
+    Store::open(&options(&file)).expect("opens").append(&rows).expect("commits");
+    let whole = std::fs::read(&file).expect("readable");
+    for row in 1..=2 {
+        std::fs::write(&file, &whole).expect("writable");
+        let client = rusqlite::Connection::open(&file).expect("opens");
+        client.execute("DELETE FROM entries WHERE seq = ?1", [row]).expect("deletes");
+        drop(client);
+        let store = Store::open(&options(&file)).expect("every row is whole");
+        let error = store.recover().err().expect("one is missing").to_string();
+        assert!(error.contains(&format!("row {}", row + 1)), "{error}");
+        assert!(error.contains("a row is missing"), "{error}");
+    }
 }
 
 #[test]
@@ -190,12 +218,12 @@ fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
                 .expect("positive")
         };
         (
-            read("SELECT rootpage FROM sqlite_schema WHERE name = 'entries_by_job'"),
+            read("SELECT rootpage FROM sqlite_schema WHERE name = 'entries_by_place'"),
             read("PRAGMA page_size"),
         )
     };
-    // Six bytes for each job but the first, which takes four.
-    let cells = (page * size - 6 * usize::try_from(JOBS - 1).expect("few"))..page * size;
+    // Seven bytes for each job but the first, which takes five.
+    let cells = (page * size - 7 * usize::try_from(JOBS - 1).expect("few"))..page * size;
     for at in cells {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x04;
@@ -319,15 +347,7 @@ fn records_of_a_deleted_job_are_void() {
     // A child job that was about to start, and a record that was on its way.
     let (_, mut child) = new_job(2);
     child.created = child.created.map(|created| Created { parent: Some(1), root: 1, ..created });
-    let empty = Record {
-        job: 3,
-        created: None,
-        entries: Vec::new(),
-        state: None,
-        closed: false,
-        statuses: Vec::new(),
-        notice: None,
-    };
+    let empty = Record::nothing(3);
     let gone = store.append([&child, &end, &empty]).expect("commits");
     assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     drop(store);
@@ -401,7 +421,7 @@ fn three_levels() -> Vec<(i64, Job, Record)> {
             root: 1,
             parent: (number > 1).then(|| number - 1),
         };
-        levels.push((number, job, record(number, decision, Some(created))));
+        levels.push((number, job, Record::of(number, Some(created), decision)));
         for effect in effects {
             if let Effect::StartChild { origin: child, message: of_child } = effect {
                 (origin, message) = (*child, of_child);
@@ -427,7 +447,7 @@ fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash() {
         )
         .expect("it fails");
     assert!(failed.closed);
-    store.append([&record(*number, failed, None)]).expect("appended");
+    store.append([&Record::of(*number, None, failed)]).expect("appended");
     drop(store);
 
     let recovered =

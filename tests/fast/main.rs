@@ -9,6 +9,7 @@ mod conformance;
 mod embedded;
 mod events;
 mod floors;
+mod former;
 mod fuzzed;
 mod http;
 mod journal;

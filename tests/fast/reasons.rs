@@ -5,7 +5,8 @@ use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
     ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId,
-    JobState, Message, Operation, Origin, Parent, Reply, Step, StepIndex, StepState, Timestamp,
+    JobState, Message, Operation, Origin, Parent, Recorded, Reply, Step, StepIndex, StepState,
+    Timestamp,
 };
 
 fn error(to: &Dispatched, text: &str) -> Input {
@@ -95,10 +96,10 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
     let parent = Some(Parent { job: above, step: StepIndex(0), index: 0 });
     let origin =
         Origin { id, definition, graph: 2, parent, root: above, depth: 1, created: Timestamp(1) };
-    let stored = r#"[{"job_created":{}},{"step_started":{"step":0,"attempt":1,"at":1}},
-        {"step_failed":{"step":0,"at":2,"failure":{"reason":"why"}}},{"job_failed":{"at":2,"reason":"step \"price\": why"}}]"#;
-    let entries: Vec<Entry> =
-        serde_json::from_str(stored).expect("the entries of the version before");
+    let stored = r#"[{"job":{"created":{}}},{"step":[0,{"started":{"attempt":1}}]},
+        {"step":[0,{"failed":{"reason":"why"}}]},{"job":{"failed":{"reason":"step \"price\": why"}}}]"#;
+    let entries: Vec<Entry> = serde_json::from_str(stored).expect("entries without a cause");
+    let entries = [Recorded { first: 0, at: Timestamp(2), entries }];
     let job = Job::recover(origin, Some(Message::default()), entries);
     let told = job.open_effects();
     let [Effect::TellParent(_, ended)] = &told[..] else { panic!("{told:?}") };

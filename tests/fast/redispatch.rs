@@ -4,8 +4,8 @@
 use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId, JobState, Message, Millis,
-    Objection, Operation, Rejected, Reply, Retry, Step, StepIndex,
+    Definition, Effect, FanOutKeys, Graph, Input, JobId, JobState, Message, Millis, Objection,
+    Operation, Rejected, Reply, Retry, Step, StepIndex,
 };
 
 fn again(step: &str) -> Operation {
@@ -122,18 +122,4 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
         .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
     refused(&mut world, child, "work", &["is cancelled", "take no replies"]);
-}
-
-#[test]
-fn entries_of_the_version_before_are_read() {
-    let entries: Vec<Entry> =
-        serde_json::from_str(r#"[{"step_unconfirmed":{"step":0}}]"#).expect("parses");
-    assert_eq!(entries, [Entry::StepUnconfirmed { step: StepIndex(0), at: None }]);
-    let mut world = World::new();
-    let id = world.create(&one_step(), Message::default());
-    let message = world.dispatched.pop_front().expect("dispatched");
-    confirm(&mut world, &message);
-    let mut job: Job = world.job(id).clone();
-    job.evolve(&entries[0]);
-    assert!(!job.step(StepIndex(0)).confirmed && job.step(StepIndex(0)).sent.is_none());
 }

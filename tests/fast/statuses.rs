@@ -2,6 +2,7 @@
 
 mod retention;
 
+use crate::former;
 use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,17 +154,7 @@ impl Live {
     }
 
     fn keep(&mut self, decision: Decision, created: Option<Created>) {
-        let state = decision.state.map(|state| (state, Timestamp(self.now)));
-        let (closed, statuses, entries) = (decision.closed, decision.statuses, decision.entries);
-        self.records.push(Record {
-            job: self.number,
-            created,
-            entries,
-            state,
-            closed,
-            statuses,
-            notice: None,
-        });
+        self.records.push(Record::of(self.number, created, decision));
     }
 
     fn commit(&mut self, store: &mut Store) {
@@ -511,7 +502,7 @@ fn a_damaged_table_is_made_anew_and_damage_elsewhere_is_refused() {
     Live::create(400, &definition).commit(&mut store);
     assert_eq!(place.rows("SELECT * FROM status_w").len(), 400);
     drop(store);
-    smash(&place.file(), "entries_by_job");
+    smash(&place.file(), "entries_by_place");
     let before = std::fs::read(place.file()).expect("readable");
     let error = Store::open(&place.options()).map(drop).expect_err("is damaged").to_string();
     assert!(error.contains("is damaged"), "{error}");
@@ -530,6 +521,7 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
     ended.reply("a", "{}").commit(&mut store);
     Live::create(2, &definition).commit(&mut store);
     drop(store);
+    former::downgrade(&place.file());
     place.change(
         "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; DROP INDEX jobs_retained; DROP INDEX jobs_children_failed;
          PRAGMA user_version = 1;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message,
-    Origin, Rejected, Reply, StepIndex, Timestamp,
+    Origin, Recorded, Rejected, Reply, StepIndex, Timestamp,
 };
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -30,7 +30,7 @@ pub(crate) struct Dispatched {
 
 struct Live {
     job: Job,
-    entries: Vec<Entry>,
+    rows: Vec<Recorded>,
 }
 
 #[derive(Default)]
@@ -117,19 +117,25 @@ impl World {
         let context =
             Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
         let (job, decision) = Job::create(origin, message, &context);
-        self.jobs.insert(id, Live { job, entries: Vec::new() });
+        self.jobs.insert(id, Live { job, rows: Vec::new() });
         self.apply(id, decision);
     }
 
     fn apply(&mut self, id: JobId, decision: Decision) {
         let live = self.jobs.get_mut(&id).expect("a live job");
         live.job.check();
-        live.entries.extend(decision.entries);
+        let Recorded { first, entries, .. } = &decision.recorded;
+        assert_eq!(first + entries.len() as u64, live.job.length());
+        live.rows.push(decision.recorded);
         if self.compare {
-            let stored = serde_json::to_string(&live.entries).expect("entries serialise");
-            let entries: Vec<Entry> = serde_json::from_str(&stored).expect("entries parse");
+            let stored = live.rows.iter().map(|row| {
+                let text = serde_json::to_string(&row.entries).expect("entries serialise");
+                let entries: Vec<Entry> = serde_json::from_str(&text).expect("entries parse");
+                Recorded { entries, ..*row }
+            });
+            let rows: Vec<Recorded> = stored.collect();
             let message = live.job.origin().parent.map(|_| live.job.message().clone());
-            let rebuilt = Job::recover(live.job.origin().clone(), message, entries);
+            let rebuilt = Job::recover(live.job.origin().clone(), message, rows);
             assert!(
                 rebuilt == live.job,
                 "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}",

@@ -387,11 +387,19 @@ impl Ledger {
                 serde_json::from_str(&row.get::<_, String>(1).unwrap()).unwrap();
             let entries: Vec<Map<String, Value>> =
                 serde_json::from_str(&row.get::<_, String>(2).unwrap()).unwrap();
-            for (kind, entry) in entries.iter().flatten() {
-                let name = entry["step"].as_u64().map(|step| {
+            // `{"step":[0,"confirmed"]}`, `{"step":[0,{"started":{…}}]}`, `{"job":"completed"}`
+            for (about, said) in entries.iter().flatten() {
+                let name = said[0].as_u64().map(|step| {
                     steps[usize::try_from(step).unwrap()]["name"].as_str().unwrap().to_owned()
                 });
-                ledger.enter(job, kind, name.as_deref(), entry, &mut attempts);
+                let entry = if name.is_some() { &said[1] } else { said };
+                let named = entry.as_object().and_then(|entry| entry.iter().next());
+                let (kind, entry) = named.map_or_else(
+                    || (entry.as_str().unwrap(), &Value::Null),
+                    |(kind, entry)| (kind.as_str(), entry),
+                );
+                let kind = format!("{about}_{kind}");
+                ledger.enter(job, &kind, name.as_deref(), entry, &mut attempts);
             }
         }
         ledger

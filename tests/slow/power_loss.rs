@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin,
-    Reply, Step, Timestamp,
+    Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Step,
+    Timestamp,
 };
 use workflow_manager::journal::{Created, Options, Record, Store};
 
@@ -251,10 +251,10 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
     );
     (
         job,
-        record(
+        Record::of(
             number,
-            decision,
             Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+            decision,
         ),
     )
 }
@@ -265,19 +265,7 @@ fn reply(job: &mut Job, number: i64) -> Record {
         attempt: None,
         reply: Reply::Result("{\"done\":true}".into()),
     };
-    record(number, job.take(input, &context(number)).expect("taken"), None)
-}
-
-fn record(number: i64, decision: Decision, created: Option<Created>) -> Record {
-    Record {
-        job: number,
-        created,
-        state: decision.state.map(|state| (state, Timestamp(number))),
-        closed: decision.closed,
-        statuses: decision.statuses,
-        entries: decision.entries,
-        notice: None,
-    }
+    Record::of(number, None, job.take(input, &context(number)).expect("taken"))
 }
 
 // ---- the disk

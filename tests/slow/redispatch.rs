@@ -149,7 +149,7 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
         let journal =
             Connection::open_with_flags(daemon.database(), OpenFlags::SQLITE_OPEN_READ_ONLY)
                 .unwrap();
-        let sql = "SELECT count(*) FROM entries WHERE body LIKE '%step_confirmed%'";
+        let sql = r#"SELECT count(*) FROM entries WHERE body LIKE '%"confirmed"%'"#;
         let confirmed: i64 = journal.query_row(sql, [], |row| row.get(0)).unwrap();
         when(confirmed == 1, confirmed)
     });

@@ -2,7 +2,7 @@
 //! ones it follows what an evaluation needs of the data.
 
 use super::{DEPTH_MAX, ExpressionError, Source};
-use crate::engine::step::StepState;
+use crate::engine::state::StepState;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The child jobs of a job, a page at a time, in the order of their steps and items.
 
 use super::reader::{Reader, id_of};
-use super::row::checked_body;
-use crate::engine::{Entry, JobId, JobState, StepIndex, Timestamp};
+use super::row::{ENTRY_ROWS, checked_entries};
+use crate::engine::{JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
 use crate::journal::record::JobNumber;
@@ -75,12 +75,11 @@ impl Reader {
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
         let failed = |error| self.failed(error);
-        let sql = "SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq DESC";
-        let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+        let sql = format!("{ENTRY_ROWS} WHERE job = ?1 ORDER BY first DESC");
+        let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
         let mut rows = statement.query([number]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let entries: Vec<Entry> =
-                serde_json::from_str(&checked_body(row, self.file())?).unwrap_or_default();
+            let entries = checked_entries(row, self.file())?.entries();
             if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some())
             {
                 return Ok(entry.into_reason());

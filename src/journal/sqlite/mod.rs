@@ -5,6 +5,7 @@
 //! tables `status_…` follow from the entries, for users to read (`status`, `status_query`).
 
 mod children;
+mod former;
 mod notices;
 mod place;
 mod reader;

@@ -1,10 +1,10 @@
 //! Read-only queries: what the API shows. Readers see what is committed and never hold up the
 //! writer (WAL).
 
-use super::row::{checked_body, damaged_or_failed};
+use super::row::{checked_entries, damaged_or_failed};
 use super::rows::FileRows;
 use super::schema::prepare_once;
-use crate::engine::{Definition, Entry, JobId, Timestamp};
+use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{Creation, EndedCursor, Found};
 use crate::journal::record::JobNumber;
@@ -142,22 +142,25 @@ impl Reader {
     /// How the newest job with this id was created: its number, workflow and message; no message
     /// for a child job.
     pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
-        let sql = "SELECT e.job, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job
-                   WHERE j.id = ?1 ORDER BY j.number DESC, e.seq LIMIT 1";
+        let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job
+                   WHERE j.id = ?1 ORDER BY j.number DESC, e.first LIMIT 1";
         self.with(|connection| {
             let failed = |error| self.failed(error);
             let mut statement = connection.prepare_cached(sql).map_err(failed)?;
             let mut rows = statement.query([id.0.as_bytes()]).map_err(failed)?;
             let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
-            let entries: Vec<Entry> =
-                serde_json::from_str(&checked_body(row, &self.shared.file)?).unwrap_or_default();
+            let entries = checked_entries(row, &self.shared.file)?.entries();
             let message = entries.into_iter().find_map(|entry| {
-                if let Entry::JobCreated { message, .. } = entry { message } else { None }
+                if let Entry::Job(JobEntry::Created { message, .. }) = entry {
+                    message
+                } else {
+                    None
+                }
             });
             let (number, workflow, parent): (_, _, Option<JobNumber>) = (
                 row.get(0).map_err(failed)?,
-                row.get(4).map_err(failed)?,
-                row.get(5).map_err(failed)?,
+                row.get(6).map_err(failed)?,
+                row.get(7).map_err(failed)?,
             );
             Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
         })

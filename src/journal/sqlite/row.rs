@@ -1,16 +1,31 @@
 //! Rows as they stand in the file: their columns and checksums.
 
-use crate::engine::{Entry, JobId, Timestamp};
+use crate::engine::{Entry, JobId, Recorded, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::JobRow;
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest, Sha256};
 
-/// The checksum of a row of `entries`, which ties the body to its job.
-pub(super) fn checksum(job: JobNumber, body: &str) -> u32 {
+/// The checksum of a text, which ties it to a number.
+pub(super) fn checksum(number: i64, text: &str) -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(&number.to_le_bytes());
+    hash.update(text.as_bytes());
+    hash.finalize()
+}
+
+/// A place in a job's life as SQLite has it.
+pub(super) fn place(first: u64) -> i64 {
+    i64::try_from(first).unwrap_or(i64::MAX)
+}
+
+/// The checksum of a row of `entries`, which ties the body to its job, its place and its time.
+pub(super) fn entry_checksum(job: JobNumber, first: u64, at: Timestamp, body: &str) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&job.to_le_bytes());
+    hash.update(&first.to_le_bytes());
+    hash.update(&at.0.to_le_bytes());
     hash.update(body.as_bytes());
     hash.finalize()
 }
@@ -80,34 +95,62 @@ pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError>
     }
 }
 
-/// Reads `job, body, checksum, seq` of `entries` and compares the checksum.
-pub(super) fn checked_body(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
-    let seq: i64 = row.get(3).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "entries",
-        row: seq,
-        what,
+/// The checked columns of `entries`, in the order that [`checked_entries`] reads.
+pub(super) const ENTRY_ROWS: &str = "SELECT job, first, at, body, checksum, seq FROM entries";
+
+/// A row of [`ENTRY_ROWS`] whose checksum was compared; its body is still a text.
+pub(super) struct EntryRow {
+    pub(super) first: u64,
+    pub(super) at: Timestamp,
+    body: String,
+    seq: i64,
+}
+
+/// Reads a row of [`ENTRY_ROWS`] and compares its checksum.
+pub(super) fn checked_entries(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
+    let seq: i64 = row.get(5).unwrap_or_default();
+    let read = || -> rusqlite::Result<(JobNumber, i64, i64, String, u32)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
     };
-    let read =
-        || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
-    let (job, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if checksum(job, &body) == stored {
-        Ok(body)
+    let (job, first, at, body, stored) =
+        read().map_err(|error| damaged_entry(file, seq, error.to_string()))?;
+    let first = u64::try_from(first)
+        .map_err(|_| damaged_entry(file, seq, format!("its place is {first}")))?;
+    let at = Timestamp(at);
+    if entry_checksum(job, first, at, &body) == stored {
+        Ok(EntryRow { first, at, body, seq })
     } else {
-        Err(damaged("the checksum does not match".to_owned()))
+        Err(damaged_entry(file, seq, "the checksum does not match".to_owned()))
     }
 }
 
-/// The entries in a row of `job, body, checksum, seq`.
-pub(super) fn decoded_body(row: &Row<'_>, file: &str) -> Result<Vec<Entry>, JournalError> {
-    let body = checked_body(row, file)?;
-    serde_json::from_str(&body).map_err(|error| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "entries",
-        row: row.get(3).unwrap_or_default(),
-        what: format!("not an entry of this version: {error}"),
-    })
+impl EntryRow {
+    /// What was decided.
+    pub(super) fn recorded(self, file: &str) -> Result<Recorded, JournalError> {
+        let entries = serde_json::from_str(&self.body).map_err(|error| {
+            damaged_entry(file, self.seq, format!("not an entry of this version: {error}"))
+        })?;
+        Ok(Recorded { first: self.first, at: self.at, entries })
+    }
+
+    /// The entries; none if they are not of this version.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+
+    /// The error of a row that is not in its place.
+    pub(super) fn misplaced(&self, entries_before: u64, file: &str) -> JournalError {
+        let what = format!(
+            "it begins with entry {} of its job, and {entries_before} entries come before it: a row is missing, or there twice",
+            self.first
+        );
+        damaged_entry(file, self.seq, what)
+    }
+}
+
+/// The error of a row of `entries`.
+pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
+    JournalError::Damaged { file: file.to_owned(), table: "entries", row: seq, what }
 }
 
 /// Reads `number, hash, body` of `definitions` and compares the hash.

@@ -1,7 +1,9 @@
 //! The rows from which jobs are rebuilt, through any connection to the file.
 
-use super::row::{JOB_ROWS, checked_definition, damaged_or_failed, decoded_body, job_row};
-use crate::engine::Entry;
+use super::row::{
+    ENTRY_ROWS, JOB_ROWS, checked_definition, checked_entries, damaged_or_failed, job_row,
+};
+use crate::engine::Recorded;
 use crate::journal::error::JournalError;
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{JobRow, Place, Rows};
@@ -69,20 +71,24 @@ impl Rows for FileRows<'_> {
             .map_err(|error| self.failed(error))
     }
 
-    fn entries(&self, job: JobNumber) -> Result<Vec<Entry>, JournalError> {
+    fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError> {
         let failed = |error| self.failed(error);
         let mut statement = self
             .connection
-            .prepare_cached(
-                "SELECT job, body, checksum, seq FROM entries WHERE job = ?1 ORDER BY seq",
-            )
+            .prepare_cached(&format!("{ENTRY_ROWS} WHERE job = ?1 ORDER BY first"))
             .map_err(failed)?;
         let mut rows = statement.query([job]).map_err(failed)?;
-        let mut entries = Vec::new();
+        let (mut found, mut entries) = (Vec::new(), 0);
         while let Some(row) = rows.next().map_err(failed)? {
-            entries.extend(decoded_body(row, self.file)?);
+            let row = checked_entries(row, self.file)?;
+            if row.first != entries {
+                return Err(row.misplaced(entries, self.file));
+            }
+            let recorded = row.recorded(self.file)?;
+            entries += recorded.entries.len() as u64;
+            found.push(recorded);
         }
-        Ok(entries)
+        Ok(found)
     }
 
     fn definition(&self, number: i64) -> Result<String, JournalError> {

@@ -2,9 +2,10 @@
 //! written.
 
 use super::row::{
-    JOB_ROWS, NOTICE_ROWS, checked_body, checked_definition, damaged_or_failed, job_row, notice,
+    ENTRY_ROWS, JOB_ROWS, NOTICE_ROWS, checked_definition, checked_entries, damaged_or_failed,
+    job_row, notice,
 };
-use super::{place, relation};
+use super::{former, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Row};
@@ -90,7 +91,23 @@ CREATE TABLE notices(
 -- nothing where none fails.
 CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
 ",
+    // The rows of the table before are written anew in between (`former`).
+    "
+ALTER TABLE entries RENAME TO former_entries;
+CREATE TABLE entries(
+  seq INTEGER PRIMARY KEY,
+  job INTEGER NOT NULL,
+  first INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX entries_by_place ON entries(job, first);
+",
 ];
+
+/// The schema version whose script is followed by the rewriting of all rows of `entries`.
+const ENTRIES_HAVE_PLACES: i64 = 6;
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
 /// in WAL.
@@ -125,7 +142,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
     let version = version(&connection, file)?;
     if version > 0 {
-        verify(&connection, options, bytes, file)?;
+        verify(&connection, options, (bytes, version), file)?;
     } else {
         if bytes > 0 {
             tracing::warn!(
@@ -139,7 +156,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
         connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     }
     configure(&connection, options).map_err(failed)?;
-    migrate(&connection, version).map_err(failed)?;
+    migrate(&connection, version, file)?;
     leave_wal(&connection, false).map_err(failed)?;
     // After a crash. A new journal has all in its -wal: so a copy without that has no tables, and
     // is told at its start.
@@ -213,14 +230,20 @@ fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
     Ok(found)
 }
 
-fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
-    for (at, script) in
-        MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or_default())
-    {
-        connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
-            at + 1
-        ))?;
+/// Brings the file to the newest schema, each version in a transaction of its own. What fails is
+/// rolled back when the connection is closed.
+fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    for (version, script) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {script}")).map_err(failed)?;
+        if version == ENTRIES_HAVE_PLACES {
+            former::rewrite(connection, file)?;
+        }
+        connection
+            .execute_batch(&format!(
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
+            ))
+            .map_err(failed)?;
     }
     Ok(())
 }
@@ -230,7 +253,7 @@ fn migrate(connection: &Connection, version: i64) -> rusqlite::Result<()> {
 fn verify(
     connection: &Connection,
     options: &Options,
-    bytes: u64,
+    (bytes, version): (u64, i64),
     file: &str,
 ) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
@@ -242,9 +265,11 @@ fn verify(
         checked_definition(row, file).map(|_| ())
     })?;
     each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
-    each_row(connection, "SELECT job, body, checksum, seq FROM entries", file, |row| {
-        checked_body(row, file).map(|_| ())
-    })?;
+    if version < ENTRIES_HAVE_PLACES {
+        each_row(connection, former::ROWS, file, |row| former::checked(row, file).map(|_| ()))?;
+    } else {
+        each_row(connection, ENTRY_ROWS, file, |row| checked_entries(row, file).map(|_| ()))?;
+    }
     // A file of an earlier version has no such table yet.
     let has_notices: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'notices'", [], |row| {

@@ -8,7 +8,7 @@
 
 use super::relation::{Change, Failed, Layout, Relation};
 use super::rows::FileRows;
-use crate::engine::{self, Timestamp};
+use crate::engine::{Entry, Timestamp};
 use crate::faults;
 use crate::journal::record::{JobNumber, Record};
 use crate::journal::recover::Rebuild;
@@ -57,14 +57,10 @@ impl<'a> Changes<'a> {
         });
         let change = &mut self.changes[place];
         change.created = change.created.or(created);
-        change.state = record.state.map(|(state, _)| state).or(change.state);
-        change.updated = record
-            .entries
-            .iter()
-            .rev()
-            .find_map(engine::Entry::changed_at)
-            .or(record.state.map(|(_, at)| at))
-            .unwrap_or(change.updated);
+        change.state = record.state.or(change.state);
+        if record.recorded.entries.iter().any(Entry::is_change) {
+            change.updated = record.recorded.at;
+        }
         if faults::planted("only the first statuses of a group written")
             && !change.statuses.is_empty()
         {

@@ -2,12 +2,14 @@
 
 use super::place::{self, Lock, NotTaken};
 use super::relation::{Failed, Relation, is_of_relation};
-use super::row::{checksum, content_hash, encode, failed, insert_notice, job_checksum};
+use super::row::{
+    self, content_hash, damaged_entry, encode, entry_checksum, failed, insert_notice, job_checksum,
+};
 use super::rows::FileRows;
 use super::schema::{self, Options};
 use super::status::{Changes, Relations};
 use super::watch::Watch;
-use crate::engine::{Definition, Entry, Millis};
+use crate::engine::{CallerEntry, Definition, Entry, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss};
 use crate::journal::record::{JobNumber, Record};
@@ -98,7 +100,8 @@ impl Store {
 
     /// Commits records, in order, in one transaction: all or nothing. Records of a job that was
     /// deleted are void: a child job may still be about to start, or to hear that it is over, when
-    /// its top-level job is deleted. Gives the numbers of such jobs.
+    /// its top-level job is deleted. Gives the numbers of such jobs. A record that is in the journal
+    /// already, by its job and its place, changes nothing.
     pub fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = &'a Record, IntoIter: Clone>,
@@ -118,10 +121,17 @@ impl Store {
             let mut insert_job = transaction.prepare_cached(
                 "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, open, checksum)
                  SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'running', 1, ?12
-                 WHERE ?7 IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE number = ?7)",
+                 WHERE ?7 IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE number = ?7)
+                 ON CONFLICT(number) DO NOTHING",
             )?;
-            let mut insert_entry = transaction
-                .prepare_cached("INSERT INTO entries(job, body, checksum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)")?;
+            let mut insert_entry = transaction.prepare_cached(
+                "INSERT INTO entries(job, first, at, body, checksum) SELECT ?1, ?2, ?3, ?4, ?5
+                 WHERE EXISTS (SELECT 1 FROM jobs WHERE number = ?1)
+                 ON CONFLICT(job, first) DO NOTHING",
+            )?;
+            let mut find_entry = transaction.prepare_cached(
+                "SELECT seq, checksum FROM entries WHERE job = ?1 AND first = ?2",
+            )?;
             let mut update_job = transaction.prepare_cached(
                 "UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1",
             )?;
@@ -156,12 +166,32 @@ impl Store {
                         job_checksum(&row)
                     ])?;
                 }
-                let is_there = if record.entries.is_empty() {
+                let recorded = &record.recorded;
+                let is_there = if recorded.entries.is_empty() {
                     find_job.exists([record.job])?
                 } else {
-                    let body = encode(&record.entries)?;
-                    insert_entry.execute(params![record.job, body, checksum(record.job, &body)])?
-                        > 0
+                    let (job, at) = (record.job, recorded.at);
+                    let body = encode(&recorded.entries)?;
+                    let sum = entry_checksum(job, recorded.first, at, &body);
+                    let first = row::place(recorded.first);
+                    let is_new = insert_entry.execute(params![job, first, at.0, body, sum])? > 0;
+                    let known: Option<(i64, u32)> = if is_new {
+                        None
+                    } else {
+                        let mut place = find_entry.query(params![job, first])?;
+                        place
+                            .next()?
+                            .map(|row| Ok::<_, Failed>((row.get(0)?, row.get(1)?)))
+                            .transpose()?
+                    };
+                    match known {
+                        Some((_, known)) if known == sum => continue,
+                        Some((seq, _)) => {
+                            let what = "another decision is to be written in its place".to_owned();
+                            return Err(damaged_entry(&self.file, seq, what).into());
+                        }
+                        None => is_new,
+                    }
                 };
                 if !is_there {
                     gone.insert(record.job);
@@ -170,8 +200,8 @@ impl Store {
                 if let Some(notice) = &record.notice {
                     insert_notice(&transaction, notice)?;
                 }
-                if let Some((state, at)) = record.state {
-                    let ended = state.is_ended().then_some(at.0);
+                if let Some(state) = record.state {
+                    let ended = state.is_ended().then_some(recorded.at.0);
                     update_job.execute(params![
                         record.job,
                         state.word(),
@@ -179,10 +209,10 @@ impl Store {
                         i64::from(!record.closed)
                     ])?;
                 } else if record.closed
-                    || record
+                    || recorded
                         .entries
                         .iter()
-                        .any(|entry| matches!(entry, Entry::CallerJoined { .. }))
+                        .any(|entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_))))
                 {
                     // An ended job is open again for a caller that is to be answered.
                     set_open.execute(params![record.job, i64::from(!record.closed)])?;

@@ -28,17 +28,10 @@ const BUGS: &[&str] = &[
     // engine/job.rs
     "later dependency wins the merge",
     "second reply settles again",
-    "unconfirmed steps not dispatched after a restart",
     "confirms forgotten",
     "missing queues ignored",
-    "redispatch not recorded",
     "late failures count",
     "cancelWhen ignored",
-    "child jobs not retried",
-    "orders to child jobs lost at a restart",
-    "children not started after a restart",
-    // engine/call.rs
-    "caller forgotten after a restart",
     // engine/fanout.rs
     "fan-in one short",
     "last child to end decides",

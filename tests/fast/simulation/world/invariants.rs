@@ -405,43 +405,49 @@ impl World {
         let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
         let mut settled: BTreeMap<(i64, String), String> = BTreeMap::new();
         for (job, body) in rows {
+            // `{"job":"completed"}`, `{"step":[0,{"completed":{…}}]}`
             let entries: Vec<BTreeMap<String, serde_json::Value>> =
                 serde_json::from_str(&body).map_err(|error| error.to_string())?;
-            for (kind, entry) in entries.into_iter().flatten() {
+            for (about, said) in entries.into_iter().flatten() {
+                let step = &said[0];
+                let entry = if step.is_null() { &said } else { &said[1] };
+                let named = entry.as_object().and_then(|entry| entry.iter().next());
+                let word = named.map_or_else(|| entry.as_str(), |(word, _)| Some(word.as_str()));
+                let word = word.unwrap_or_default().to_owned();
                 let of_job = (job, String::new())..(job + 1, String::new());
                 let forget = |settled: &mut BTreeMap<(i64, String), String>, what: &str| {
                     let again: Vec<_> = settled
                         .range(of_job.clone())
-                        .filter(|((_, of), kind)| of.ends_with(what) && kind.ends_with("failed"))
+                        .filter(|((_, of), word)| of.ends_with(what) && word.ends_with("failed"))
                         .map(|(key, _)| key.clone())
                         .collect();
                     again.iter().for_each(|key| drop(settled.remove(key)));
                 };
-                let what = match kind.as_str() {
+                let what = match (about.as_str(), word.as_str()) {
                     // What had failed may be settled again.
-                    "job_retried" => {
+                    ("job", "retried") => {
                         forget(&mut settled, "");
                         continue;
                     }
-                    "job_rerun" => {
+                    ("job", "rerun") => {
                         let again: Vec<_> =
                             settled.range(of_job.clone()).map(|(key, _)| key.clone()).collect();
                         again.iter().for_each(|key| drop(settled.remove(key)));
                         continue;
                     }
-                    "fan_out_restarted" => {
-                        forget(&mut settled, &format!("of step {}", entry["step"]));
+                    ("fan_out", "restarted") => {
+                        forget(&mut settled, &format!("of step {step}"));
                         continue;
                     }
-                    "step_completed" | "step_failed" | "step_skipped" | "step_cancelled"
-                    | "fan_out_completed" => format!("step {}", entry["step"]),
-                    "child_completed" | "child_failed" => {
-                        format!("child {} of step {}", entry["index"], entry["step"])
+                    ("step", "completed" | "failed" | "skipped" | "cancelled")
+                    | ("fan_out", "completed") => format!("step {step}"),
+                    ("fan_out", "child_completed" | "child_failed") => {
+                        format!("child {} of step {step}", entry[&word]["index"])
                     }
-                    "job_completed" | "job_failed" | "job_cancelled" => "itself".to_owned(),
+                    ("job", "completed" | "failed" | "cancelled") => "itself".to_owned(),
                     _ => continue,
                 };
-                if settled.insert((job, what.clone()), kind).is_some() {
+                if settled.insert((job, what.clone()), word).is_some() {
                     return Err(format!("job number {job} settled {what} twice"));
                 }
             }

@@ -1,0 +1,86 @@
+//! The callers of a job, and who of them is still to be told its end.
+
+use super::caller::Caller;
+use std::collections::HashMap;
+
+/// The callers of a job, in the order in which they came. Each join costs the same, however many
+/// there are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Callers {
+    list: Vec<Waiting>,
+    numbers: HashMap<Caller, u32>,
+    /// How many wait for an answer to the last end.
+    owed: usize,
+}
+
+/// A caller of a job.
+#[derive(Clone, Debug, PartialEq)]
+struct Waiting {
+    caller: Caller,
+    /// The broker has taken the answer to the last end.
+    is_answered: bool,
+}
+
+impl Callers {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The caller of this number.
+    pub(super) fn get(&self, number: u32) -> Option<&Caller> {
+        Some(&self.list.get(usize::try_from(number).ok()?)?.caller)
+    }
+
+    /// The number of a caller.
+    pub(super) fn number(&self, caller: &Caller) -> Option<u32> {
+        self.numbers.get(caller).copied()
+    }
+
+    /// Whether the caller of this number is to be told the last end.
+    pub(super) fn is_owed(&self, number: u32) -> bool {
+        self.list.get(number as usize).is_some_and(|waiting| !waiting.is_answered)
+    }
+
+    /// The numbers of all that are to be told the last end.
+    pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
+        let numbers = 0..u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        numbers.filter(|number| self.is_owed(*number))
+    }
+
+    /// Whether any is to be told the last end.
+    pub(super) fn is_any_owed(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Whether any has been told.
+    pub(super) fn is_any_told(&self) -> bool {
+        self.owed < self.list.len()
+    }
+
+    pub(super) fn join(&mut self, caller: &Caller) {
+        let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(caller.clone()).or_insert(next);
+        match self.list.get_mut(number as usize) {
+            Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
+            None => {
+                self.list.push(Waiting { caller: caller.clone(), is_answered: false });
+                self.owed += 1;
+            }
+        }
+    }
+
+    pub(super) fn answered(&mut self, number: u32) {
+        if let Some(waiting) = self.list.get_mut(number as usize)
+            && !std::mem::replace(&mut waiting.is_answered, true)
+        {
+            self.owed -= 1;
+        }
+    }
+
+    /// The job goes on after an end: all are told the next one as well.
+    pub(super) fn owe_again(&mut self) {
+        self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
+        self.owed = self.list.len();
+    }
+}

@@ -1,0 +1,125 @@
+//! The loop: decide, evolve, and on until nothing more follows. `decide` and what stands beside it
+//! look at the job and change nothing; [`Job::evolve`] alone changes it; [`Job::effects`] tells what
+//! an entry causes. They take turns entry by entry, because each looks at what the one before has
+//! left: no copy of the job is needed, however many items it has.
+
+use super::caller::Caller;
+use super::conditions::Conditions;
+use super::effect::Effect;
+use super::entry::{CallerEntry, Entry, JobEntry, Recorded, Touched};
+use super::id::StepIndex;
+use super::input::{Context, Input, Rejected};
+use super::job::Job;
+use super::json::Message;
+use super::origin::Origin;
+use super::state::JobState;
+use std::sync::Arc;
+
+/// What followed from an input.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// To be committed, as one row.
+    pub recorded: Recorded,
+    /// To be done after the commit, in order.
+    pub effects: Vec<Effect>,
+    /// The job's new state, if the entries changed it.
+    pub state: Option<JobState>,
+    /// The new statuses of a top-level job's steps, if the entries changed them (SPEC §7).
+    pub statuses: Vec<(StepIndex, Arc<str>)>,
+    /// Whether the job takes no more input from now on.
+    pub closed: bool,
+}
+
+impl Job {
+    /// A new job, and what follows at once: its first dispatches.
+    pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
+        Job::create_for(origin, message, None, ctx)
+    }
+
+    /// As [`Job::create`], for a caller that is to be told its end.
+    pub fn create_for(
+        origin: Origin,
+        message: Message,
+        caller: Option<Caller>,
+        ctx: &Context<'_>,
+    ) -> (Job, Decision) {
+        let kept = origin.parent.is_none().then(|| message.clone());
+        let mut job = Job::before(origin, message);
+        let deadline = job.new_deadline(ctx);
+        let created = Entry::Job(JobEntry::Created { message: kept, deadline });
+        let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
+        let mut decision = Decision::begin(&job, ctx);
+        job.record([created].into_iter().chain(joined), &mut decision);
+        job.advance(ctx, &mut decision);
+        let decision = decision.settled(&job, JobState::Running);
+        (job, decision)
+    }
+
+    /// Decides what follows from `input` and applies it. The effects may leave only after the row
+    /// is committed.
+    pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+        let before = self.state;
+        let mut decision = Decision::begin(self, ctx);
+        if let Input::Timer { due, deaf_to } = input {
+            // Once for each step: the clock may have been set back, and what begins now would be
+            // due already by that time.
+            for what in self.due(due, deaf_to) {
+                let entries = self.decide_due(what, ctx);
+                self.record(entries, &mut decision);
+            }
+            if decision.recorded.entries.is_empty() {
+                return Err(Rejected::Void);
+            }
+        } else {
+            let entries = self.decide(input, ctx)?;
+            self.record(entries, &mut decision);
+        }
+        self.advance(ctx, &mut decision);
+        Ok(decision.settled(self, before))
+    }
+
+    /// What follows from the state alone, until nothing does.
+    fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
+        let (mut conditions, mut seen) = (Conditions::default(), 0);
+        loop {
+            self.note_changes(&decision.recorded.entries[seen..], &mut conditions);
+            seen = decision.recorded.entries.len();
+            let Some(entries) = self.decide_next(&mut conditions, ctx) else { return };
+            self.record(entries, decision);
+        }
+    }
+
+    fn record(&mut self, entries: impl IntoIterator<Item = Entry>, decision: &mut Decision) {
+        for entry in entries {
+            self.evolve(&entry, decision.recorded.at);
+            decision.effects.extend(self.effects(&entry));
+            decision.recorded.entries.push(entry);
+        }
+    }
+}
+
+impl Decision {
+    fn begin(job: &Job, ctx: &Context<'_>) -> Decision {
+        let recorded = Recorded { first: job.length(), at: ctx.now, entries: Vec::new() };
+        Decision { recorded, ..Decision::default() }
+    }
+
+    fn settled(mut self, job: &Job, before: JobState) -> Decision {
+        self.state = (job.state != before).then_some(job.state);
+        self.closed = job.is_closed();
+        if job.origin.parent.is_none() {
+            let mut touched: Vec<StepIndex> = Vec::new();
+            for entry in &self.recorded.entries {
+                match entry.touched() {
+                    Touched::Nothing => {}
+                    Touched::Step(step) if touched.contains(&step) => {}
+                    Touched::Step(step) => touched.push(step),
+                    Touched::Every => touched = job.graph().indices().collect(),
+                }
+            }
+            self.statuses =
+                touched.into_iter().map(|step| (step, job.status(step).into())).collect();
+        }
+        self
+    }
+}

@@ -1,0 +1,88 @@
+//! What time brings: deadlines, timeouts, and attempts whose pause is over.
+
+use super::entry::{Entry, Failure};
+use super::fail::expired;
+use super::id::StepIndex;
+use super::input::Context;
+use super::job::Job;
+use super::reply::Failed;
+use super::state::JobState;
+use super::time::{Millis, Timestamp};
+
+/// Something whose time has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Due {
+    /// The job's deadline has passed.
+    Deadline,
+    /// There was no reply in time.
+    Timeout(StepIndex),
+    /// The pause before the next attempt is over.
+    Attempt(StepIndex),
+}
+
+impl Job {
+    /// What the time `due` brings; of attempts that began before `deaf_to` nothing.
+    pub(super) fn due(&self, due: Timestamp, deaf_to: Option<Timestamp>) -> Vec<Due> {
+        let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
+        if is_due(self.deadline()) {
+            return vec![Due::Deadline];
+        }
+        let of_step = |step: StepIndex| {
+            let run = &self.steps[step.at()];
+            if is_due(run.retry_at) && self.state == JobState::Running {
+                Some(Due::Attempt(step))
+            } else if run.is_under_way()
+                && is_due(run.deadline)
+                && self.takes_replies()
+                && !self.is_deaf_to(step, deaf_to)
+            {
+                Some(Due::Timeout(step))
+            } else {
+                None
+            }
+        };
+        self.graph().indices().filter_map(of_step).collect()
+    }
+
+    /// Whether the worker's last word may not have been heard. Child jobs and people are heard in
+    /// any case.
+    fn is_deaf_to(&self, step: StepIndex, deaf_to: Option<Timestamp>) -> bool {
+        let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
+        let span = definition.timeout.unwrap_or(Millis(0));
+        definition.has_queue()
+            && deaf_to
+                .zip(run.deadline)
+                .is_some_and(|(deaf_to, deadline)| deadline.before(span) < deaf_to)
+    }
+
+    /// What follows from it, if what came before has left it.
+    pub(super) fn decide_due(&self, due: Due, ctx: &Context<'_>) -> Vec<Entry> {
+        match due {
+            Due::Deadline => {
+                let span = self.origin.definition.deadline;
+                let span = span.map_or_else(String::new, |span| format!(" of {span}"));
+                vec![expired(format!("it was not done within its deadline{span}").into())]
+            }
+            Due::Timeout(step) if self.takes_replies() && self.step(step).is_under_way() => {
+                let failed = Failed { failure: self.timed_out(step), retryable: true };
+                self.fail_attempt(step, failed, ctx)
+            }
+            Due::Attempt(step)
+                if self.state == JobState::Running && self.step(step).retry_at.is_some() =>
+            {
+                self.begin(step, ctx)
+            }
+            Due::Timeout(_) | Due::Attempt(_) => Vec::new(),
+        }
+    }
+
+    fn timed_out(&self, step: StepIndex) -> Failure {
+        let definition = self.graph().step(step);
+        let span = definition.timeout.map_or_else(String::new, |span| span.to_string());
+        Failure::new(match (definition.task, definition.external) {
+            (Some(_), _) => format!("its child jobs were not done within its timeout of {span}"),
+            (None, true) => format!("nobody completed it within its timeout of {span}"),
+            (None, false) => format!("no reply within its timeout of {span}"),
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! What an entry causes outside of the job: one table, for what was decided now and for what a
+//! restart finds open.
+
+use super::caller::Caller;
+use super::cause::Cause;
+use super::definition::OnFailure;
+use super::effect::Effect;
+use super::entry::{CallerEntry, Entry, FanOutEntry, JobEntry, StepEntry};
+use super::id::StepIndex;
+use super::input::{ChildEnd, ChildOutcome, Instruction, Order};
+use super::job::Job;
+use super::origin::{Origin, Parent};
+use super::state::JobState;
+use super::time::Timestamp;
+
+impl Job {
+    /// What an entry causes, of the job as the entry has left it.
+    pub fn effects(&self, of: &Entry) -> Vec<Effect> {
+        match of {
+            Entry::Job(entry) => self.effects_of_job(entry),
+            Entry::Step(step, entry) => self.effects_of_step(*step, entry),
+            Entry::FanOut(step, entry) => self.effects_of_fan_out(*step, entry),
+            Entry::Caller(CallerEntry::Joined(caller)) => {
+                self.answer_to(caller).into_iter().collect()
+            }
+            Entry::Caller(CallerEntry::Answered(_)) => Vec::new(),
+        }
+    }
+
+    /// What a stop of the process may have lost, as the entries that cause it: messages that were
+    /// not confirmed, child jobs under way, the word to the parent, the answers to callers.
+    pub fn open(&self) -> Vec<Entry> {
+        let mut open = Vec::new();
+        // Of a failed job too: its retry counts on the replies.
+        if self.takes_replies() {
+            let unconfirmed = self
+                .graph()
+                .indices()
+                .filter(|step| self.is_awaited(*step) && !self.step(*step).confirmed);
+            open.extend(unconfirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)));
+        }
+        open.extend(self.open_children().filter_map(|(step, index)| {
+            let id = self.child_id(step, index)?;
+            Some(Entry::FanOut(step, FanOutEntry::ChildStarted { index, id }))
+        }));
+        if self.state.is_ended() {
+            open.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
+            let owed = self.callers.owed().filter_map(|number| self.callers.get(number));
+            open.extend(owed.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
+        }
+        open
+    }
+
+    /// The effects of what is [open](Job::open).
+    pub fn open_effects(&self) -> Vec<Effect> {
+        self.open().iter().flat_map(|entry| self.effects(entry)).collect()
+    }
+
+    fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
+        match entry {
+            JobEntry::Failed { expired: true, reason, .. } => {
+                // The parent has heard of it: the deadline is that of the whole job.
+                let told = self.tell_children(None, &Instruction::Expire(reason.clone()));
+                told.into_iter().chain(self.answers()).collect()
+            }
+            JobEntry::Failed { expired: false, step, .. } => {
+                let halt = Instruction::Halt("the job it belongs to failed".into());
+                let told = self.tell_children(*step, &halt).into_iter();
+                told.chain(self.word_to_parent()).chain(self.answers()).collect()
+            }
+            JobEntry::Cancelled { by_parent, .. } => {
+                let cancel = Instruction::Cancel("the job it belongs to was cancelled".into());
+                let told = self.tell_children(None, &cancel).into_iter();
+                let parent = self.word_to_parent().filter(|_| !by_parent);
+                told.chain(parent).chain(self.answers()).collect()
+            }
+            JobEntry::Completed => {
+                self.word_to_parent().into_iter().chain(self.answers()).collect()
+            }
+            JobEntry::Paused => self.tell_children(None, &Instruction::Pause),
+            JobEntry::Resumed => self.tell_children(None, &Instruction::Resume),
+            JobEntry::ToldAgain => self.word_to_parent().into_iter().collect(),
+            // What begins again tells so by entries of its own.
+            JobEntry::Created { .. } | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    fn effects_of_step(&self, step: StepIndex, entry: &StepEntry) -> Vec<Effect> {
+        let tell = |what: Instruction| self.tell_children_of(step, &what);
+        match entry {
+            StepEntry::Started { .. } | StepEntry::Unconfirmed => {
+                self.dispatch(step).into_iter().collect()
+            }
+            StepEntry::AttemptFailed { .. } => {
+                tell(Instruction::Halt("its step begins again after a pause".into()))
+            }
+            StepEntry::Cancelled => tell(Instruction::Cancel("its step was cancelled".into())),
+            // Of a step whose failure is its job's, the job's entry tells them.
+            StepEntry::Failed(_)
+                if self.graph().step(step).on_failure == OnFailure::Continue
+                    && !self.state.is_ended() =>
+            {
+                tell(Instruction::Halt("its step failed".into()))
+            }
+            StepEntry::Failed(_)
+            | StepEntry::Confirmed
+            | StepEntry::Completed(_)
+            | StepEntry::Progressed { .. }
+            | StepEntry::Skipped => Vec::new(),
+        }
+    }
+
+    fn effects_of_fan_out(&self, step: StepIndex, entry: &FanOutEntry) -> Vec<Effect> {
+        match entry {
+            FanOutEntry::ChildrenStarted { from, count, .. } => {
+                (*from..*from + *count).map(|index| self.start_child(step, index)).collect()
+            }
+            FanOutEntry::ChildStarted { index, .. } => self.start_child_again(step, *index),
+            FanOutEntry::Restarted { .. } => self.tell_children_of(step, &Instruction::Retry),
+            FanOutEntry::Started { .. }
+            | FanOutEntry::ChildCompleted { .. }
+            | FanOutEntry::ChildFailed { .. }
+            | FanOutEntry::Completed => Vec::new(),
+        }
+    }
+
+    // ---- step messages
+
+    /// The message of the attempt that runs; of an external step none.
+    fn dispatch(&self, step: StepIndex) -> Option<Effect> {
+        self.graph().step(step).has_queue().then(|| Effect::Dispatch {
+            step,
+            attempt: self.step(step).attempt,
+            input: self.input_of(step),
+        })
+    }
+
+    // ---- child jobs
+
+    fn start_child(&self, step: StepIndex, index: u32) -> Effect {
+        let id = self
+            .child_id(step, index)
+            .unwrap_or_else(|| self.origin.id.derived(&self.graph().step(step).name, index, 0));
+        let origin = Origin {
+            id,
+            definition: self.origin.definition.clone(),
+            graph: self.graph().step(step).task.unwrap_or_default(),
+            parent: Some(Parent { job: self.origin.id, step, index }),
+            root: self.origin.root,
+            depth: self.origin.depth.saturating_add(1),
+            created: Timestamp::default(),
+        };
+        Effect::StartChild {
+            origin: Box::new(origin),
+            message: self.child_message(step, index).unwrap_or_default(),
+        }
+    }
+
+    /// The same once more, with what it has been told since.
+    fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
+        let is_retried =
+            self.step(step).fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
+        let retry = is_retried.then_some(Instruction::Retry);
+        let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
+        let orders =
+            retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
+        std::iter::once(self.start_child(step, index)).chain(orders).collect()
+    }
+
+    /// What all child jobs that have not told their end are told; `ended` is a step that has just
+    /// ended.
+    fn tell_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
+        let steps = self.fanning_out.iter().copied().chain(ended);
+        steps.flat_map(|step| self.tell_children_of(step, what)).collect()
+    }
+
+    fn tell_children_of(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
+        self.children_under_way(step)
+            .filter_map(|index| self.tell_child(step, index, what.clone()))
+            .collect()
+    }
+
+    fn tell_child(&self, step: StepIndex, index: u32, what: Instruction) -> Option<Effect> {
+        let round = self.step(step).fan_out.as_ref()?.round(index);
+        let place = Parent { job: self.origin.id, step, index };
+        let child = self.child_id(step, index)?;
+        Some(Effect::TellChild { child, place, order: Order { round, what } })
+    }
+
+    // ---- those who wait for the end
+
+    /// What an ended child job tells its parent.
+    fn word_to_parent(&self) -> Option<Effect> {
+        let parent = self.origin.parent?;
+        let outcome = match self.state {
+            JobState::Running | JobState::Paused => return None,
+            JobState::Completed => ChildOutcome::Completed(self.result()),
+            JobState::Failed => ChildOutcome::Failed(self.cause()),
+            JobState::Cancelled => {
+                ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text())))
+            }
+        };
+        let ended = ChildEnd { child: self.origin.id, round: self.round, outcome };
+        Some(Effect::TellParent(parent, ended))
+    }
+
+    /// Why it failed, as its parent is told.
+    fn cause(&self) -> Cause {
+        let failed = self
+            .failed_by
+            .and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
+        match failed {
+            None => Cause::of_job(&self.reason_text()),
+            Some((step, failure)) => match &failure.cause {
+                Some(cause) => (**cause).clone(),
+                None => Cause::of_step(&self.graph().step(step).name, &failure.reason),
+            },
+        }
+    }
+
+    /// What the callers are told who have not been answered.
+    fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
+        self.callers.owed().map(|caller| self.answer(caller))
+    }
+
+    /// What a caller is told who has just joined an ended job.
+    fn answer_to(&self, caller: &Caller) -> Option<Effect> {
+        self.callers
+            .number(caller)
+            .filter(|_| self.state.is_ended())
+            .map(|caller| self.answer(caller))
+    }
+
+    fn answer(&self, caller: u32) -> Effect {
+        Effect::AnswerCaller { caller, end: self.ends }
+    }
+}

@@ -1,0 +1,78 @@
+//! A job after a restart: the fold of its rows, and what a child job beside it may not have heard.
+
+use super::entry::Recorded;
+use super::input::{Instruction, Order};
+use super::job::Job;
+use super::json::Message;
+use super::origin::Origin;
+use super::state::{JobState, StepState};
+
+impl Job {
+    /// A job rebuilt from its rows; `message` is a child job's, derived from its parent.
+    pub fn recover(
+        origin: Origin,
+        message: Option<Message>,
+        rows: impl IntoIterator<Item = Recorded>,
+    ) -> Job {
+        let mut job = Job::before(origin, message.unwrap_or_default());
+        rows.into_iter().for_each(|row| job.apply(&row));
+        job
+    }
+
+    /// What a child job, found beside this one after a restart, may not have heard.
+    pub fn words_to(&self, child: &Job) -> Vec<Order> {
+        let Some((run, place)) =
+            child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
+        else {
+            return Vec::new();
+        };
+        let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
+        // A step that was begun anew does not know the rounds of its earlier child jobs.
+        let last_word = |what| {
+            if child.state.is_ended() {
+                Vec::new()
+            } else {
+                vec![Order { round: round.max(child.round), what }]
+            }
+        };
+        if self.child_id(place.step, place.index) != Some(child.id()) {
+            return last_word(Instruction::Halt("its step was begun anew".into()));
+        }
+        match (self.state, run.state) {
+            (JobState::Cancelled, _) => last_word(Instruction::Cancel(self.reason_text())),
+            (JobState::Failed, _) if self.expired => {
+                last_word(Instruction::Expire(self.reason_text()))
+            }
+            (JobState::Completed | JobState::Failed, _) => {
+                last_word(Instruction::Halt(self.reason_text()))
+            }
+            (JobState::Running | JobState::Paused, StepState::Cancelled) => {
+                last_word(Instruction::Cancel("its step was cancelled".into()))
+            }
+            (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
+                last_word(Instruction::Halt("its step failed".into()))
+            }
+            (JobState::Running | JobState::Paused, _) => {
+                self.words_to_child_under_way(child, round)
+            }
+        }
+    }
+
+    fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
+        let is_retried = child.round < round && child.state != JobState::Completed;
+        let retry = is_retried.then_some(Instruction::Retry);
+        let is_running = is_retried || child.state == JobState::Running;
+        let pace = match self.state {
+            JobState::Paused if is_running => Some(Instruction::Pause),
+            JobState::Running if child.state == JobState::Paused && !is_retried => {
+                Some(Instruction::Resume)
+            }
+            JobState::Running
+            | JobState::Paused
+            | JobState::Completed
+            | JobState::Failed
+            | JobState::Cancelled => None,
+        };
+        retry.into_iter().chain(pace).map(|what| Order { round, what }).collect()
+    }
+}

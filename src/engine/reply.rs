@@ -1,0 +1,271 @@
+//! What a worker's words make of a step: its output, its progress, or why the attempt failed (SPEC
+//! §3.2, §4).
+
+use super::definition::Step;
+use super::entry::{Failure, Progress};
+use super::input::{Limits, Rejected, Reply};
+use super::json::{Json, JsonKind, Message};
+use super::words::{cut, cut_of};
+use std::sync::Arc;
+
+/// How much is kept of a reply that is no JSON object, and of each text that a worker says, in
+/// bytes (SPEC §3.2, §4).
+pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
+
+/// How much is kept of a status that a worker reports, in bytes.
+pub(super) const STATUS_BYTES_MAX: usize = 255;
+
+/// Why an attempt failed, and whether another may do better.
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    pub(super) retryable: bool,
+}
+
+/// A reply's output, or why the attempt failed (SPEC §3.2).
+pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result<Message, Failed> {
+    let failed = |reason: String, raw: Option<&[u8]>| Failed {
+        failure: Failure { reason: reason.into(), raw: raw.map(kept), cause: None },
+        retryable: true,
+    };
+    match reply {
+        Reply::Result(body) if body.len() > limits.reply_bytes_max => {
+            Err(failed(too_large(body, limits), Some(body)))
+        }
+        Reply::Result(body) => {
+            let output = Message::parse(body).map_err(|error| {
+                failed(format!("the reply is no JSON object: {error}"), Some(body))
+            })?;
+            reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
+            Ok(output)
+        }
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => Err(failed(
+            format!("the worker reported an error of {} bytes, which is not read", body.len()),
+            Some(body),
+        )),
+        Reply::Error(body) => {
+            let stated = Message::parse(body).ok();
+            let text = stated.as_ref().and_then(|message| message.get("error")?.as_string());
+            let retryable = stated
+                .as_ref()
+                .and_then(|message| message.get("retryable"))
+                .is_none_or(|value| value.text() != "false");
+            let (reason, raw) = match text {
+                Some(text) => (
+                    format!("the worker reported an error: {}", cut(&text, REPLY_KEPT_BYTES_MAX)),
+                    None,
+                ),
+                None => (
+                    "the worker reported an error without a text under \"error\"".to_owned(),
+                    Some(&**body),
+                ),
+            };
+            Err(Failed { retryable, ..failed(reason, raw) })
+        }
+        Reply::DeadLettered { queue, reason } => {
+            let (queue, reason) =
+                (cut(queue, REPLY_KEPT_BYTES_MAX), cut(reason, REPLY_KEPT_BYTES_MAX));
+            Err(failed(
+                format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"),
+                None,
+            ))
+        }
+        // Progress settles nothing; it is decided upon before.
+        Reply::Progress(_) => Err(failed("a progress message is no result".to_owned(), None)),
+    }
+}
+
+fn too_large(body: &[u8], limits: &Limits) -> String {
+    let (size, limit) = (body.len(), limits.reply_bytes_max);
+    format!(
+        "the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference"
+    )
+}
+
+/// What is wrong with what is said of a step in its worker's place (SPEC §6). More is asked of
+/// people than of workers: a status where there is a list, the text of an error.
+pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
+    let words = || step.status.words.join(", ");
+    match reply {
+        Reply::Result(_) => match (parse_reply(step, reply, limits), &step.status.key) {
+            (Err(failed), _) => Some(failed.failure.reason.to_string()),
+            (Ok(output), Some(key))
+                if !step.status.words.is_empty()
+                    && !matches!(reported_status(step, &output), Ok(Some(_))) =>
+            {
+                Some(format!("there is no status under \"{key}\", expected one of {}", words()))
+            }
+            (Ok(_), _) => None,
+        },
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(too_large(body, limits)),
+        Reply::Error(body) => match Message::parse(body) {
+            Err(error) => Some(format!("the error is no JSON object: {error}")),
+            Ok(stated) if stated.get("error").and_then(Json::as_string).is_none() => Some(
+                "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
+                    .to_owned(),
+            ),
+            Ok(stated) => {
+                let retryable = stated
+                    .get("retryable")
+                    .filter(|value| !matches!(value.text(), "true" | "false"))?;
+                Some(format!("\"retryable\" is {:.40}, expected true or false", retryable.text()))
+            }
+        },
+        Reply::Progress(body) => match parse_progress(step, body, limits) {
+            Err(Rejected::BadProgress(fault)) if step.status.words.is_empty() => {
+                Some(format!("the progress message: {fault}"))
+            }
+            Err(Rejected::BadProgress(fault)) => {
+                Some(format!("the progress message: {fault}; its statuses are {}", words()))
+            }
+            Err(_) | Ok(_) => None,
+        },
+        Reply::DeadLettered { .. } => None,
+    }
+}
+
+/// The status that an output reports under the step's `statusKey`; none without that key.
+pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
+    let Some(key) = &step.status.key else { return Ok(None) };
+    let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
+        return Ok(None);
+    };
+    let Some(word) = value.as_string() else {
+        return Err(format!("the status under \"{key}\" is {}, expected a string", value.kind()));
+    };
+    if step.status.allows(&word) {
+        Ok(Some(status(&word)))
+    } else {
+        Err(unknown_status(step, &word))
+    }
+}
+
+fn unknown_status(step: &Step, word: &str) -> String {
+    format!(
+        "the status \"{}\" is not among the step's statuses ({})",
+        shortened(word),
+        step.status.words.join(", ")
+    )
+}
+
+/// What a progress message tells.
+pub(super) fn parse_progress(
+    step: &Step,
+    body: &[u8],
+    limits: &Limits,
+) -> Result<Progress, Rejected> {
+    if body.len() > limits.reply_bytes_max {
+        return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
+    }
+    let told = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
+    let there = |key: &str| told.get(key).filter(|value| value.kind() != JsonKind::Null);
+    let text = |key: &str, fault| {
+        there(key).map(|value| value.as_string().ok_or(Rejected::BadProgress(fault))).transpose()
+    };
+    let word = text("status", "\"status\" is no string")?;
+    if word.as_ref().is_some_and(|word| !step.status.allows(word)) {
+        return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
+    }
+    let share = there("progress");
+    let is_share = |text: &str| {
+        text.len() <= SHARE_BYTES_MAX
+            && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
+    };
+    if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_share(share.text())) {
+        return Err(Rejected::BadProgress("\"progress\" is no number from 0 to 1"));
+    }
+    let message = text("message", "\"message\" is no string")?
+        .map(|text| cut(&text, REPLY_KEPT_BYTES_MAX).into());
+    Ok(Progress { status: word.as_deref().map(status), share: share.cloned(), message })
+}
+
+/// The longest number that tells how far a worker has come, in bytes.
+const SHARE_BYTES_MAX: usize = 64;
+
+fn status(word: &str) -> Arc<str> {
+    cut(word, STATUS_BYTES_MAX).into()
+}
+
+fn shortened(word: &str) -> String {
+    word.chars().take(100).collect()
+}
+
+fn kept(raw: &[u8]) -> Arc<str> {
+    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]);
+    cut_of(&beginning, REPLY_KEPT_BYTES_MAX, raw.len()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const LIMITS: Limits = Limits {
+        step_message_bytes_max: 1 << 20,
+        reply_bytes_max: 1 << 20,
+        depth_max: 3,
+        window: 3,
+        window_bytes: 1 << 26,
+    };
+
+    fn failure(reply: &Reply) -> Failure {
+        let Err(failed) = parse_reply(&Step::named("s"), reply, &LIMITS) else {
+            panic!("taken for a result")
+        };
+        failed.failure
+    }
+
+    #[test]
+    fn what_a_worker_says_is_cut() {
+        let long = "é".repeat(100_000);
+        let said = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
+        let reason = failure(&Reply::Error(said("error"))).reason;
+        let text = reason.strip_prefix("the worker reported an error: ").expect("its text");
+        assert!(
+            text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)"),
+            "{text}"
+        );
+
+        let raw = failure(&Reply::Error(Bytes::from(vec![0xff; 200_000]))).raw.expect("kept");
+        assert!(
+            raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("\u{fffd}… (cut, 200000 bytes)"),
+            "{raw}"
+        );
+        let raw = failure(&Reply::Result(Bytes::from(vec![0xff; 3_000]))).raw.expect("kept");
+        assert!(raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("… (cut, 3000 bytes)"), "{raw}");
+        assert_eq!(
+            failure(&Reply::Result("x".repeat(REPLY_KEPT_BYTES_MAX).into()))
+                .raw
+                .expect("kept")
+                .len(),
+            REPLY_KEPT_BYTES_MAX
+        );
+
+        let too_large = Bytes::from(vec![b' '; LIMITS.reply_bytes_max + 1]);
+        let failure_of_it = failure(&Reply::Error(too_large.clone()));
+        assert!(
+            failure_of_it.reason.contains("1048577 bytes")
+                && failure_of_it.raw.is_some_and(|raw| raw.len() <= REPLY_KEPT_BYTES_MAX)
+        );
+        let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
+        assert!(failure(&dead).reason.len() <= 2 * REPLY_KEPT_BYTES_MAX + 100);
+
+        let progress = |body: &[u8]| parse_progress(&Step::named("s"), body, &LIMITS);
+        let told = progress(&said("message")).expect("progress");
+        assert!(
+            told.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX
+                && text.ends_with("é… (cut, 200000 bytes)"))
+        );
+        let told = progress(&said("status")).expect("progress");
+        assert!(told.status.is_some_and(
+            |word| word.len() <= STATUS_BYTES_MAX && word.ends_with("é… (cut, 200000 bytes)")
+        ));
+        assert!(progress(format!("{{\"progress\":0.{}}}", "1".repeat(1_000)).as_bytes()).is_err());
+        assert!(progress(&too_large).is_err());
+
+        let mut step = Step::named("s");
+        step.status.key = Some("status".into());
+        let output = Message::parse(&said("status")).expect("an object");
+        let word = reported_status(&step, &output).expect("allowed").expect("there");
+        assert!(word.len() <= STATUS_BYTES_MAX && word.starts_with("éé"), "{word}");
+    }
+}

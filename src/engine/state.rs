@@ -1,0 +1,98 @@
+//! The states of jobs and steps.
+
+use serde::{Deserialize, Serialize};
+
+/// The states of a job (SPEC §6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// Steps are waiting or running.
+    Running,
+    /// Steps that run are waited for, nothing new is dispatched.
+    Paused,
+    /// Every step is done.
+    Completed,
+    /// A step's attempts are spent.
+    Failed,
+    /// A user, or the parent, ended it.
+    Cancelled,
+}
+
+impl JobState {
+    /// All of them.
+    pub const ALL: [JobState; 5] = [
+        JobState::Running,
+        JobState::Paused,
+        JobState::Completed,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
+
+    /// Whether the job has come to an end, be it that it can be retried.
+    pub fn is_ended(self) -> bool {
+        match self {
+            JobState::Running | JobState::Paused => false,
+            JobState::Completed | JobState::Failed | JobState::Cancelled => true,
+        }
+    }
+
+    /// The word for users.
+    pub fn word(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Paused => "paused",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state that users call `word`.
+    pub fn of_word(word: &str) -> Option<JobState> {
+        JobState::ALL.into_iter().find(|state| state.word() == word)
+    }
+}
+
+/// The states of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepState {
+    /// A step that it depends on is not done.
+    #[default]
+    Waiting,
+    /// Its message, or its child jobs, are out; or it waits for its next attempt, or for a call of
+    /// the API.
+    Running,
+    /// Its reply came.
+    Completed,
+    /// Its attempts are spent.
+    Failed,
+    /// Its condition `when` came to false.
+    Skipped,
+    /// Its condition `cancelWhen` came to true, or its job was ended while it ran.
+    Cancelled,
+}
+
+impl StepState {
+    /// All of them.
+    pub const ALL: [StepState; 6] = [
+        StepState::Waiting,
+        StepState::Running,
+        StepState::Completed,
+        StepState::Failed,
+        StepState::Skipped,
+        StepState::Cancelled,
+    ];
+
+    /// The word for users.
+    pub fn word(self) -> &'static str {
+        match self {
+            StepState::Waiting => "waiting",
+            StepState::Running => "running",
+            StepState::Completed => "completed",
+            StepState::Failed => "failed",
+            StepState::Skipped => "skipped",
+            StepState::Cancelled => "cancelled",
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Times and spans, as plain numbers: the engine reads no clock.
+
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Nanoseconds since 1970-01-01 UTC.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// The time after a span from this one.
+    pub(super) fn after(self, span: Option<Millis>) -> Option<Timestamp> {
+        let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
+        Some(Timestamp(self.0.saturating_add(span_ns)))
+    }
+
+    /// The time a span before this one.
+    pub fn before(self, span: Millis) -> Timestamp {
+        let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
+        Timestamp(self.0.saturating_sub(span_ns))
+    }
+}
+
+/// A span of time, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in
+    /// length.
+    pub const UNITS: [(&str, u64); 5] =
+        [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+    /// What a duration has of whole milliseconds.
+    pub fn of(span: Duration) -> Millis {
+        Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// A duration of whole milliseconds.
+    pub fn whole(span: Duration) -> Option<Millis> {
+        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
+    }
+}
+
+/// As a workflow file writes it: `1h30m`.
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = self.0;
+        for (unit, millis) in Millis::UNITS {
+            if left >= millis {
+                write!(f, "{}{unit}", left / millis)?;
+                left %= millis;
+            }
+        }
+        if self.0 == 0 { f.write_str("0s") } else { Ok(()) }
+    }
+}
