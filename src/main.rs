@@ -42,11 +42,16 @@ fn main() -> ExitCode {
             log::flush();
             code
         }
-        Command::Check { files, json } => match cli::check::check(&files, json, &mut out) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => not_written(&error),
-        },
+        Command::Check { files, against: Some(journal), json } => {
+            told(cli::check_against(&files, &journal, json, &mut out))
+        }
+        Command::Check { files, against: None, json } => {
+            match cli::check::check(&files, json, &mut out) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(error) => not_written(&error),
+            }
+        }
         Command::Schema => match cli::schema(&mut out) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => not_written(&error),
@@ -58,18 +63,26 @@ fn main() -> ExitCode {
                 Err(error) => not_written(&error),
             }
         }
-        Command::Client(command) => match cli::client(command, &mut out) {
-            Ok(code) => code,
-            Err(ClientError::Output(error)) => not_written(&error),
-            Err(error) => {
-                let code = match error {
-                    ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
-                    ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
-                    ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
-                };
-                failed(&error.to_string(), code)
-            }
-        },
+        Command::Replay(arguments) => {
+            told(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+        }
+        Command::Client(command) => told(cli::client(command, &mut out)),
+    }
+}
+
+/// How a command ended.
+fn told(result: Result<ExitCode, ClientError>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(ClientError::Output(error)) => not_written(&error),
+        Err(error) => {
+            let code = match error {
+                ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
+                ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
+                ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
+            };
+            failed(&error.to_string(), code)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use std::time::{Duration, SystemTime};
 
 /// A time that is serialised as RFC 3339, with nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub Timestamp);
 
 impl Serialize for Time {

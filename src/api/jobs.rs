@@ -1,5 +1,6 @@
 //! Workflows and jobs: create, list, show, end.
 
+use super::history;
 use super::incoming::Incoming;
 use super::live;
 use super::operations::{answered, respond};
@@ -371,16 +372,19 @@ impl Streaming {
     }
 }
 
-/// `GET /api/job/{id}[?view=light]`: also of child jobs, and of ended ones until their retention is
+/// `GET /api/job/{id}[?view=light][&at=N]`: also of child jobs, and of ended ones until their retention is
 /// over.
 pub async fn job(
     shared: web::Data<Shared>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [view] = query.of(["view"])?;
+    let [view, at] = query.of(["view", "at"])?;
     let is_light = view.as_deref().map_or(Ok(false), query::is_light)?;
     let id = job_id(&path)?;
+    if let Some(at) = at {
+        return history::at(&shared, id, history::number("at", &at)?, is_light).await;
+    }
     let now = clock::now();
     if is_light {
         return light(&shared, id, now).await;

@@ -5,6 +5,7 @@ mod children;
 mod connections;
 pub mod events;
 mod guard;
+mod history;
 mod incoming;
 pub mod jobs;
 mod live;
@@ -100,6 +101,7 @@ fn routes(config: &mut web::ServiceConfig) {
                 .route(web::post().to(operations::operate_all)),
         )
         .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
+        .service(resource("/api/job/{id}/entries", "GET, HEAD").route(get().to(history::of_job)))
         .service(resource("/api/job/{id}/result", "GET, HEAD").route(get().to(jobs::result)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
         .service(

@@ -62,15 +62,24 @@ pub(super) async fn job<T: Send + 'static>(
     id: JobId,
     view: impl FnOnce(Found, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
+    let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| unknown_job(id));
+    rebuilt(shared, id, load, view).await
+}
+
+/// The same of what `load` rebuilds from the record of that job.
+pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
+    shared: &web::Data<Shared>,
+    id: JobId,
+    load: impl Fn(&Reader) -> Result<J, Problem> + Clone + Send + 'static,
+    view: impl FnOnce(J, &mut Written) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, Written), Problem> {
+    let first = load.clone();
     let none = shared.rooms.answers.take(0).ok_or_else(|| full(shared))?;
     let mut written = Written::new(shared, none, 0);
     let looked = placed(shared, move |reader| match reader.job_bytes(id)? {
         None => Err(unknown_job(id)),
         Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
-        Some(_) => Ok(Looked::Seen(
-            view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?,
-            written,
-        )),
+        Some(_) => Ok(Looked::Seen(view(first(reader)?, &mut written)?, written)),
     });
     let (bytes, view) = match looked.await? {
         Looked::Seen(seen, written) => return Ok((seen, written)),
@@ -78,10 +87,7 @@ pub(super) async fn job<T: Send + 'static>(
     };
     let taken = waited(shared, &shared.rooms.answers, SHOWN_FACTOR * bytes).await?;
     let mut written = Written::new(shared, taken, REBUILT_FACTOR * bytes);
-    placed(shared, move |reader| {
-        Ok((view(reader.job(id)?.ok_or_else(|| unknown_job(id))?, &mut written)?, written))
-    })
-    .await
+    placed(shared, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
 }
 
 enum Looked<T, V> {

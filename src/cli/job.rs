@@ -50,7 +50,20 @@ pub(super) fn job(
         return Ok(ExitCode::SUCCESS);
     }
     let job: JobAnswer = parse(&body)?;
-    head(&job, out)?;
+    print(&job, out)?;
+    let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
+    let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
+        (started + children.started, failed + children.failed)
+    });
+    if started > 0 {
+        first_children(&client, id, failed > 0, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The job and its steps.
+pub(super) fn print(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
+    head(job, out)?;
     let mut table =
         table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
     for step in &job.steps {
@@ -66,14 +79,7 @@ pub(super) fn job(
         ]);
     }
     writeln!(out, "\n{table}")?;
-    let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
-    let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
-        (started + children.started, failed + children.failed)
-    });
-    if started > 0 {
-        first_children(&client, id, failed > 0, out)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What is said of the job itself.

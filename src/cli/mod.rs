@@ -1,9 +1,11 @@
 //! The command line (SPEC §10). The client commands speak to the HTTP API only.
 
+mod against;
 pub mod check;
 mod check_json;
 mod client;
 mod follow;
+mod history;
 mod job;
 mod operate;
 mod run;
@@ -19,7 +21,7 @@ use crate::load::json_schema;
 use crate::settings::{Overrides, Span};
 use clap::{Args, Parser, Subcommand};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use client::{ClientError, is_closed_pipe};
@@ -47,6 +49,10 @@ pub enum Command {
         /// Workflow files; - is standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Tell which jobs that this journal keeps would go another way under these files; exit
+        /// code 1 if running ones would
+        #[arg(long, value_name = "JOURNAL")]
+        against: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -65,6 +71,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what happened to a job, or the job as it was, out of a journal's file, which is only
+    /// read: no manager is needed, and one may run on it
+    Replay(ReplayArguments),
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     Client(ClientCommand),
@@ -144,6 +153,8 @@ pub enum ClientCommand {
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
+    /// Show what happened to a job, entry by entry of its record, or the job as it was
+    History(HistoryArguments),
     /// Follow events, of all jobs or of one and its child jobs until it has ended
     Watch(WatchArguments),
     /// Show the statuses of a workflow's jobs, newest first
@@ -210,6 +221,47 @@ pub struct RunArguments {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
+}
+
+/// Which part of a record is shown.
+#[derive(Args, Debug)]
+pub struct RecordArguments {
+    /// The job's, or child job's, id
+    pub id: JobId,
+    /// Show the job as it was after the entry of this number; the first is 1
+    #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"])]
+    pub at: Option<u64>,
+    /// Only entries behind the one of this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub after: u64,
+    /// At most so many [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+}
+
+/// Arguments of `history`.
+#[derive(Args, Debug)]
+pub struct HistoryArguments {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub record: RecordArguments,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// Arguments of `replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArguments {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub record: RecordArguments,
+    /// The journal's file
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// Print JSON: a line for each entry, or the job
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `watch`.
@@ -392,6 +444,29 @@ pub fn schema(out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
+/// Rebuilds a job from a journal's file.
+///
+/// # Errors
+///
+/// The file cannot be read, or has no such job or entry.
+pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    history::replay(arguments, out)
+}
+
+/// Validates workflow files and compares them with the jobs that a journal keeps.
+///
+/// # Errors
+///
+/// The journal cannot be read, or what writing to `out` gives.
+pub fn check_against(
+    files: &[PathBuf],
+    journal: &Path,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    against::check(files, journal, json, out)
+}
+
 /// Runs a client command.
 pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
@@ -414,6 +489,7 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
         ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out),
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
+        ClientCommand::History(arguments) => history::history(&arguments, out),
         ClientCommand::Watch(arguments) => watch::watch(&arguments, out),
         ClientCommand::Status(arguments) => status::status(&arguments, out),
     }

@@ -104,6 +104,26 @@ pub enum JournalError {
         /// The newest known.
         known: i64,
     },
+    /// Written by an earlier version, and to be read only.
+    #[error(
+        "the journal {file} has schema version {found}, this program reads {known}: start the manager on it once, which brings it up (workflow-manager serve --db {file})"
+    )]
+    Older {
+        /// The journal's file.
+        file: String,
+        /// Its version.
+        found: i64,
+        /// The newest known.
+        known: i64,
+    },
+    /// There is no such file.
+    #[error(
+        "there is no journal {file}: name the file that the manager has as --db (setting journal.file)"
+    )]
+    Missing {
+        /// The file.
+        file: String,
+    },
     /// A SQLite database of something else.
     #[error(
         "{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own"
@@ -151,6 +171,8 @@ impl JournalError {
             | JournalError::Damaged { .. }
             | JournalError::Malformed { .. }
             | JournalError::Newer { .. }
+            | JournalError::Older { .. }
+            | JournalError::Missing { .. }
             | JournalError::Foreign { .. } => Remedy::Exit,
         }
     }

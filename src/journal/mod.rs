@@ -12,7 +12,7 @@ pub mod sqlite;
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Found, Hit, NEWEST,
-    StatusFilter, StatusRow,
+    RecordPage, StatusFilter, StatusRow, Then,
 };
 pub use record::{Created, Deleted, JobNumber, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;

@@ -1,7 +1,9 @@
 //! What readers ask a journal for, and what they are answered.
 
 use super::record::JobNumber;
-use crate::engine::{Definition, Graph, Job, JobId, JobState, Message, StepIndex, Timestamp};
+use crate::engine::{
+    Definition, Graph, Job, JobId, JobState, Message, Recorded, StepIndex, Timestamp,
+};
 use std::sync::Arc;
 
 /// A job with its rows' keys.
@@ -12,6 +14,47 @@ pub struct Found {
     pub root: JobNumber,
     /// The job.
     pub job: Job,
+}
+
+/// A part of a job's record.
+pub struct RecordPage {
+    /// The definition that the job runs.
+    pub definition: Arc<Definition>,
+    /// The graph of it.
+    pub graph: u16,
+    /// The rows, in order; the first and the last may be cut.
+    pub rows: Vec<Recorded>,
+    /// Whether the record ends with them, for now.
+    pub is_last: bool,
+}
+
+impl RecordPage {
+    /// The graph that the job runs.
+    pub fn graph(&self) -> &Graph {
+        &self.definition.graphs[usize::from(self.graph)]
+    }
+
+    /// The number of the last entry, if there are more behind it.
+    pub fn next(&self) -> Option<u64> {
+        let last = self.rows.last().filter(|_| !self.is_last)?;
+        Some(last.first + last.entries.len() as u64)
+    }
+}
+
+/// A job at a point of its record.
+pub enum Then {
+    /// As it was then.
+    Was {
+        /// The job.
+        job: Box<Job>,
+        /// When the entry was decided.
+        at: Timestamp,
+    },
+    /// There is no entry of that number.
+    Never {
+        /// How many there are.
+        entries: u64,
+    },
 }
 
 /// How a job was created.

@@ -2,6 +2,7 @@
 //! reader or after a panic.
 
 use super::error::JournalError;
+use super::query::Then;
 use super::record::{Created, JobNumber};
 use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
@@ -200,6 +201,29 @@ impl<'a> Rebuild<'a> {
             self.load_row(row)?;
         }
         Ok(self.jobs.get(&number).map(|(_, job)| job))
+    }
+
+    /// The job with this number as it was after its first `entries` entries, if there is one.
+    pub(super) fn load_at(
+        &mut self,
+        number: JobNumber,
+        entries: u64,
+    ) -> Result<Option<Then>, JournalError> {
+        let Some(row) = self.rows.job(number)? else { return Ok(None) };
+        let mut past = self.rows.recorded(number)?;
+        let length = past.iter().map(|row| row.entries.len() as u64).sum();
+        if !(1..=length).contains(&entries) {
+            return Ok(Some(Then::Never { entries: length }));
+        }
+        past.retain(|row| row.first < entries);
+        let at = past.last().map_or(row.created, |last| last.at);
+        if let Some(last) = past.last_mut() {
+            let kept = usize::try_from(entries - last.first).unwrap_or(usize::MAX);
+            last.entries.truncate(kept);
+        }
+        self.load_past(row, past)?;
+        let job = self.jobs.remove(&number).map(|(_, job)| Box::new(job));
+        Ok(job.map(|job| Then::Was { job, at }))
     }
 
     /// A top-level job, of which nothing is kept here.

@@ -6,10 +6,17 @@
 //! script    what a test file may say
 //! stage     jobs, scripted workers and a clock that jumps from one event to the next
 //! here      running the tests of a file and comparing what came out with what was expected
+//! changes   what differs between two definitions of a workflow
+//! against   what a job that is kept would have done under another definition
 //! ```
 
+mod against;
+mod changes;
 mod script;
 mod stage;
+
+pub use against::differences_under;
+pub use changes::{Change, Kind, changes};
 
 use crate::engine::words::{did_you_mean, quoted};
 use crate::engine::{Definition, Job, JobId, JobState, Message, Millis, StepIndex};

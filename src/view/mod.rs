@@ -2,5 +2,7 @@
 //! line prints it where it reads a journal itself.
 
 mod job;
+mod record;
 
 pub use job::JobView;
+pub use record::{EntryView, PAYLOAD_BYTES_MAX};

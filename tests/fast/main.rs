@@ -1,6 +1,7 @@
 //! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the
 //! embedded bus.
 
+mod against;
 mod archive;
 mod by_hand;
 mod calls;
@@ -11,6 +12,7 @@ mod events;
 mod floors;
 mod former;
 mod fuzzed;
+mod history;
 mod http;
 mod journal;
 mod journal_files;

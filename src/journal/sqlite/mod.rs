@@ -6,6 +6,7 @@
 
 mod children;
 mod former;
+mod history;
 mod notices;
 mod place;
 mod reader;

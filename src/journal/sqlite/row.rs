@@ -125,6 +125,11 @@ pub(super) fn checked_entries(row: &Row<'_>, file: &str) -> Result<EntryRow, Jou
 }
 
 impl EntryRow {
+    /// How large it is, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
     /// What was decided.
     pub(super) fn recorded(self, file: &str) -> Result<Recorded, JournalError> {
         let entries = serde_json::from_str(&self.body).map_err(|error| {

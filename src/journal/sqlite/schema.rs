@@ -215,7 +215,7 @@ fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
             .map_err(|error| damaged_or_failed(file, error))
     };
     let (found, application) = (pragma("user_version")?, pragma("application_id")?);
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let known = known();
     // A file without tables is nobody's: new, or of a process that ended between its first page and
     // the first migration.
     let tables: i64 = connection
@@ -228,6 +228,19 @@ fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
         return Err(JournalError::Newer { file: file.to_owned(), found, known });
     }
     Ok(found)
+}
+
+/// Whether a file, which stays as it is, can be read.
+pub(super) fn readable(connection: &Connection, file: &str) -> Result<(), JournalError> {
+    let (found, known) = (version(connection, file)?, known());
+    if found < known {
+        return Err(JournalError::Older { file: file.to_owned(), found, known });
+    }
+    Ok(())
+}
+
+fn known() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
 /// Brings the file to the newest schema, each version in a transaction of its own. What fails is

@@ -1,0 +1,79 @@
+//! The record of a job: entry by entry, and the job as it was after any of them.
+
+use super::jobs::{PAGE_ROWS, job_id, unknown_job};
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{self, read};
+use crate::actors::shared::Shared;
+use crate::engine::JobId;
+use crate::journal::Then;
+use crate::view::{EntryView, JobView};
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+
+/// Rows are read for a page up to this size, in bytes; the last one may pass it.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// What a row takes while it is read and shown, by its size: its text, what is parsed, the answer.
+const SHOWN_FACTOR: usize = 3;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    entries: Vec<EntryView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+}
+
+/// `GET /api/job/{id}/entries[?after=N][&limit=N]`
+pub(super) async fn of_job(
+    shared: web::Data<Shared>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [after, limit] = query.of(["after", "limit"])?;
+    let id = job_id(&path)?;
+    let after = after.as_deref().map_or(Ok(0), |text| number("after", text))?;
+    let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
+    let job_bytes =
+        read(&shared, move |reader| reader.job_bytes(id)).await?.ok_or_else(|| unknown_job(id))?;
+    let bytes = job_bytes.min(PAGE_BYTES_MAX + shared.limits.reply_bytes_max);
+    let page = reads::answer(&shared, SHOWN_FACTOR * bytes, move |reader, answer| {
+        let page =
+            reader.record(id, after, limit, PAGE_BYTES_MAX)?.ok_or_else(|| unknown_job(id))?;
+        let rows = page.rows.iter();
+        answer.json(&Page {
+            entries: rows.flat_map(|row| EntryView::of_row(page.graph(), row)).collect(),
+            next: page.next(),
+        })
+    });
+    page.await
+}
+
+/// The job as it was after the entry numbered `at`.
+pub(super) async fn at(
+    shared: &web::Data<Shared>,
+    id: JobId,
+    at: u64,
+    is_light: bool,
+) -> Result<HttpResponse, Problem> {
+    let load = move |reader: &crate::journal::Reader| {
+        reader.job_at(id, at)?.ok_or_else(|| unknown_job(id))
+    };
+    let shown = reads::rebuilt(shared, id, load, move |then, answer| match then {
+        Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
+        Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),
+        Then::Never { entries } => Err(Problem::malformed(format!(
+            "at is {at}, and the record of job {id} has the entries 1 to {entries}; GET /api/job/{id}/entries lists them"
+        ))),
+    });
+    Ok(shown.await?.1.into_response())
+}
+
+/// The number of an entry.
+pub(super) fn number(key: &str, text: &str) -> Result<u64, Problem> {
+    text.parse().map_err(|_| {
+        Problem::malformed(format!(
+            "{key} is {text:?}, expected the number of an entry: a whole number, the first is 1"
+        ))
+    })
+}

@@ -1,0 +1,305 @@
+//! `check FILE… --against JOURNAL`: which jobs that are kept would go another way under the files,
+//! before these are loaded.
+
+use super::check;
+use super::client::ClientError;
+use super::show::table;
+use crate::engine::words::escaped;
+use crate::engine::{Definition, JobId, JobState};
+use crate::journal::{Filter, JournalError, NEWEST, Reader};
+use crate::load::load_files_or_input;
+use crate::rehearsal::{Change, changes, differences_under};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Jobs that are listed for people; JSON has more.
+const JOBS_SHOWN_MAX: usize = 20;
+
+/// Jobs that are told in JSON, for each workflow.
+const JOBS_TOLD_MAX: usize = 10_000;
+
+/// Differences that are told of one job, for people.
+const DIFFERENCES_SHOWN_MAX: usize = 4;
+
+/// Jobs that are looked up at once.
+const PAGE_JOBS: u32 = 1_000;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Comparison {
+    journal: String,
+    /// Whether a running job would differ.
+    affected: bool,
+    workflows: Vec<Workflow>,
+    not_in_files: Vec<Absent>,
+}
+
+/// A workflow that is in no file, with jobs under way.
+#[derive(Serialize)]
+struct Absent {
+    workflow: String,
+    running: i64,
+}
+
+#[derive(Default, Serialize)]
+struct Count {
+    running: usize,
+    ended: usize,
+}
+
+impl Count {
+    fn add(&mut self, is_running: bool) {
+        let one = if is_running { &mut self.running } else { &mut self.ended };
+        *one += 1;
+    }
+
+    fn all(&self) -> usize {
+        self.running + self.ended
+    }
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Workflow {
+    workflow: String,
+    /// Top-level jobs in the journal.
+    kept: Count,
+    /// Those that began under this very definition.
+    same: Count,
+    /// Those that would differ.
+    affected: Count,
+    /// Each definition that differs from that of the files.
+    definitions: Vec<Former>,
+    /// Steps that would get a column in the relation of statuses.
+    new_columns: Vec<String>,
+    /// Columns that stay for the jobs that have them, and are empty for new jobs.
+    old_columns: Vec<String>,
+    jobs: Vec<Affected>,
+    /// Affected jobs that are not in `jobs`.
+    jobs_omitted: usize,
+}
+
+/// A definition that jobs began with.
+#[derive(Serialize)]
+struct Former {
+    #[serde(skip)]
+    definition: Arc<Definition>,
+    jobs: Count,
+    changes: Vec<Change>,
+}
+
+#[derive(Serialize)]
+struct Affected {
+    job: JobId,
+    state: JobState,
+    differences: Vec<Change>,
+}
+
+/// Exit code 1 when a file is not valid, or a running job would go another way.
+pub(super) fn check(
+    files: &[PathBuf],
+    journal: &Path,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let Ok(loaded) = load_files_or_input(files) else {
+        check::check(files, is_json, out)?;
+        return Ok(ExitCode::FAILURE);
+    };
+    let comparison = compared(&loaded.definitions, journal)
+        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    if is_json {
+        let text = serde_json::to_string_pretty(&comparison)
+            .map_err(|error| ClientError::Refused(error.to_string()))?;
+        writeln!(out, "{text}")?;
+    } else {
+        print(&comparison, out)?;
+    }
+    out.flush()?;
+    Ok(if comparison.affected { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn compared(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison, JournalError> {
+    let reader = Reader::open(journal)?;
+    let workflows = definitions
+        .iter()
+        .map(|definition| of_workflow(&reader, definition))
+        .collect::<Result<Vec<_>, _>>()?;
+    let is_absent = |workflow: &str| definitions.iter().all(|known| known.full_name() != workflow);
+    let counts = reader.running_counts()?.into_iter();
+    let not_in_files = counts
+        .filter(|(workflow, _)| is_absent(workflow))
+        .map(|(workflow, running)| Absent { workflow, running })
+        .collect();
+    Ok(Comparison {
+        journal: journal.display().to_string(),
+        affected: workflows.iter().any(|workflow| workflow.affected.running > 0),
+        workflows,
+        not_in_files,
+    })
+}
+
+fn of_workflow(reader: &Reader, definition: &Arc<Definition>) -> Result<Workflow, JournalError> {
+    let full_name = definition.full_name();
+    let filter = Filter { workflow: Some(full_name.clone()), ..Filter::default() };
+    let mut found = Workflow { workflow: full_name, ..Workflow::default() };
+    let mut below = NEWEST;
+    loop {
+        let page = reader.search(&filter, below, PAGE_JOBS)?;
+        for hit in &page {
+            below = hit.number;
+            of_job(reader, hit.id, definition, &mut found)?;
+        }
+        if page.len() < PAGE_JOBS as usize {
+            break;
+        }
+    }
+    let steps = |definition: &Definition| -> Vec<String> {
+        definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+    };
+    let now = steps(definition);
+    let former: BTreeSet<String> =
+        found.definitions.iter().flat_map(|former| steps(&former.definition)).collect();
+    if !found.definitions.is_empty() {
+        found.new_columns = now.iter().filter(|step| !former.contains(*step)).cloned().collect();
+    }
+    found.old_columns = former.into_iter().filter(|step| !now.contains(step)).collect();
+    Ok(found)
+}
+
+fn of_job(
+    reader: &Reader,
+    id: JobId,
+    definition: &Arc<Definition>,
+    found: &mut Workflow,
+) -> Result<(), JournalError> {
+    // It may have been deleted since it was listed.
+    let Some(job) = reader.job(id)?.map(|found| found.job) else { return Ok(()) };
+    let is_running = !job.state().is_ended();
+    found.kept.add(is_running);
+    if job.definition() == definition {
+        found.same.add(is_running);
+        return Ok(());
+    }
+    let former = found.definitions.iter_mut().find(|former| former.definition == *job.definition());
+    match former {
+        Some(former) => former.jobs.add(is_running),
+        None => {
+            let mut jobs = Count::default();
+            jobs.add(is_running);
+            let changes = changes(job.definition(), definition);
+            found.definitions.push(Former { definition: job.definition().clone(), jobs, changes });
+        }
+    }
+    let Some(record) = reader.record(id, 0, u32::MAX, usize::MAX)? else { return Ok(()) };
+    let differences = differences_under(&job, &record.rows, definition);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    found.affected.add(is_running);
+    if found.jobs.len() < JOBS_TOLD_MAX {
+        found.jobs.push(Affected { job: id, state: job.state(), differences });
+    } else {
+        found.jobs_omitted += 1;
+    }
+    Ok(())
+}
+
+fn print(comparison: &Comparison, out: &mut dyn Write) -> Result<(), ClientError> {
+    for workflow in &comparison.workflows {
+        print_workflow(workflow, out)?;
+    }
+    for Absent { workflow, running } in &comparison.not_in_files {
+        writeln!(
+            out,
+            "workflow {} is not in these files: {} of it running\n",
+            escaped(workflow),
+            jobs(usize::try_from(*running).unwrap_or_default())
+        )?;
+    }
+    let affected: usize =
+        comparison.workflows.iter().map(|workflow| workflow.affected.running).sum();
+    writeln!(out, "running jobs that would differ: {affected}")?;
+    writeln!(
+        out,
+        "Running jobs keep the definition that they began with: to load these files changes"
+    )?;
+    writeln!(out, "none of them. What is told is how jobs like them will differ from then on.")?;
+    Ok(())
+}
+
+fn print_workflow(workflow: &Workflow, out: &mut dyn Write) -> Result<(), ClientError> {
+    let Workflow { kept, same, affected, .. } = workflow;
+    writeln!(
+        out,
+        "workflow {}: {} kept, {} of them running",
+        escaped(&workflow.workflow),
+        jobs(kept.all()),
+        kept.running
+    )?;
+    if kept.all() == same.all() {
+        let why =
+            if kept.all() == 0 { "nothing to compare" } else { "all began under this definition" };
+        writeln!(out, "  {why}\n")?;
+        return Ok(());
+    }
+    for former in &workflow.definitions {
+        let Count { running, .. } = former.jobs;
+        writeln!(
+            out,
+            "  {}, {running} running, began under a definition from which this differs:",
+            jobs(former.jobs.all())
+        )?;
+        for change in &former.changes {
+            writeln!(out, "    {}", sentence(change))?;
+        }
+        if former.changes.is_empty() {
+            writeln!(out, "    the order of the steps")?;
+        }
+    }
+    for column in &workflow.new_columns {
+        writeln!(out, "  status column {}: is new", escaped(column))?;
+    }
+    for column in &workflow.old_columns {
+        writeln!(out, "  status column {}: stays, empty for new jobs", escaped(column))?;
+    }
+    if affected.all() == 0 {
+        writeln!(out, "  no job would differ\n")?;
+        return Ok(());
+    }
+    writeln!(out, "  {} would differ, {} running:\n", jobs(affected.all()), affected.running)?;
+    // The running ones first; then the newest.
+    let mut shown: Vec<&Affected> = workflow.jobs.iter().collect();
+    shown.sort_by_key(|affected| affected.state.is_ended());
+    let mut rows = table(&["JOB", "STATE", "WHAT WOULD DIFFER"]);
+    for affected in shown.iter().take(JOBS_SHOWN_MAX) {
+        let mut told: Vec<String> =
+            affected.differences.iter().take(DIFFERENCES_SHOWN_MAX).map(sentence).collect();
+        let more = affected.differences.len().saturating_sub(DIFFERENCES_SHOWN_MAX);
+        told.extend((more > 0).then(|| format!("… and {more} more")));
+        let (job, state) = (affected.job.to_string(), affected.state.word());
+        rows.add_row([job.as_str(), state, told.join("\n").as_str()]);
+    }
+    writeln!(out, "{rows}")?;
+    if affected.all() > JOBS_SHOWN_MAX {
+        let more = affected.all() - JOBS_SHOWN_MAX;
+        writeln!(out, "… and {} more; --json tells them", jobs(more))?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn sentence(change: &Change) -> String {
+    let task = change.task.as_ref().map(|task| format!("task {task}: "));
+    let step = change.step.as_ref().map(|step| format!("step {step} "));
+    let text = [task.as_deref(), step.as_deref(), Some(&change.text)];
+    escaped(&text.into_iter().flatten().collect::<String>()).into_owned()
+}
+
+fn jobs(count: usize) -> String {
+    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+}

@@ -1,0 +1,213 @@
+//! `history` and `replay`: what happened to a job, entry by entry, and the job as it was; of a
+//! manager, or out of a journal's file.
+
+use super::client::{Client, ClientError};
+use super::show::parse;
+use super::text::Text;
+use super::{HistoryArguments, RecordArguments, ReplayArguments, job};
+use crate::engine::words::escaped;
+use crate::journal::{JournalError, Reader, Then};
+use crate::view::{EntryView, JobView};
+use console::Term;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Entries that are asked for at once.
+const PAGE_ENTRIES: u32 = 1_000;
+
+/// Rows that are read at once, in bytes.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// How much of an entry is shown where there is no terminal, in characters.
+const LINE_CHARS_MAX: usize = 400;
+
+/// What every entry says; the rest depends on its kind.
+#[derive(Deserialize)]
+struct EntryAnswer {
+    n: u64,
+    at: Text,
+    kind: Text,
+    step: Option<Text>,
+}
+
+#[derive(Deserialize)]
+struct EntriesAnswer {
+    entries: Vec<Box<RawValue>>,
+    next: Option<u64>,
+}
+
+/// `history ID [--at N]`
+pub(super) fn history(
+    arguments: &HistoryArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let (client, is_json) = (Client::new(&arguments.client), arguments.client.json);
+    let path = format!("/api/job/{}", arguments.record.id);
+    if let Some(at) = arguments.record.at {
+        print_job(&client.get(&format!("{path}?at={at}"))?, is_json, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut printer = Printer::new(&arguments.record, is_json, out);
+    while let Some((after, limit)) = printer.wanted() {
+        let page = client.get(&format!("{path}/entries?after={after}&limit={limit}"))?;
+        let EntriesAnswer { entries, next } = parse(&page)?;
+        let entries = entries.iter().map(|entry| entry.get());
+        printer.page(entries, next)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `replay --db FILE ID [--at N]`
+pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    let (id, is_json) = (arguments.record.id, arguments.json);
+    let reader = Reader::open(&arguments.db).map_err(unreadable)?;
+    let unknown = || {
+        let file = arguments.db.display();
+        ClientError::Refused(format!(
+            "the journal {file} has no job {id}: there was none, or its retention is over"
+        ))
+    };
+    if let Some(at) = arguments.record.at {
+        return match reader.job_at(id, at).map_err(unreadable)?.ok_or_else(unknown)? {
+            Then::Was { job, at } => print_job(&json(&JobView::whole(&job, at))?, is_json, out),
+            Then::Never { entries } => Err(ClientError::Usage(format!(
+                "--at {at}: the record of job {id} has the entries 1 to {entries}"
+            ))),
+        };
+    }
+    let mut printer = Printer::new(&arguments.record, is_json, out);
+    while let Some((after, limit)) = printer.wanted() {
+        let page = reader.record(id, after, limit, PAGE_BYTES_MAX).map_err(unreadable)?;
+        let page = page.ok_or_else(unknown)?;
+        let rows = page.rows.iter().flat_map(|row| EntryView::of_row(page.graph(), row));
+        let entries = rows.map(|entry| json(&entry)).collect::<Result<Vec<_>, _>>()?;
+        printer.page(entries.iter().map(String::as_str), page.next())?;
+    }
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, ClientError> {
+    serde_json::to_string(value).map_err(|error| ClientError::Refused(error.to_string()))
+}
+
+fn unreadable(error: JournalError) -> ClientError {
+    ClientError::Refused(error.to_string())
+}
+
+fn print_job(body: &str, is_json: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+    if is_json {
+        writeln!(out, "{body}")?;
+        return Ok(());
+    }
+    job::print(&parse(body)?, out)
+}
+
+/// Prints entries, a page at a time.
+struct Printer<'o> {
+    is_json: bool,
+    /// Where the next page begins; none behind the last.
+    after: Option<u64>,
+    /// How many entries are still to be shown; none: all.
+    left: Option<u64>,
+    columns: Option<usize>,
+    out: &'o mut dyn Write,
+}
+
+impl<'o> Printer<'o> {
+    fn new(asked: &RecordArguments, is_json: bool, out: &'o mut dyn Write) -> Printer<'o> {
+        let size = Term::stdout().size_checked();
+        let columns = size.map(|(_, columns)| usize::from(columns));
+        Printer { is_json, after: Some(asked.after), left: asked.limit, columns, out }
+    }
+
+    /// Behind which entry the next page begins, and how many entries it may have.
+    fn wanted(&self) -> Option<(u64, u32)> {
+        let most = u32::try_from(self.left.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
+        self.after.filter(|_| most > 0).map(|after| (after, most.min(PAGE_ENTRIES)))
+    }
+
+    fn page<'a>(
+        &mut self,
+        entries: impl Iterator<Item = &'a str>,
+        next: Option<u64>,
+    ) -> Result<(), ClientError> {
+        for entry in entries {
+            self.left = self.left.map(|left| left.saturating_sub(1));
+            if self.is_json {
+                writeln!(self.out, "{entry}")?;
+            } else {
+                writeln!(self.out, "{}", cut(&line(entry)?, self.columns))?;
+            }
+        }
+        self.after = next;
+        Ok(())
+    }
+}
+
+/// An entry in one line: its number, its time, what happened, and what else it says.
+fn line(entry: &str) -> Result<String, ClientError> {
+    let EntryAnswer { n, at, kind, step } = parse(entry)?;
+    let rest: serde_json::Map<String, Value> = parse(entry)?;
+    let known = ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
+    let mut notes: Vec<String> = rest
+        .iter()
+        .filter(|(key, _)| !known.contains(&key.as_str()))
+        .map(|(key, value)| format!("{} {}", escaped(&words(key)), shown(value)))
+        .collect();
+    match (rest.get("payload"), rest.get("payloadBytes")) {
+        (Some(payload), _) => notes.push(shown(payload)),
+        (None, Some(bytes)) => notes.push(format!("{bytes} bytes, not shown")),
+        (None, None) => {}
+    }
+    let step = step.map_or_else(String::new, |step| format!(" {step}"));
+    Ok(format!("{n:>6}  {at}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    escaped(&text).into_owned()
+}
+
+/// `retryAt` as people write it: `retry at`.
+fn words(key: &str) -> String {
+    let mut words = String::with_capacity(key.len() + 1);
+    for letter in key.chars() {
+        if letter.is_ascii_uppercase() {
+            words.push(' ');
+        }
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
+}
+
+/// On a terminal a line is as wide as that; elsewhere it has some hundred characters.
+fn cut(line: &str, columns: Option<usize>) -> String {
+    let most = columns.unwrap_or(LINE_CHARS_MAX).max(1);
+    match line.char_indices().nth(most) {
+        None => line.to_owned(),
+        Some(_) => line.chars().take(most - 1).chain(['…']).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_line_without_controls_and_as_wide_as_the_terminal() {
+        let entry = r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#;
+        let whole = line(entry).expect("an entry");
+        assert_eq!(
+            whole,
+            "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, retry at 2026-01-01T00:00:01Z"
+        );
+        assert_eq!(cut(&whole, Some(60)).chars().count(), 60);
+        assert_eq!(cut(&whole, Some(500)), whole);
+        let large =
+            r#"{"n":1,"at":"t","kind":"job.created","payloadBytes":5000,"payloadOmitted":true}"#;
+        assert!(line(large).expect("an entry").ends_with("job.created  5000 bytes, not shown"));
+    }
+}

@@ -1,0 +1,326 @@
+//! What a job that is kept would have done under another definition: its record is played to a job
+//! of that definition, reply by reply, at the times at which they came.
+
+use super::changes::{Change, Kind, Pairs, changes, names};
+use crate::engine::{
+    Cause, ChildEnd, ChildOutcome, Context, Definition, Entry, FanOutEntry, Graph, Input, Job,
+    JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, StepEntry,
+    StepIndex, StepState, Timestamp,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Nothing is refused for its size: what is played was taken before.
+const LIMITS: Limits = Limits {
+    step_message_bytes_max: usize::MAX,
+    reply_bytes_max: usize::MAX,
+    depth_max: u16::MAX,
+    window: u32::MAX,
+    window_bytes: u64::MAX,
+};
+
+/// What would differ for `job`, whose record this is, had it begun under `new`. None: nothing would.
+///
+/// Timeouts are left out: whether a worker would have been faster nobody knows.
+pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
+    // Both are played, so that what playing leaves out differs in neither.
+    let before = Play::of(job, record, job.definition());
+    let after = Play::of(job, record, new);
+    compared(job, &before, &after)
+}
+
+/// A job of some definition to which a record is played.
+struct Play<'r> {
+    job: Job,
+    pairs: Pairs,
+    now: Timestamp,
+    /// What came for steps that have not begun yet.
+    early: VecDeque<(StepIndex, Came<'r>)>,
+}
+
+/// What came for a step.
+enum Came<'r> {
+    Reply(Reply),
+    /// A child job ended: with this result, or none where it failed.
+    Child(u32, Option<Message>),
+    /// The output of a step whose child jobs nobody would have started.
+    Gathered(&'r Message),
+}
+
+impl<'r> Play<'r> {
+    fn of(recorded: &'r Job, record: &'r [Recorded], definition: &Arc<Definition>) -> Job {
+        let origin = Origin { definition: definition.clone(), ..recorded.origin().clone() };
+        let now = origin.created;
+        let context = Context { now, limits: &LIMITS, claims: &|_| true };
+        let (job, _) = Job::create(origin, recorded.message().clone(), &context);
+        let pairs = Pairs::of(recorded.graph(), job.graph());
+        let mut play = Play { job, pairs, now, early: VecDeque::new() };
+        for row in record {
+            play.now = row.at;
+            for entry in &row.entries {
+                play.entry(recorded, entry);
+                play.deliver();
+            }
+        }
+        play.job
+    }
+
+    fn entry(&mut self, recorded: &'r Job, entry: &'r Entry) {
+        match entry {
+            Entry::Job(entry) => self.of_job(recorded, entry),
+            Entry::Step(step, entry) => self.of_step(recorded, *step, entry),
+            Entry::FanOut(step, entry) => self.of_fan_out(recorded, *step, entry),
+            Entry::Caller(_) => {}
+        }
+    }
+
+    fn of_job(&mut self, recorded: &Job, entry: &JobEntry) {
+        let operation = match entry {
+            JobEntry::Paused => Operation::Pause,
+            JobEntry::Resumed => Operation::Resume,
+            JobEntry::Retried { .. } => Operation::Retry,
+            JobEntry::Rerun { step, .. } => {
+                let Some(new) = self.pairs.new_of(*step) else { return };
+                Operation::Rerun { step: self.job.graph().step(new).name.to_string() }
+            }
+            JobEntry::Cancelled { reason, .. } => Operation::Cancel { reason: reason.clone() },
+            JobEntry::Failed { expired: true, .. } => {
+                // Its deadline: of another one nobody knows what would have come until then.
+                let due = recorded.origin().created.max(self.now);
+                return self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
+            }
+            JobEntry::Created { .. }
+            | JobEntry::Completed
+            | JobEntry::Failed { .. }
+            | JobEntry::ToldAgain => return,
+        };
+        self.take(Input::Operate(operation));
+    }
+
+    fn of_step(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r StepEntry) {
+        // The failure of child jobs follows from theirs.
+        let has_task = recorded.graph().step(step).task.is_some();
+        let error = |reason: &str, retryable: bool| {
+            let body = serde_json::json!({ "error": reason, "retryable": retryable });
+            Reply::Error(body.to_string().into())
+        };
+        let reply = match entry {
+            StepEntry::Completed(output) => Reply::Result(output.to_text().into()),
+            StepEntry::Progressed { progress, .. } => Reply::Progress(
+                serde_json::json!({
+                    "status": progress.status,
+                    "progress": progress.share,
+                    "message": progress.message,
+                })
+                .to_string()
+                .into(),
+            ),
+            StepEntry::AttemptFailed { failure, .. } => error(&failure.reason, true),
+            StepEntry::Failed(failure) if !has_task => error(&failure.reason, false),
+            StepEntry::Failed(_)
+            | StepEntry::Started { .. }
+            | StepEntry::Confirmed
+            | StepEntry::Unconfirmed
+            | StepEntry::Skipped
+            | StepEntry::Cancelled => return,
+        };
+        self.came(step, Came::Reply(reply));
+    }
+
+    fn of_fan_out(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r FanOutEntry) {
+        match entry {
+            FanOutEntry::ChildCompleted { index, item, others } => {
+                let Some(new) = self.pairs.new_of(step) else { return };
+                let key = item_key(self.job.definition(), self.job.graph(), new);
+                let mut pairs: Vec<(u16, Arc<str>, Json)> = others.clone();
+                if let (Some((place, value)), Some(key)) = (item, key) {
+                    pairs.push((*place, key, value.clone()));
+                }
+                pairs.sort_by_key(|(place, ..)| *place);
+                let member = |(_, key, value): &(u16, Arc<str>, Json)| {
+                    format!("{}:{}", serde_json::json!(key), value.text())
+                };
+                let members: Vec<String> = pairs.iter().map(member).collect();
+                let text = format!("{{{}}}", members.join(","));
+                // What was taken apart before goes together again.
+                let result = Message::parse(text.as_bytes()).unwrap_or_default();
+                self.came(step, Came::Child(*index, Some(result)));
+            }
+            FanOutEntry::ChildFailed { index } => self.came(step, Came::Child(*index, None)),
+            FanOutEntry::Completed => {
+                if let Some(output) = &recorded.step(step).output {
+                    self.came(step, Came::Gathered(output));
+                }
+            }
+            FanOutEntry::Started { .. }
+            | FanOutEntry::Restarted { .. }
+            | FanOutEntry::ChildrenStarted { .. }
+            | FanOutEntry::ChildStarted { .. } => {}
+        }
+    }
+
+    /// Of a step that is gone nothing is of use.
+    fn came(&mut self, old: StepIndex, came: Came<'r>) {
+        if let Some(new) = self.pairs.new_of(old) {
+            self.early.push_back((new, came));
+        }
+    }
+
+    /// Delivers what has come to the steps that run, as long as that makes others run. What comes
+    /// for one step is delivered in order.
+    fn deliver(&mut self) {
+        loop {
+            let is_first = |at: usize, early: &VecDeque<(StepIndex, Came<'r>)>| {
+                !early.iter().take(at).any(|(step, _)| *step == early[at].0)
+            };
+            let ready = (0..self.early.len()).find(|at| {
+                is_first(*at, &self.early) && self.is_wanted(self.early[*at].0, &self.early[*at].1)
+            });
+            let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
+            if let Some(due) = self.job.step(step).retry_at {
+                // The attempt that the recorded one was has begun by now.
+                self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
+            }
+            self.give(step, came);
+        }
+    }
+
+    fn is_wanted(&self, step: StepIndex, came: &Came<'_>) -> bool {
+        let is_running = self.job.step_state(step) == StepState::Running;
+        match came {
+            Came::Reply(_) => is_running && self.job.graph().step(step).task.is_none(),
+            // Either is of use to one kind of step alone; the other lets it go.
+            Came::Gathered(_) => is_running,
+            Came::Child(index, _) => match &self.job.step(step).fan_out {
+                Some(fan_out) => fan_out.under_way().any(|under_way| under_way == *index),
+                None => is_running,
+            },
+        }
+    }
+
+    fn give(&mut self, step: StepIndex, came: Came<'_>) {
+        let definition = self.job.graph().step(step);
+        let (name, has_task) = (definition.name.to_string(), definition.task.is_some());
+        let reply = match came {
+            Came::Child(index, result) => {
+                let Some(child) = self.job.child_id(step, index) else { return };
+                let outcome = match result {
+                    Some(result) => ChildOutcome::Completed(result),
+                    None => ChildOutcome::Failed(Cause::of_job("as recorded")),
+                };
+                let ended = ChildEnd { child, round: self.job.round(), outcome };
+                return self.take(Input::ChildEnded { step, index, ended });
+            }
+            Came::Gathered(_) if has_task => return,
+            Came::Gathered(output) => Reply::Result(output.to_text().into()),
+            Came::Reply(reply) => reply,
+        };
+        let input = if definition.external {
+            Input::Operate(Operation::Reply { step: name, reply })
+        } else {
+            Input::Reply { step: name, attempt: None, reply }
+        };
+        self.take(input);
+    }
+
+    fn take(&mut self, input: Input) {
+        let context = Context { now: self.now, limits: &LIMITS, claims: &|_| true };
+        // What changes nothing is of no consequence, and nothing is sent.
+        let _ = self.job.take(input, &context);
+    }
+}
+
+fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<Arc<str>> {
+    let task = graph.step(step).task?;
+    Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
+}
+
+/// What differs between the two, of what still matters to `job`.
+fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
+    let (old, new) = (before.graph(), after.graph());
+    let pairs = Pairs::of(old, new);
+    let of_definitions = changes(before.definition(), after.definition());
+    let mut found = Vec::new();
+    for at in old.indices() {
+        let name = &*old.step(at).name;
+        let mut tell = |kind, text| {
+            found.push(Change { kind, task: None, step: Some(name.to_owned()), text });
+        };
+        let was = before.step_state(at);
+        let Some(other) = pairs.new_of(at) else {
+            tell(Kind::Gone, format!("is {} and would not be there", was.word()));
+            continue;
+        };
+        let would = after.step_state(other);
+        if was != would {
+            tell(kind_of(was, would), changed(was, would, after, other));
+        } else if before.status(at) != after.status(other) {
+            let (was, would) = (before.status(at), after.status(other));
+            tell(Kind::Status, format!("has the status {was}, would have {would}"));
+        }
+        // What is said of a step matters as long as it is not done.
+        let is_open =
+            !job.state().is_ended() && matches!(was, StepState::Waiting | StepState::Running);
+        let task =
+            old.step(at).task.and_then(|task| before.definition().graphs.get(usize::from(task)));
+        for change in &of_definitions {
+            let is_own = change.task.is_none() && change.step.as_deref() == Some(name);
+            let is_of_children = change.task.is_some()
+                && task.is_some_and(|task| change.task.as_ref() == Some(&task.name));
+            if is_own && (is_open || change.kind == Kind::Renamed) {
+                tell(change.kind, change.text.clone());
+            } else if is_of_children && is_open {
+                let of = change.step.as_ref().map_or(String::new(), |step| format!("step {step} "));
+                tell(Kind::Task, format!("its child jobs: {of}{}", change.text));
+            }
+        }
+    }
+    for at in new.indices().filter(|at| pairs.is_new(*at)) {
+        let (kind, step) = (Kind::New, Some(new.step(at).name.to_string()));
+        let text = format!("is new and would be {}", after.step_state(at).word());
+        found.push(Change { kind, task: None, step, text });
+    }
+    let about_job = |kind, text| Change { kind, task: None, step: None, text };
+    if before.state() != after.state() {
+        let (was, would) = (before.state().word(), after.state().word());
+        found.push(about_job(Kind::State, format!("the job is {was}, would be {would}")));
+    } else if before.state() == JobState::Completed && before.result() != after.result() {
+        found.push(about_job(Kind::Result, "the job would have another result".to_owned()));
+    }
+    found
+}
+
+fn kind_of(was: StepState, would: StepState) -> Kind {
+    let by_condition = [StepState::Skipped, StepState::Cancelled];
+    if by_condition.contains(&was) || by_condition.contains(&would) {
+        Kind::Condition
+    } else {
+        Kind::State
+    }
+}
+
+fn changed(was: StepState, would: StepState, after: &Job, step: StepIndex) -> String {
+    let (graph, was) = (after.graph(), was.word());
+    match would {
+        StepState::Waiting => {
+            let open = |name: &Arc<str>| {
+                let on = graph.index_of(name);
+                on.is_some_and(|on| {
+                    matches!(after.step_state(on), StepState::Waiting | StepState::Running)
+                })
+            };
+            let waits: Vec<Arc<str>> =
+                names(graph, graph.step(step)).into_iter().filter(open).collect();
+            let waits =
+                if waits.is_empty() { String::new() } else { format!(" for {}", waits.join(", ")) };
+            format!("is {was}, would be waiting{waits}")
+        }
+        StepState::Skipped => format!("is {was}, would be skipped: its condition comes to false"),
+        StepState::Cancelled => {
+            format!("is {was}, would be cancelled: its condition comes to true")
+        }
+        StepState::Running | StepState::Completed | StepState::Failed => {
+            format!("is {was}, would be {}", would.word())
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What differs between two definitions of one workflow.
+
+use crate::engine::{Definition, Dependency, Expression, Graph, Millis, Step, StepIndex};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A step is gone.
+    Gone,
+    /// A step is new.
+    New,
+    /// A step has another name.
+    Renamed,
+    /// A step waits for others.
+    Depends,
+    /// A step's messages go to another queue.
+    Queue,
+    /// A condition reads otherwise, or decides otherwise.
+    Condition,
+    /// A step's child jobs run another task.
+    Task,
+    /// Anything else that a step, a task or the workflow says.
+    Option,
+    /// A step, or the job, would be in another state.
+    State,
+    /// A step would have another status.
+    Status,
+    /// The job would have another result.
+    Result,
+}
+
+/// One difference between two definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What it is about.
+    pub kind: Kind,
+    /// The task whose step it is; none: the workflow's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The step, by its earlier name if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// In words.
+    pub text: String,
+}
+
+/// Which step of one graph is which of another.
+pub(super) struct Pairs {
+    by_old: HashMap<StepIndex, StepIndex>,
+}
+
+impl Pairs {
+    /// By name; what is left over is the same step under another name if it does the same work at
+    /// the same place.
+    pub(super) fn of(old: &Graph, new: &Graph) -> Pairs {
+        let mut by_old: HashMap<StepIndex, StepIndex> =
+            old.indices().filter_map(|at| Some((at, new.index_of(&old.step(at).name)?))).collect();
+        let gone: Vec<StepIndex> = old.indices().filter(|at| !by_old.contains_key(at)).collect();
+        for at in gone {
+            let is_same = |other: &StepIndex| {
+                let taken = by_old.values().any(|paired| paired == other);
+                let (one, two) = (old.step(at), new.step(*other));
+                let has_same_place = names(old, one) == names(new, two)
+                    && dependents(old, at) == dependents(new, *other);
+                !taken
+                    && old.index_of(&two.name).is_none()
+                    && one.task.is_some() == two.task.is_some()
+                    && one.external == two.external
+                    && (one.queue == two.queue || has_same_place)
+            };
+            if let Some(other) = new.indices().find(is_same) {
+                by_old.insert(at, other);
+            }
+        }
+        Pairs { by_old }
+    }
+
+    /// The step of the new graph that is this one of the old.
+    pub(super) fn new_of(&self, old: StepIndex) -> Option<StepIndex> {
+        self.by_old.get(&old).copied()
+    }
+
+    /// Whether a step of the new graph is none of the old.
+    pub(super) fn is_new(&self, new: StepIndex) -> bool {
+        !self.by_old.values().any(|paired| *paired == new)
+    }
+}
+
+/// All that differs, the workflow's own steps first.
+pub fn changes(old: &Definition, new: &Definition) -> Vec<Change> {
+    let mut found = Vec::new();
+    let span = |span: Option<Millis>| span.map_or("none".to_owned(), |span| span.to_string());
+    let mut of_workflow = |what: &str, one: Option<Millis>, two: Option<Millis>| {
+        if one != two {
+            let text = format!("{what} {} instead of {}", span(two), span(one));
+            found.push(Change { kind: Kind::Option, task: None, step: None, text });
+        }
+    };
+    of_workflow("deadline", old.deadline, new.deadline);
+    of_workflow("retention", old.retention, new.retention);
+    for (at, graph) in old.graphs.iter().enumerate() {
+        let task = (at > 0).then(|| graph.name.clone());
+        let other = match at {
+            0 => Some(new.graph()),
+            _ => new.graphs.iter().skip(1).find(|other| other.name == graph.name),
+        };
+        match other {
+            Some(other) => of_graph(task.as_deref(), (old, graph), (new, other), &mut found),
+            None => {
+                let text = format!("task {} is gone", graph.name);
+                found.push(Change { kind: Kind::Task, task, step: None, text });
+            }
+        }
+    }
+    let is_new = |graph: &&Graph| !old.graphs.iter().skip(1).any(|one| one.name == graph.name);
+    for graph in new.graphs.iter().skip(1).filter(is_new) {
+        let (task, text) = (Some(graph.name.clone()), format!("task {} is new", graph.name));
+        found.push(Change { kind: Kind::Task, task, step: None, text });
+    }
+    found
+}
+
+fn of_graph(
+    task: Option<&str>,
+    (old_definition, old): (&Definition, &Graph),
+    (new_definition, new): (&Definition, &Graph),
+    found: &mut Vec<Change>,
+) {
+    let pairs = Pairs::of(old, new);
+    let task = task.map(str::to_owned);
+    if old.fan_out != new.fan_out {
+        let text = "its list, item key, maxConcurrency or tolerate differ".to_owned();
+        found.push(Change { kind: Kind::Task, task: task.clone(), step: None, text });
+    }
+    for at in old.indices() {
+        let step = old.step(at);
+        let mut tell = |kind, text| {
+            let step = Some(step.name.to_string());
+            found.push(Change { kind, task: task.clone(), step, text });
+        };
+        let Some(other) = pairs.new_of(at) else {
+            tell(Kind::Gone, "is gone".to_owned());
+            continue;
+        };
+        let other = new.step(other);
+        if step.name != other.name {
+            tell(Kind::Renamed, format!("is called {} now", other.name));
+        }
+        of_step((old_definition, old, step), (new_definition, new, other), &mut tell);
+    }
+    for at in new.indices().filter(|at| pairs.is_new(*at)) {
+        let (kind, step) = (Kind::New, Some(new.step(at).name.to_string()));
+        found.push(Change { kind, task: task.clone(), step, text: "is new".to_owned() });
+    }
+}
+
+/// A step, the graph that it stands in, and the definition of that.
+type Place<'d> = (&'d Definition, &'d Graph, &'d Step);
+
+/// What differs about one step, its name left out.
+fn of_step(
+    (old_definition, old_graph, old): Place<'_>,
+    (new_definition, new_graph, new): Place<'_>,
+    tell: &mut impl FnMut(Kind, String),
+) {
+    if old.queue != new.queue && old.has_queue() && new.has_queue() {
+        tell(Kind::Queue, format!("goes to queue {} instead of {}", new.queue, old.queue));
+    }
+    let (one, two) = (names(old_graph, old), names(new_graph, new));
+    if one != two {
+        let listed = |names: &[Arc<str>]| match names {
+            [] => "nothing".to_owned(),
+            names => names.join(", "),
+        };
+        tell(Kind::Depends, format!("depends on {} instead of {}", listed(&two), listed(&one)));
+    }
+    let mut condition = |key: &str, one: &Option<Expression>, two: &Option<Expression>| {
+        let text = |expression: &Option<Expression>| {
+            expression.as_ref().map_or("none".to_owned(), |expression| expression.text().to_owned())
+        };
+        if text(one) != text(two) {
+            tell(Kind::Condition, format!("{key} is {} instead of {}", text(two), text(one)));
+        }
+    };
+    condition("when", &old.when, &new.when);
+    condition("cancelWhen", &old.cancel_when, &new.cancel_when);
+    let task = |definition: &Definition, step: &Step| {
+        let graph = step.task.and_then(|task| definition.graphs.get(usize::from(task)));
+        graph.map_or("none".to_owned(), |graph| graph.name.clone())
+    };
+    let (one, two) = (task(old_definition, old), task(new_definition, new));
+    if one != two {
+        tell(Kind::Task, format!("has the task {two} instead of {one}"));
+    }
+    let options = [
+        ("external", old.external != new.external),
+        ("timeout", old.timeout != new.timeout),
+        ("retry", old.retry != new.retry),
+        ("onFailure", old.on_failure != new.on_failure),
+        ("priority", old.priority != new.priority),
+        ("statuses", old.status != new.status),
+    ];
+    let differing: Vec<&str> =
+        options.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();
+    if !differing.is_empty() {
+        let verb = if differing.len() == 1 { "differs" } else { "differ" };
+        tell(Kind::Option, format!("{} {verb}", differing.join(", ")));
+    }
+}
+
+/// The names of the steps that a step depends on.
+pub(super) fn names(graph: &Graph, step: &Step) -> Vec<Arc<str>> {
+    step.depends
+        .iter()
+        .map(|dependency| match dependency {
+            Dependency::Start => "__start__".into(),
+            Dependency::Step(on) => graph.step(*on).name.clone(),
+        })
+        .collect()
+}
+
+/// The names of the steps that depend on a step.
+fn dependents(graph: &Graph, step: StepIndex) -> Vec<Arc<str>> {
+    graph.dependents(step).iter().map(|on| graph.step(*on).name.clone()).collect()
+}

@@ -1,0 +1,248 @@
+//! The record of a job, entry by entry, in words for readers.
+
+use crate::engine::{
+    CallerEntry, Entry, Failure, FanOutEntry, Graph, JobEntry, JobId, Json, Message, Recorded,
+    StepEntry, StepIndex, Timestamp,
+};
+use crate::times::Time;
+use serde::Serialize;
+
+/// The largest payload that an entry repeats, in bytes: a larger one is left out, and its size told.
+pub const PAYLOAD_BYTES_MAX: usize = 4096;
+
+/// One entry of a job's record. The keys that mean nothing for its kind are left out.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EntryView<'a> {
+    /// Its number, from 1; events have it in their ids.
+    n: u64,
+    at: Time,
+    /// What happened: `job.created`, `step.completed`, `child.failed`, …
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    /// The index of a child job's item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<u32>,
+    /// The number of items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items: Option<u32>,
+    /// Child jobs that are started: the index of the first item, and how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    /// A child job's id, where it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<&'a Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Time>,
+    /// How often the job was retried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round: Option<u32>,
+    /// The job's deadline has passed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    expired: bool,
+    /// Its parent ordered it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    by_parent: bool,
+    /// Who waits for the end: by the order in which they came, and the queue of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'a str>,
+    /// The job's message, the step's output, or the value of the item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Payload<'a>>,
+    /// How large it is, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_bytes: Option<usize>,
+    /// It is larger than [`PAYLOAD_BYTES_MAX`], and left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    payload_omitted: bool,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Payload<'a> {
+    Message(&'a Message),
+    Value(&'a Json),
+}
+
+impl Payload<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Payload::Message(message) => message.encoded_len(),
+            Payload::Value(value) => value.text().len(),
+        }
+    }
+}
+
+impl<'a> EntryView<'a> {
+    /// The entries of a row, of a job that runs `graph`.
+    pub fn of_row(
+        graph: &'a Graph,
+        row: &'a Recorded,
+    ) -> impl Iterator<Item = EntryView<'a>> + use<'a> {
+        (row.first + 1..).zip(&row.entries).map(|(n, entry)| {
+            let view = EntryView { n, at: Time(row.at), ..EntryView::default() };
+            match entry {
+                Entry::Job(entry) => view.of_job(graph, entry),
+                Entry::Step(step, entry) => view.of(graph, *step).of_step(entry),
+                Entry::FanOut(step, entry) => view.of(graph, *step).of_fan_out(entry),
+                Entry::Caller(CallerEntry::Joined(caller)) => {
+                    EntryView { kind: "caller.joined", queue: Some(&caller.reply_to), ..view }
+                }
+                Entry::Caller(CallerEntry::Answered(caller)) => {
+                    EntryView { kind: "caller.answered", caller: Some(*caller), ..view }
+                }
+            }
+        })
+    }
+
+    fn of(self, graph: &'a Graph, step: StepIndex) -> EntryView<'a> {
+        EntryView { step: graph.steps.get(step.at()).map(|step| &*step.name), ..self }
+    }
+
+    fn of_job(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
+        match entry {
+            JobEntry::Created { message, deadline } => {
+                let view = EntryView { kind: "job.created", ..self }.until(*deadline);
+                match message {
+                    Some(message) => view.with(Payload::Message(message)),
+                    None => view,
+                }
+            }
+            JobEntry::Completed => EntryView { kind: "job.completed", ..self },
+            JobEntry::Failed { reason, expired, step } => {
+                let view = EntryView {
+                    kind: "job.failed",
+                    reason: Some(reason),
+                    expired: *expired,
+                    ..self
+                };
+                match step {
+                    Some(step) => view.of(graph, *step),
+                    None => view,
+                }
+            }
+            JobEntry::Paused => EntryView { kind: "job.paused", ..self },
+            JobEntry::Resumed => EntryView { kind: "job.resumed", ..self },
+            JobEntry::Retried { round, deadline } => {
+                EntryView { kind: "job.retried", round: Some(*round), ..self }.until(*deadline)
+            }
+            JobEntry::Rerun { step, deadline } => {
+                EntryView { kind: "job.rerun", ..self }.of(graph, *step).until(*deadline)
+            }
+            JobEntry::Cancelled { reason, by_parent } => EntryView {
+                kind: "job.cancelled",
+                reason: Some(reason),
+                by_parent: *by_parent,
+                ..self
+            },
+            JobEntry::ToldAgain => EntryView { kind: "job.told-again", ..self },
+        }
+    }
+
+    fn of_step(self, entry: &'a StepEntry) -> EntryView<'a> {
+        match entry {
+            StepEntry::Started { attempt, deadline } => {
+                EntryView { kind: "step.started", attempt: Some(*attempt), ..self }.until(*deadline)
+            }
+            StepEntry::Confirmed => EntryView { kind: "step.confirmed", ..self },
+            StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
+            StepEntry::Completed(output) => {
+                EntryView { kind: "step.completed", ..self }.with(Payload::Message(output))
+            }
+            StepEntry::Progressed { progress, deadline } => EntryView {
+                kind: "step.progressed",
+                status: progress.status.as_deref(),
+                progress: progress.share.as_ref(),
+                message: progress.message.as_deref(),
+                ..self
+            }
+            .until(*deadline),
+            StepEntry::AttemptFailed { attempt, failure, retry_at } => EntryView {
+                kind: "step.attempt-failed",
+                attempt: Some(*attempt),
+                retry_at: Some(Time(*retry_at)),
+                ..self
+            }
+            .failed(failure),
+            StepEntry::Skipped => EntryView { kind: "step.skipped", ..self },
+            StepEntry::Cancelled => EntryView { kind: "step.cancelled", ..self },
+            StepEntry::Failed(failure) => EntryView { kind: "step.failed", ..self }.failed(failure),
+        }
+    }
+
+    fn of_fan_out(self, entry: &'a FanOutEntry) -> EntryView<'a> {
+        match entry {
+            FanOutEntry::Started { items, warning, deadline } => EntryView {
+                kind: "step.started",
+                items: Some(*items),
+                warning: warning.as_deref(),
+                ..self
+            }
+            .until(*deadline),
+            FanOutEntry::Restarted { attempt, deadline } => {
+                EntryView { kind: "step.restarted", attempt: Some(*attempt), ..self }
+                    .until(*deadline)
+            }
+            FanOutEntry::ChildrenStarted { from, count, own_ids: _ } => EntryView {
+                kind: "children.started",
+                from: Some(*from),
+                count: Some(*count),
+                ..self
+            },
+            FanOutEntry::ChildStarted { index, id } => {
+                EntryView { kind: "child.started", item: Some(*index), job: Some(*id), ..self }
+            }
+            FanOutEntry::ChildCompleted { index, item, others: _ } => {
+                let view = EntryView { kind: "child.completed", item: Some(*index), ..self };
+                match item {
+                    Some((_, value)) => view.with(Payload::Value(value)),
+                    None => view,
+                }
+            }
+            FanOutEntry::ChildFailed { index } => {
+                EntryView { kind: "child.failed", item: Some(*index), ..self }
+            }
+            FanOutEntry::Completed => EntryView { kind: "step.completed", ..self },
+        }
+    }
+
+    fn with(self, payload: Payload<'a>) -> EntryView<'a> {
+        let bytes = payload.bytes();
+        let is_large = bytes > PAYLOAD_BYTES_MAX;
+        EntryView {
+            payload: (!is_large).then_some(payload),
+            payload_bytes: Some(bytes),
+            payload_omitted: is_large,
+            ..self
+        }
+    }
+
+    fn until(self, deadline: Option<Timestamp>) -> EntryView<'a> {
+        EntryView { deadline: deadline.map(Time), ..self }
+    }
+
+    fn failed(self, failure: &'a Failure) -> EntryView<'a> {
+        EntryView { reason: Some(&failure.reason), raw: failure.raw.as_deref(), ..self }
+    }
+}

@@ -1,0 +1,278 @@
+//! The record of a job over HTTP and out of a journal's file: every entry, and the job as it was
+//! after each of them.
+
+use crate::http::{Api, serving};
+use actix_web::http::{Method, StatusCode};
+use clap::Parser;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::cli::{self, Arguments, ClientError, Command};
+
+const FAN: &str = "
+workflows:
+  - name: fan
+    steps:
+      - name: first
+        external: true
+        retry: { attempts: 2, backoff: 1ms }
+      - name: each
+        task: piece
+        depends: [ first ]
+    tasks:
+      - name: piece
+        itemListKey: items
+        steps: [ { name: work, external: true } ]
+";
+
+const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Posts to a path until that is answered 200.
+async fn post(api: &Api, path: &str, body: &Value) {
+    let done = async {
+        while api.ask(Method::POST, path, &[], &body.to_string()).await.status != StatusCode::OK {
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, done).await.expect("it is taken in time");
+}
+
+async fn get(api: &Api, path: &str) -> Value {
+    let answer = api.get(path, &[]).await;
+    assert_eq!(answer.status, StatusCode::OK, "{path}");
+    answer.json()
+}
+
+/// A job that has failed an attempt, fanned out over two items, and completed. The child jobs.
+async fn lived(api: &Api) -> Vec<String> {
+    let message = json!({ "k": "x".repeat(5_000) }).to_string();
+    api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], &message).await;
+    let job = format!("/api/job/{ID}");
+    post(api, &format!("{job}/step/first?type=error"), &json!({ "error": "no\npen" })).await;
+    post(api, &format!("{job}/step/first"), &json!({ "items": [1, 2] })).await;
+    let children = async {
+        loop {
+            let page = get(api, &format!("{job}/children")).await;
+            if let [one, other] = page["children"].as_array().expect("a list").as_slice() {
+                return [one, other].map(|row| row["job"].as_str().expect("an id").to_owned());
+            }
+        }
+    };
+    let children = actix_rt::time::timeout(DEADLINE, children).await.expect("the child jobs");
+    for child in &children {
+        post(api, &format!("/api/job/{child}/step/work"), &json!({ "item": "done" })).await;
+    }
+    let ended = async { while get(api, &job).await["state"] != "completed" {} };
+    actix_rt::time::timeout(DEADLINE, ended).await.expect("the end");
+    children.into()
+}
+
+async fn entries(api: &Api, query: &str) -> Vec<Value> {
+    let page = get(api, &format!("/api/job/{ID}/entries{query}")).await;
+    page["entries"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn every_entry_is_told_with_its_number_and_time_a_page_at_a_time() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let children = lived(&api).await;
+            let all = entries(&api, "").await;
+            let mut paged = Vec::new();
+            let mut after = 0;
+            loop {
+                let page = get(&api, &format!("/api/job/{ID}/entries?after={after}&limit=3")).await;
+                paged.extend(page["entries"].as_array().expect("a list").clone());
+                let Some(next) = page["next"].as_u64() else { break };
+                assert_eq!(next, after + 3, "{page}");
+                after = next;
+            }
+            assert_eq!(paged, all);
+            for (entry, n) in all.iter().zip(1..) {
+                assert_eq!(entry["n"], n);
+                assert!(entry["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{entry}");
+            }
+            let of_kind = |kind: &str| -> Vec<&Value> {
+                all.iter().filter(|entry| entry["kind"] == kind).collect()
+            };
+            let created = of_kind("job.created")[0];
+            assert_eq!(
+                (&created["payloadOmitted"], created.get("payload")),
+                (&json!(true), None),
+                "larger than an entry repeats: {created}"
+            );
+            assert!(created["payloadBytes"].as_u64().is_some_and(|bytes| bytes > 5_000));
+            let failed = of_kind("step.attempt-failed")[0];
+            assert_eq!((&failed["step"], &failed["attempt"]), (&json!("first"), &json!(1)));
+            assert!(failed["reason"].as_str().is_some_and(|reason| reason.contains("no\npen")));
+            assert_eq!(of_kind("step.completed")[0]["payload"], json!({ "items": [1, 2] }));
+            assert_eq!(of_kind("child.completed").len(), 2);
+            assert_eq!(all.last().expect("entries")["kind"], "job.completed");
+            assert!(entries(&api, "?after=4711").await.is_empty(), "nothing yet is no error");
+
+            let own = get(&api, &format!("/api/job/{}/entries", children[0])).await;
+            assert_eq!(own["entries"][0]["kind"], "job.created");
+            for wrong in ["after=x", "after=-1", "limit=0", "limit=x", "before=3"] {
+                let answer = api.get(&format!("/api/job/{ID}/entries?{wrong}"), &[]).await;
+                assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{wrong}");
+            }
+            let unknown =
+                api.get("/api/job/00000000-0000-4000-8000-000000000000/entries", &[]).await;
+            assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+        },
+    );
+}
+
+#[test]
+fn a_job_is_shown_as_it_was_after_each_entry() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let children = lived(&api).await;
+            let all = entries(&api, "").await;
+            let mut completed = 0;
+            for entry in &all {
+                let n = &entry["n"];
+                let then = get(&api, &format!("/api/job/{ID}?at={n}")).await;
+                let light = get(&api, &format!("/api/job/{ID}?at={n}&view=light")).await;
+                assert_eq!(&light["entries"], n);
+                assert_eq!(light["steps"][1]["state"], then["steps"][1]["state"]);
+                let is_last = entry["kind"] == "job.completed";
+                assert_eq!(then["state"], if is_last { "completed" } else { "running" }, "{entry}");
+                completed += usize::from(entry["kind"] == "step.completed");
+                // Besides __start__, and __end__ of the last.
+                let shown = then["completed"].as_array().expect("a list").len();
+                assert_eq!(shown, 1 + completed + usize::from(is_last), "{then}");
+            }
+            let now = get(&api, &format!("/api/job/{ID}")).await;
+            assert_eq!(get(&api, &format!("/api/job/{ID}?at={}", all.len())).await, now);
+            let child = get(&api, &format!("/api/job/{}?at=1", children[1])).await;
+            assert_eq!((&child["state"], &child["task"]), (&json!("running"), &json!("piece")));
+            assert_eq!(
+                child["completed"][0]["message"]["item"], 2,
+                "its message is its parent's item"
+            );
+            for wrong in [0, all.len() + 1] {
+                let answer = api.get(&format!("/api/job/{ID}?at={wrong}"), &[]).await;
+                let told = format!("has the entries 1 to {}", all.len());
+                assert!(answer.detail().contains(&told), "{}", answer.detail());
+                assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+            }
+        },
+    );
+}
+
+/// What `replay` prints, or why it does not.
+fn replay(db: &Path, arguments: &[&str]) -> Result<String, String> {
+    let program = ["workflow-manager", "replay", "--db"].map(str::to_owned);
+    let db = db.to_string_lossy().into_owned();
+    let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+    let parsed = Arguments::try_parse_from(program.into_iter().chain([db]).chain(arguments));
+    let Command::Replay(arguments) = parsed.expect("good arguments").command else {
+        panic!("another command")
+    };
+    let mut out = Vec::new();
+    cli::replay(&arguments, &mut out).map_err(|error: ClientError| error.to_string())?;
+    Ok(String::from_utf8(out).expect("text"))
+}
+
+#[test]
+fn a_file_is_replayed_while_a_manager_runs_on_it_and_after() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = folder.path().join("kept.db");
+    let file = db.clone();
+    serving(
+        FAN,
+        Workers::new(),
+        |settings| settings.journal.file = file,
+        |api, _| {
+            let db = db.clone();
+            async move {
+                lived(&api).await;
+                let all = entries(&api, "").await;
+                let lines = |text: String| -> Vec<Value> {
+                    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+                };
+                assert_eq!(lines(replay(&db, &[ID, "--json"]).expect("replayed")), all);
+                let some = replay(&db, &[ID, "--json", "--after", "2", "--limit", "2"]);
+                assert_eq!(lines(some.expect("replayed")), all[2..4]);
+            }
+        },
+    );
+    let text = replay(&db, &[ID]).expect("replayed");
+    assert!(text.lines().next().is_some_and(|line| line.contains("job.created")), "{text}");
+    assert!(text.contains("no\\npen"), "in one line: {text}");
+    assert!(text.lines().last().is_some_and(|line| line.ends_with("job.completed")), "{text}");
+    let then = replay(&db, &[ID, "--at", "2"]).expect("replayed");
+    assert!(then.contains("running") && then.contains("first"), "{then}");
+    let error = |arguments: &[&str]| replay(&db, arguments).expect_err("refused");
+    let beyond = error(&[ID, "--at", "4711"]);
+    assert!(beyond.contains("has the entries 1 to"), "{beyond}");
+    let unknown = error(&["00000000-0000-4000-8000-000000000000"]);
+    assert!(unknown.contains("has no job"), "{unknown}");
+    let missing = replay(&folder.path().join("nothing.db"), &[ID]).expect_err("refused");
+    assert!(missing.contains("there is no journal"), "{missing}");
+    assert!(!folder.path().join("nothing.db").exists(), "nothing is made");
+}
+
+#[test]
+fn a_file_that_cannot_be_replayed_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = folder.path().join("kept.db");
+    let file = db.clone();
+    serving(
+        FAN,
+        Workers::new(),
+        |settings| settings.journal.file = file,
+        |api, _| async move {
+            lived(&api).await;
+        },
+    );
+    let change = |sql: &str| {
+        let connection = rusqlite::Connection::open(&db).expect("opens");
+        connection.execute_batch(sql).expect("changes");
+    };
+    change("PRAGMA user_version = 4711");
+    let newer = replay(&db, &[ID]).expect_err("refused");
+    assert!(newer.contains("written by a newer version"), "{newer}");
+    change("PRAGMA user_version = 1");
+    let older = replay(&db, &[ID]).expect_err("refused");
+    assert!(older.contains("start the manager on it once"), "{older}");
+    change("PRAGMA application_id = 7");
+    let foreign = replay(&db, &[ID]).expect_err("refused");
+    assert!(foreign.contains("another program"), "{foreign}");
+    std::fs::write(&db, "not a database at all, but long enough to be looked at as one")
+        .expect("written");
+    let garbage = replay(&db, &[ID]).expect_err("refused");
+    assert!(garbage.contains("no SQLite database"), "{garbage}");
+}
+
+#[test]
+fn a_damaged_row_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = folder.path().join("kept.db");
+    let file = db.clone();
+    serving(
+        FAN,
+        Workers::new(),
+        |settings| settings.journal.file = file,
+        |api, _| async move {
+            lived(&api).await;
+        },
+    );
+    let connection = rusqlite::Connection::open(&db).expect("opens");
+    let sql = "UPDATE entries SET body = replace(body, 'pen', 'ink') WHERE body LIKE '%pen%'";
+    connection.execute_batch(sql).expect("changes");
+    drop(connection);
+    let error = replay(&db, &[ID]).expect_err("refused");
+    assert!(error.contains("table entries, row") && error.contains("checksum"), "{error}");
+}
