@@ -1,8 +1,7 @@
 //! Where the broker is, how a connection to it is opened, and in plain words why one could not be
 //! or was lost.
 
-use super::wire::guard;
-use super::wire::room::Flow;
+use super::wire::guard::{self, Ties};
 use super::{AmqpError, AmqpSettings};
 use crate::faults;
 use crate::settings::REPLY_QUEUE_BYTES_MAX;
@@ -13,7 +12,6 @@ use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the opening of a connection may take, unless the address says otherwise
@@ -83,15 +81,11 @@ impl Address {
     /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the
     /// reader.
     pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
-        self.open_with(role, None).await
+        self.open_with(role, Ties::default()).await
     }
 
-    /// The same, for one that is read as `flow` allows.
-    pub(super) async fn open_with(
-        &self,
-        role: &str,
-        flow: Option<Arc<Flow>>,
-    ) -> Result<Connection, String> {
+    /// The same, for one with ties to the rest of the bus.
+    pub(super) async fn open_with(&self, role: &str, ties: Ties) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("workflow-manager: {role}").into())
             .with_client_property("product".into(), "workflow-manager".into())
@@ -101,7 +95,7 @@ impl Address {
         );
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
         let opening =
-            Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default(), flow));
+            Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default(), ties));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
             Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),

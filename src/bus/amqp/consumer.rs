@@ -6,6 +6,7 @@ use super::connection::{self, Pauses, channel_error};
 use super::lane::{Ended, Lane, Source};
 use super::management;
 use super::queues::{Found, Queues, short};
+use super::wire::guard::Ties;
 use super::wire::room::Flow;
 use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
@@ -114,7 +115,10 @@ impl Consumer {
 
     async fn open(&self) -> Result<Session, End> {
         let flow = Flow::new(&self.common.room);
-        let opening = self.common.address.open_with("replies", Some(flow.clone()));
+        let opening = self
+            .common
+            .address
+            .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
         let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
         // Jittered, so that of two processes that gave way to each other one comes first the next

@@ -8,7 +8,7 @@ use super::received::{called, received, unreadable};
 use super::wire::room::Flow;
 use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, Settled, Settlement};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
 use std::rc::Rc;
@@ -21,6 +21,9 @@ const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a closing waits for verdicts on what was delivered; what gets none is delivered again.
 const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How many deliveries are taken before verdicts are looked at again.
+const DELIVERED_MAX: usize = 64;
 
 /// What a queue brings.
 pub(super) enum Source {
@@ -77,22 +80,50 @@ impl Lane {
                     self.finish(channel, &deliveries, &mut window).await;
                     return Ended::Closed;
                 }
-                delivery = deliveries.next() => match delivery {
-                    Some(Ok(delivery)) => fail_point("amqp::deliver").map(|()| self.deliver(delivery, flow, &mut window)),
-                    Some(Err(error)) => return Ended::Failed(error),
-                    None => return Ended::Cancelled,
-                },
-                Some(verdict) = self.verdicts.recv() => self.settle(verdict, channel, &mut window).await,
+                delivery = deliveries.next() => {
+                    self.deliver_all(delivery, &mut deliveries, flow, &mut window)
+                }
+                Some(verdict) = self.verdicts.recv() => {
+                    self.settle(verdict, channel, &mut window).map_err(Ended::Failed)
+                }
                 _ = early_acks.tick(), if window.owes() => {
                     let mut answers = Vec::new();
                     window.flush(true, &mut answers);
-                    tell(channel, &answers).await
+                    tell(channel, &answers).map_err(Ended::Failed)
                 }
             };
-            if let Err(error) = sent {
-                return Ended::Failed(error);
+            if let Err(ended) = sent {
+                return ended;
             }
         }
+    }
+
+    /// This delivery, and some of those that have come already.
+    fn deliver_all(
+        &self,
+        first: Option<lapin::Result<lapin::message::Delivery>>,
+        deliveries: &mut lapin::Consumer,
+        flow: Option<&Arc<Flow>>,
+        window: &mut Window,
+    ) -> Result<(), Ended> {
+        let mut next = first;
+        for taken in 1..=DELIVERED_MAX {
+            match next {
+                None => return Err(Ended::Cancelled),
+                Some(Err(error)) => return Err(Ended::Failed(error)),
+                Some(Ok(delivery)) => {
+                    fail_point("amqp::deliver").map_err(Ended::Failed)?;
+                    self.deliver(delivery, flow, window);
+                }
+            }
+            // What is taken out must be delivered: the last time nothing is.
+            if taken == DELIVERED_MAX {
+                break;
+            }
+            let Some(come) = deliveries.next().now_or_never() else { break };
+            next = come;
+        }
+        Ok(())
     }
 
     fn deliver(
@@ -126,7 +157,7 @@ impl Lane {
     }
 
     /// Takes this verdict and all others that are there already, then tells the broker.
-    async fn settle(
+    fn settle(
         &mut self,
         first: Settled,
         channel: &Channel,
@@ -142,7 +173,7 @@ impl Lane {
             next = self.verdicts.try_recv().ok();
         }
         window.flush(false, &mut answers);
-        tell(channel, &answers).await
+        tell(channel, &answers)
     }
 
     /// Takes no more deliveries, and waits a little for the verdicts on those under way.
@@ -156,7 +187,7 @@ impl Lane {
             channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
             while window.unsettled() > 0 {
                 let Some(verdict) = self.verdicts.recv().await else { break };
-                self.settle(verdict, channel, window).await?;
+                self.settle(verdict, channel, window)?;
             }
             lapin::Result::Ok(())
         };
@@ -174,26 +205,27 @@ impl Lane {
         let mut answers = Vec::new();
         window.flush(true, &mut answers);
         // What cannot be told any more is delivered again.
-        let _ = tokio::time::timeout(VERDICTS_WITHIN, tell(channel, &answers)).await;
+        let _ = tell(channel, &answers);
     }
 }
 
-async fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
+/// Hands answers to the library. It is not waited until they are written: what is never written
+/// is delivered again, and a channel that is gone is told where deliveries are taken.
+fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
     for answer in answers {
         fail_point("amqp::ack")?;
-        match answer {
+        let handed = match answer {
             Answer::Ack(tag) => {
-                channel.basic_ack(*tag, BasicAckOptions { multiple: false }).await?
+                channel.basic_ack(*tag, BasicAckOptions { multiple: false }).now_or_never()
             }
             Answer::AckUpTo(tag) => {
-                channel.basic_ack(*tag, BasicAckOptions { multiple: true }).await?
+                channel.basic_ack(*tag, BasicAckOptions { multiple: true }).now_or_never()
             }
-            Answer::Requeue(tag) => {
-                channel
-                    .basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true })
-                    .await?
-            }
-        }
+            Answer::Requeue(tag) => channel
+                .basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true })
+                .now_or_never(),
+        };
+        handed.unwrap_or(Ok(()))?;
     }
     Ok(())
 }

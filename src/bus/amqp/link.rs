@@ -4,6 +4,8 @@
 use super::Common;
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
+use super::wire::burst::Burst;
+use super::wire::guard::Ties;
 use crate::bus::{HeaderValue, Publication, Reader};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
@@ -112,12 +114,17 @@ pub(super) struct Link {
     settling: Vec<(u64, bool)>,
     /// How often each message id was returned, without consequence so far.
     returned: HashMap<String, usize>,
+    /// How many returns have become known with an answer.
+    returns_known: u64,
+    ties: Ties,
 }
 
 impl Link {
     /// Connects. An error is a sentence for the reader.
     pub(super) async fn open(common: &Common) -> Result<Link, String> {
-        let connection = Rc::new(common.address.open("step messages").await?);
+        let ties = Ties::default();
+        let opening = common.address.open_with("step messages", ties.clone());
+        let connection = Rc::new(opening.await?);
         let events = connection.events_listener().boxed();
         let channel =
             confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
@@ -157,6 +164,8 @@ impl Link {
             answered: Vec::new(),
             settling: Vec::new(),
             returned: HashMap::new(),
+            returns_known: 0,
+            ties,
             connection,
         })
     }
@@ -269,11 +278,28 @@ impl Link {
         self.answered.push((id, answer.is_taken));
         if let Some(message_id) = answer.returned {
             *self.returned.entry(message_id).or_default() += 1;
+            self.returns_known += 1;
+        }
+    }
+
+    /// What is published while it is held goes out in one write.
+    pub(super) fn burst(&self) -> Arc<Burst> {
+        self.ties.burst.clone()
+    }
+
+    /// The noted answers, if they count already: every message that the broker had given back
+    /// before it gave them is known. None of them needs a barrier then.
+    pub(super) fn certain(&mut self) -> Vec<(u64, bool)> {
+        if self.ties.returns.load(Ordering::Acquire) == self.returns_known {
+            std::mem::take(&mut self.answered)
+        } else {
+            Vec::new()
         }
     }
 
     /// Begins to make the noted answers count.
     ///
+    /// Asked where a message was returned and it is not known which, see [`Link::certain`].
     /// lapin attaches a returned message to whichever confirm comes next, and it completes the
     /// confirms of one frame in any order and on a thread of its own. So a confirm says nothing
     /// until that thread has provably finished with the frame: when it has handled the answer to a

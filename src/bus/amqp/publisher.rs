@@ -139,8 +139,11 @@ impl Publisher {
         self.backlog.queues.iter().for_each(|queue| link.look(queue));
         let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
         loop {
-            if let Err(error) = self.pump(link) {
-                return End::Lost(self.common.address.explain(&error));
+            if let Err(reason) = self.publish_burst(link).await {
+                return End::Lost(reason);
+            }
+            if let Err(reason) = self.settle_certain(link) {
+                return End::Lost(reason);
             }
             link.raise_barrier();
             if is_ending && self.is_done(link) {
@@ -187,6 +190,31 @@ impl Publisher {
                 return End::Lost(reason);
             }
         }
+    }
+
+    /// Publishes what may be published now, in one write.
+    async fn publish_burst(&mut self, link: &mut Link) -> Result<(), String> {
+        if self.backlog.waiting.is_empty() {
+            return Ok(());
+        }
+        let (burst, mut answers) = (link.burst(), Vec::new());
+        let held = burst.hold();
+        let pumped = self.pump(link);
+        // The library gets a message when its future is polled for the first time.
+        link.drain(&mut answers);
+        drop(held);
+        pumped.map_err(|error| self.common.address.explain(&error))?;
+        self.answered(link, answers).await
+    }
+
+    /// Lets answers count that need no barrier.
+    fn settle_certain(&mut self, link: &mut Link) -> Result<(), String> {
+        let certain = link.certain();
+        if !certain.is_empty() {
+            fail_point("amqp::confirm").map_err(|error| self.common.address.explain(&error))?;
+        }
+        certain.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
+        Ok(())
     }
 
     /// Publishes what may be published now.

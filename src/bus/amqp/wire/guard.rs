@@ -1,5 +1,6 @@
 //! The library's connections with the sieve in them: above TLS where there is TLS.
 
+use super::burst::Burst;
 use super::room::Flow;
 use super::sieve::Sieve;
 use async_rs::traits::Reactor;
@@ -15,6 +16,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -26,19 +28,29 @@ const READ_BYTES: usize = 64 * 1024;
 /// limit would cost all memory.
 const FRAME_BYTES_MAX: u32 = 131_072;
 
+/// What a connection has to do with the rest of the bus, beside the library.
+#[derive(Clone, Debug, Default)]
+pub(in crate::bus::amqp) struct Ties {
+    /// It is read as this allows.
+    pub(in crate::bus::amqp) flow: Option<Arc<Flow>>,
+    /// It is not written to while a burst is handed over.
+    pub(in crate::bus::amqp) burst: Arc<Burst>,
+    /// How many messages the broker has given back; counted before the library hears of it.
+    pub(in crate::bus::amqp) returns: Arc<AtomicU64>,
+}
+
 /// Opens a connection on which nothing that the library cannot bear reaches it.
-/// With a `flow`, it is read as that allows.
 pub(in crate::bus::amqp) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
     tls: OwnedTLSConfig,
-    flow: Option<Arc<Flow>>,
+    ties: Ties,
 ) -> lapin::Result<Connection> {
     let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
     uri.query.frame_max = Some(frame_bytes_max);
     let sockets = Runtime::tokio_current();
     let guarded =
-        Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, flow };
+        Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, ties };
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), guarded.clone()));
     let open = async move |uri: AMQPUri, _| {
         let stream = uri.connect_with_config_async(tls.as_ref(), &sockets).await?;
@@ -52,18 +64,17 @@ pub(in crate::bus::amqp) async fn connect(
 struct Guarded {
     sockets: Tokio,
     frame_bytes_max: usize,
-    flow: Option<Arc<Flow>>,
+    ties: Ties,
 }
 
 type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
 impl Guarded {
     fn guard(&self, stream: Socket) -> Guard<Socket> {
-        let flow = self.flow.clone();
         Guard {
             stream,
             sieve: Sieve::new(self.frame_bytes_max),
-            flow,
+            ties: self.ties.clone(),
             read: vec![0; READ_BYTES],
             passed: Vec::new(),
             given: 0,
@@ -103,7 +114,7 @@ impl Reactor for Guarded {
 struct Guard<S> {
     stream: S,
     sieve: Sieve,
-    flow: Option<Arc<Flow>>,
+    ties: Ties,
     read: Vec<u8>,
     passed: Vec<u8>,
     /// How much of what passed the reader has.
@@ -120,7 +131,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
         while guard.given == guard.passed.len() {
             guard.passed.clear();
             guard.given = 0;
-            if let Some(flow) = &guard.flow {
+            if let Some(flow) = &guard.ties.flow {
                 ready!(flow.poll_room(context));
                 guard.sieve.watch(flow.channel());
             }
@@ -132,8 +143,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
                 .sieve
                 .sift(&guard.read[..count], &mut guard.passed)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            guard.ties.returns.fetch_add(guard.sieve.take_returns(), Ordering::AcqRel);
             let bodies = guard.sieve.take_bodies();
-            if let Some(flow) = &guard.flow {
+            if let Some(flow) = &guard.ties.flow {
                 flow.has_read(bodies);
             }
         }
@@ -162,7 +174,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
+    /// The library flushes before it takes frames to be written, and only then: so it takes all of
+    /// a burst.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.ties.burst.wait();
         Pin::new(&mut self.get_mut().stream).poll_flush(context)
     }
 
@@ -243,8 +258,9 @@ mod tests {
     /// Takes both deliveries and acknowledges them.
     async fn consume(uri: &str, tls: OwnedTLSConfig) {
         let uri: AMQPUri = uri.parse().expect("an address");
-        let connection =
-            connect(uri, ConnectionProperties::default(), tls, None).await.expect("connects");
+        let connection = connect(uri, ConnectionProperties::default(), tls, Ties::default())
+            .await
+            .expect("connects");
         let channel = connection.create_channel().await.expect("a channel");
         let consuming = channel.basic_consume(
             "q".into(),

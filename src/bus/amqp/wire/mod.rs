@@ -6,8 +6,10 @@
 //! come again on the next connection, for ever. So the [`sieve`] reads frame by frame what comes
 //! in, and puts a bearable header in the place of one that is not ([`header`]); whoever takes the
 //! delivery finds the reason in it. [`guard`] puts the sieve into the library's connections, and
-//! does not read them while what was read has no [`room`].
+//! does not read them while what was read has no [`room`], nor write to them while a [`burst`] is
+//! handed over.
 
+pub(super) mod burst;
 pub(super) mod guard;
 mod header;
 pub(in crate::bus) mod room;

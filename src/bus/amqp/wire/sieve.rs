@@ -19,6 +19,9 @@ const HEARTBEAT: u8 = 8;
 /// Class and method of `connection.tune`, in which the broker says how large a frame may be.
 const TUNE: [u8; 4] = [0, 10, 0, 30];
 
+/// Class and method of `basic.return`: nobody has the message that follows.
+const RETURN: [u8; 4] = [0, 60, 0, 50];
+
 /// A field of a method.
 #[derive(Clone, Copy)]
 enum Field {
@@ -61,6 +64,8 @@ pub struct Sieve {
     frame_bytes_max: usize,
     state: State,
     bodies: Bodies,
+    /// Messages that the broker has given back.
+    returns: u64,
 }
 
 /// What comes over one channel.
@@ -125,6 +130,7 @@ impl Sieve {
             frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN),
             state: State::Head(Vec::new()),
             bodies: Bodies::default(),
+            returns: 0,
         }
     }
 
@@ -136,6 +142,11 @@ impl Sieve {
     /// How large those are together that have come as a whole since this was asked last.
     pub fn take_bodies(&mut self) -> usize {
         usize::try_from(std::mem::take(&mut self.bodies.whole)).unwrap_or(usize::MAX)
+    }
+
+    /// How many messages the broker has given back since this was asked last.
+    pub fn take_returns(&mut self) -> u64 {
+        std::mem::take(&mut self.returns)
     }
 
     /// Takes bytes from the broker; what the library may have goes to `output`.
@@ -241,6 +252,7 @@ impl Sieve {
     }
 
     fn hear(&mut self, method: &[u8]) {
+        self.returns += u64::from(method.starts_with(&RETURN));
         // The number of channels has two bytes.
         let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6))
         else {
@@ -294,6 +306,17 @@ mod tests {
         let mut output = Vec::new();
         sieve.sift(input, &mut output).expect("no frame is too large");
         output
+    }
+
+    #[test]
+    fn a_message_that_the_broker_gives_back_is_counted_before_the_library_hears_of_it() {
+        let mut sieve = Sieve::new(4096);
+        // Code, text, exchange and key.
+        let back = frame(METHOD, &[0, 60, 0, 50, 1, 56, 0, 0, 0]);
+        let (most, end) = back.split_at(back.len() - 1);
+        assert!(sifted(&mut sieve, most).is_empty() && sieve.take_returns() == 0);
+        assert_eq!(sifted(&mut sieve, end), back);
+        assert_eq!((sieve.take_returns(), sieve.take_returns()), (1, 0));
     }
 
     fn deliver(exchange: &[u8], key: &[u8]) -> Vec<u8> {

@@ -1,0 +1,66 @@
+//! Many frames in one write. The library writes what it has as soon as it is woken: the first frame
+//! of a burst alone, then some, then some more, each with a wake-up and a write of its own. So its
+//! thread waits while a burst is handed to it, and then finds all of it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Whether a burst is being handed over.
+#[derive(Debug, Default)]
+pub(in crate::bus::amqp) struct Burst {
+    is_held: Mutex<bool>,
+    released: Condvar,
+}
+
+/// While it lives nothing is written. It must not live long: the connection stands still, its
+/// reading too.
+#[must_use]
+pub(in crate::bus::amqp) struct Held<'a>(&'a Burst);
+
+impl Burst {
+    /// A burst begins; it ends when this is dropped.
+    pub(in crate::bus::amqp) fn hold(&self) -> Held<'_> {
+        *self.lock() = true;
+        Held(self)
+    }
+
+    /// Waits for the end of a burst. On the library's own thread, which serves one connection.
+    pub(super) fn wait(&self) {
+        let mut is_held = self.lock();
+        while *is_held {
+            is_held = self.released.wait(is_held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = false;
+        self.0.released.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_writer_waits_for_the_end_of_a_burst_and_for_nothing_else() {
+        let burst = Arc::new(Burst::default());
+        burst.wait();
+        let (held, is_over) = (burst.hold(), Arc::new(AtomicBool::new(false)));
+        let (other, seen) = (burst.clone(), is_over.clone());
+        let writer = std::thread::spawn(move || {
+            other.wait();
+            seen.load(Ordering::SeqCst)
+        });
+        is_over.store(true, Ordering::SeqCst);
+        drop(held);
+        assert!(writer.join().expect("no panic"), "it wrote while the burst was held");
+    }
+}
