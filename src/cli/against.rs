@@ -3,7 +3,6 @@
 
 use super::check;
 use super::client::ClientError;
-use super::show::table;
 use crate::engine::words::escaped;
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::{Filter, JournalError, NEWEST, Reader};
@@ -271,23 +270,23 @@ fn print_workflow(workflow: &Workflow, out: &mut dyn Write) -> Result<(), Client
         writeln!(out, "  no job would differ\n")?;
         return Ok(());
     }
-    writeln!(out, "  {} would differ, {} running:\n", jobs(affected.all()), affected.running)?;
+    writeln!(out, "  {} would differ, {} running:", jobs(affected.all()), affected.running)?;
     // The running ones first; then the newest.
     let mut shown: Vec<&Affected> = workflow.jobs.iter().collect();
     shown.sort_by_key(|affected| affected.state.is_ended());
-    let mut rows = table(&["JOB", "STATE", "WHAT WOULD DIFFER"]);
     for affected in shown.iter().take(JOBS_SHOWN_MAX) {
-        let mut told: Vec<String> =
-            affected.differences.iter().take(DIFFERENCES_SHOWN_MAX).map(sentence).collect();
+        writeln!(out, "    {} {}", affected.job, affected.state.word())?;
+        for difference in affected.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
+            writeln!(out, "      {}", sentence(difference))?;
+        }
         let more = affected.differences.len().saturating_sub(DIFFERENCES_SHOWN_MAX);
-        told.extend((more > 0).then(|| format!("… and {more} more")));
-        let (job, state) = (affected.job.to_string(), affected.state.word());
-        rows.add_row([job.as_str(), state, told.join("\n").as_str()]);
+        if more > 0 {
+            writeln!(out, "      … and {more} more; --json tells them")?;
+        }
     }
-    writeln!(out, "{rows}")?;
     if affected.all() > JOBS_SHOWN_MAX {
         let more = affected.all() - JOBS_SHOWN_MAX;
-        writeln!(out, "… and {} more; --json tells them", jobs(more))?;
+        writeln!(out, "    … and {} more; --json tells them", jobs(more))?;
     }
     writeln!(out)?;
     Ok(())

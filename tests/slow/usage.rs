@@ -89,9 +89,10 @@ fn parameters_that_a_call_does_not_know_are_refused() {
         ("/api/jobs/search?step=by-hand", &["unknown parameter \"step\""]),
         ("/api/jobs/search?stat=running", &["did you mean \"state\"?"]),
         ("/api/jobs/search?state=failed&state=running", &["state is given twice"]),
-        (&*format!("{job}?x"), &["takes none"]),
+        (&*format!("{job}?x"), &["unknown parameter \"x\"", "view, at"]),
+        (&*format!("{job}/result?x"), &["takes none"]),
         (&*format!("{job}/why?x"), &["takes none"]),
-        (&*format!("{job}/events?x"), &["takes none"]),
+        (&*format!("{job}/events?x"), &["unknown parameter \"x\"", "children"]),
     ] {
         api.get(path).expect_problem(400, words);
     }
