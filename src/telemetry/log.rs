@@ -19,7 +19,7 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::field::RecordFields;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, Targets};
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FormatFields, MakeWriter};
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
@@ -104,10 +104,8 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
         filter: settings.filter.clone(),
         reason: reason.to_string(),
     };
-    let filter = EnvFilter::builder()
-        .parse(&settings.filter)
-        .map_err(wrong)?
-        .and(Throttled { ticks, logged: Mutex::new(None) });
+    let targets: Targets = settings.filter.parse().map_err(wrong)?;
+    let filter = targets.and(Throttled { ticks, logged: Mutex::new(None) });
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
         LogFormat::Auto => is_terminal,

@@ -31,6 +31,7 @@ mod http_limits;
 mod journal_files;
 mod load;
 mod logs;
+mod old_journals;
 mod outages;
 mod overload;
 mod policies;

@@ -7,7 +7,6 @@ use crate::faults;
 use crate::settings::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
-use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use std::fmt;
@@ -95,7 +94,7 @@ impl Address {
         );
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
         let opening =
-            Box::pin(guard::connect(self.uri.clone(), properties, OwnedTLSConfig::default(), ties));
+            Box::pin(guard::connect(self.uri.clone(), properties, guard::public_tls(), ties));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
             Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),

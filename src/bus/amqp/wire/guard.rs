@@ -6,11 +6,14 @@ use super::sieve::Sieve;
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
 use async_rs::{Runtime, Tokio};
+use futures_rustls::TlsConnector;
 use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
-use lapin::uri::AMQPUri;
+use lapin::tcp::AsyncTcpStream;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -43,7 +46,7 @@ pub(in crate::bus::amqp) struct Ties {
 pub(in crate::bus::amqp) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
-    tls: OwnedTLSConfig,
+    tls: Arc<ClientConfig>,
     ties: Ties,
 ) -> lapin::Result<Connection> {
     let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
@@ -53,10 +56,34 @@ pub(in crate::bus::amqp) async fn connect(
         Guarded { sockets: Tokio::current(), frame_bytes_max: frame_bytes_max as usize, ties };
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), guarded.clone()));
     let open = async move |uri: AMQPUri, _| {
-        let stream = uri.connect_with_config_async(tls.as_ref(), &sockets).await?;
+        let (host, port) = (uri.authority.host, uri.authority.port);
+        let addresses = sockets.to_socket_addrs((host.clone(), port));
+        let socket = AsyncTcpStream::connect(&sockets, addresses).await?;
+        let stream: Socket = match uri.scheme {
+            AMQPScheme::AMQP => Box::new(socket),
+            AMQPScheme::AMQPS => {
+                let name = ServerName::try_from(host).map_err(io::Error::other)?;
+                Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?)
+            }
+        };
         Ok(AsyncTcpStream::Plain(guarded.guard(stream)))
     };
     Connection::connector(uri, runtime, open, properties).await
+}
+
+/// TLS that trusts the public authorities, and that checks the name of the host.
+pub(in crate::bus::amqp) fn public_tls() -> Arc<ClientConfig> {
+    tls_that_trusts(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
+}
+
+fn tls_that_trusts(roots: RootCertStore) -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has what the default versions of TLS need")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
 }
 
 /// What the library waits with: as tokio does, with guarded sockets.
@@ -67,7 +94,12 @@ struct Guarded {
     ties: Ties,
 }
 
-type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
+/// A socket, or TLS over one.
+type Socket = Box<dyn ReadWrite>;
+
+trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for S {}
 
 impl Guarded {
     fn guard(&self, stream: Socket) -> Guard<Socket> {
@@ -106,7 +138,7 @@ impl Reactor for Guarded {
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let (guarded, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
-        async move { connecting.await.map(|socket| guarded.guard(AsyncTcpStream::Plain(socket))) }
+        async move { connecting.await.map(|socket| guarded.guard(Box::new(socket))) }
     }
 }
 
@@ -256,7 +288,7 @@ mod tests {
     }
 
     /// Takes both deliveries and acknowledges them.
-    async fn consume(uri: &str, tls: OwnedTLSConfig) {
+    async fn consume(uri: &str, tls: Arc<ClientConfig>) {
         let uri: AMQPUri = uri.parse().expect("an address");
         let connection = connect(uri, ConnectionProperties::default(), tls, Ties::default())
             .await
@@ -301,7 +333,7 @@ mod tests {
     #[actix_rt::test]
     async fn what_the_library_cannot_bear_costs_no_connection() {
         let (port, broker) = broker(serve);
-        consume(&format!("amqp://guest:guest@127.0.0.1:{port}"), OwnedTLSConfig::default()).await;
+        consume(&format!("amqp://guest:guest@127.0.0.1:{port}"), public_tls()).await;
         broker.join().expect("no panic").expect("both acknowledged");
     }
 
@@ -324,8 +356,9 @@ mod tests {
                 rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
             serve(rustls::StreamOwned::new(session, socket))
         });
-        let tls = OwnedTLSConfig { cert_chain: Some(made.cert.pem()), ..OwnedTLSConfig::default() };
-        consume(&format!("amqps://guest:guest@localhost:{port}"), tls).await;
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).expect("a root");
+        consume(&format!("amqps://guest:guest@localhost:{port}"), tls_that_trusts(roots)).await;
         broker.join().expect("no panic").expect("both acknowledged");
     }
 }
