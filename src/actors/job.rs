@@ -496,7 +496,7 @@ impl JobActor {
         let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
-            job.take(input, &context)
+            shared.rules.take(job, input, &context)
         }));
         match taken {
             Ok(Ok(decision)) => {

@@ -25,6 +25,7 @@ pub mod reload;
 pub mod room;
 pub mod router;
 pub mod routes;
+pub mod rules;
 pub mod shared;
 pub mod supervisor;
 pub mod transport;

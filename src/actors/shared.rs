@@ -9,6 +9,7 @@ use super::lost::Losses;
 use super::room::Rooms;
 use super::router::RouterInput;
 use super::routes::Routes;
+use super::rules::Rules;
 use super::supervisor::SupervisorInput;
 use super::webhook::Webhook;
 use super::{Kind, Mailbox, clock};
@@ -35,6 +36,8 @@ pub struct Shared {
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
+    /// What decides for the jobs.
+    pub rules: Arc<dyn Rules>,
     /// Which jobs take input; the router writes it.
     pub routes: Routes,
     /// The buses.
@@ -84,6 +87,7 @@ impl Shared {
     pub fn new(
         settings: Settings,
         definitions: Definitions,
+        rules: Arc<dyn Rules>,
         routes: Routes,
         reader: Reader,
         next_number: JobNumber,
@@ -106,6 +110,7 @@ impl Shared {
             buses: Buses::new(settings.bus()),
             settings,
             limits,
+            rules,
             routes,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,

@@ -13,6 +13,7 @@ use super::journal::{JournalActor, JournalInput};
 use super::outbox::Answer;
 use super::router::{Leave, NewJob, Router, RouterInput};
 use super::routes::{self, Table};
+use super::rules::{Engine, Rules};
 use super::shared::{Definitions, Shared, Wiring};
 use super::transport::{BusMaker, Opening, Transport, queues_by_vhost, topic, transport};
 use super::webhook::Webhook;
@@ -213,7 +214,8 @@ pub async fn start(
     definitions: Vec<Arc<Definition>>,
     workers: Workers,
 ) -> Result<Manager, StartError> {
-    start_on(Threads::Own(Vec::new()), settings, definitions, transport(workers))
+    let threads = Threads::Own(Vec::new());
+    start_on(threads, settings, definitions, transport(workers), Arc::new(Engine))
 }
 
 /// Starts a manager on the given threads and transport.
@@ -222,6 +224,7 @@ pub fn start_on(
     settings: Settings,
     definitions: Vec<Arc<Definition>>,
     transport: Transport,
+    rules: Arc<dyn Rules>,
 ) -> Result<Manager, StartError> {
     let by_name = by_name(definitions);
     let journal = &settings.journal;
@@ -233,7 +236,8 @@ pub fn start_on(
     };
     let mut store = Store::open(&options)?;
     let started = super::clock::instant();
-    let recovered = store.recover()?;
+    let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
+    let recovered: Vec<Recovered> = recovered.collect();
     if !recovered.is_empty() {
         tracing::info!(
             jobs = recovered.len(),
@@ -253,7 +257,7 @@ pub fn start_on(
     let reader = Reader::new(store.path());
     let (table, routes) = routes::table();
     let shared =
-        Arc::new(Shared::new(settings, by_name, routes, reader, next_number, fatal_sender));
+        Arc::new(Shared::new(settings, by_name, rules, routes, reader, next_number, fatal_sender));
     let arbiters = wire(&shared, store, (table, recovered), threads, transport)?;
     shared.wiring().journal.post(JournalInput::Retain);
     Webhook::start(&shared)?;

@@ -11,7 +11,6 @@ use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
 use super::state::StepState;
-use crate::faults;
 use std::collections::BTreeSet;
 
 /// The conditions that one decision has still to look at, and what it may still spend on them. A
@@ -51,9 +50,6 @@ impl Job {
 
     /// The first step whose condition `cancelWhen` is true while it waits or runs.
     pub(super) fn next_cancelled(&self, conditions: &mut Conditions) -> Option<StepIndex> {
-        if faults::planted("cancelWhen ignored") {
-            return None;
-        }
         while let Some(step) = conditions.stale.pop_first() {
             if !matches!(self.step(step).state, StepState::Waiting | StepState::Running) {
                 continue;

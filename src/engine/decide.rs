@@ -7,7 +7,6 @@ use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, R
 use super::job::Job;
 use super::reply::{Failed, parse_progress, parse_reply};
 use super::state::{JobState, StepState};
-use crate::faults;
 
 impl Job {
     /// The entries that follow from `input` at once. What follows from these is decided when they
@@ -63,7 +62,6 @@ impl Job {
         match run.state {
             StepState::Running => {}
             StepState::Waiting => return Err(Rejected::NotRunning),
-            StepState::Completed if faults::planted("second reply settles again") => {}
             StepState::Completed
             | StepState::Failed
             | StepState::Skipped
@@ -86,16 +84,13 @@ impl Job {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
             // The first result wins, whatever attempt it is of since the last rerun; a failure
             // settles its own attempt alone (SPEC §4).
-            Err(_) if is_late && !faults::planted("late failures count") => Err(Rejected::Late),
+            Err(_) if is_late => Err(Rejected::Late),
             Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
         }
     }
 
     fn decide_confirmed(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
-        if faults::planted("confirms forgotten") {
-            return Err(Rejected::Void);
-        }
         if self.is_awaited(step) && run.attempt == attempt && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
         } else {
@@ -112,7 +107,7 @@ impl Job {
             .filter(|step| *self.graph().step(*step).queue == *queue)
             .map(|step| Entry::Step(step, StepEntry::Unconfirmed));
         let entries: Vec<Entry> = lost.collect();
-        if entries.is_empty() || faults::planted("missing queues ignored") {
+        if entries.is_empty() {
             return Err(Rejected::Void);
         }
         Ok(entries)

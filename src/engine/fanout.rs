@@ -7,7 +7,6 @@ use super::entry::FanOutEntry;
 use super::id::JobId;
 use super::input::Context;
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
-use crate::faults;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -178,8 +177,7 @@ impl FanOut {
 
     /// Whether more child jobs have failed than the task tolerates.
     pub(super) fn exceeds(&self, failed: u32) -> bool {
-        let tolerated = self.keys.tolerate.of(self.items);
-        failed > tolerated.saturating_add(u32::from(faults::planted("tolerance off by one")))
+        failed > self.keys.tolerate.of(self.items)
     }
 
     /// The child jobs that a restart goes on with: those started that have no result.
@@ -191,7 +189,6 @@ impl FanOut {
 
     pub(super) fn all_ended(&self) -> bool {
         self.ended == self.items()
-            || (faults::planted("fan-in one short") && self.ended + 1 == self.items())
     }
 
     /// Decides which items to start now: as many as the window has room for, each under an id that
@@ -207,9 +204,6 @@ impl FanOut {
         let left = self.items() - self.next;
         let count =
             self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
-        if faults::planted("window filled once") && self.next > 0 {
-            return None;
-        }
         // Of large messages fewer have room than the window has places.
         if count == 0 || count < refill(under_way + count).min(left) {
             return None;
@@ -264,9 +258,7 @@ impl FanOut {
             if *key == self.keys.item_key {
                 item = Some((place, value.clone()));
             } else if *key != self.keys.list_key
-                && self.others.get(key).is_none_or(|((first, _), _)| {
-                    index < *first || faults::planted("last child to end decides")
-                })
+                && self.others.get(key).is_none_or(|((first, _), _)| index < *first)
             {
                 others.push((place, key.clone(), value.clone()));
             }

@@ -9,7 +9,6 @@ use super::origin::Origin;
 use super::state::{JobState, StepState};
 use super::step::StepRun;
 use super::time::Timestamp;
-use crate::faults;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -264,9 +263,6 @@ impl Job {
             Dependency::Start => Some(&self.message),
             Dependency::Step(on) => self.steps[on.at()].output.as_ref(),
         });
-        if faults::planted("later dependency wins the merge") {
-            return Message::merge(parts.rev());
-        }
         Message::merge(parts)
     }
 

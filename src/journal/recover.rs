@@ -8,7 +8,6 @@ use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
     Timestamp,
 };
-use crate::faults;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -380,7 +379,6 @@ impl<'a> Rebuild<'a> {
                 continue;
             }
             match self.ended_child(root, place)? {
-                Some(_) if faults::planted("ended children unheard") => {}
                 Some(told) => effects.extend(told),
                 None => {
                     is_started = true;

@@ -12,6 +12,7 @@ mod planted;
 mod world;
 
 use broker::SimulatedBus;
+use planted::WrongRules;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -81,7 +82,8 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
         .tempdir_in(place)
         .expect("a folder");
     let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
-    set_hooks(Some(WorldHooks::of(&world, bug)));
+    lock(&world).bug = bug;
+    set_hooks(Some(WorldHooks::of(&world)));
     let ran = catch_unwind(AssertUnwindSafe(|| while !incarnation(&world) {}));
     if ran.is_ok() && lock(&world).violation.is_none() {
         lock(&world).judge();
@@ -130,10 +132,11 @@ fn incarnation(world: &Arc<Mutex<World>>) -> bool {
 }
 
 async fn live(world: &Arc<Mutex<World>>) -> bool {
-    let (settings, definitions) = {
+    let (settings, definitions, bug) = {
         let mut world = lock(world);
         world.begin();
-        (settings(&mut world), world.definitions())
+        let definitions = planted::wrong_definitions(world.bug, world.definitions());
+        (settings(&mut world), definitions, world.bug)
     };
     let of_bus = world.clone();
     let transport =
@@ -143,8 +146,9 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 Box::new(SimulatedBus::open(world, opening.served, sink))
             }))
         };
+    let (transport, rules) = (Arc::new(transport), Arc::new(WrongRules(bug)));
     let manager =
-        match supervisor::start_on(Threads::Current, settings, definitions, Arc::new(transport)) {
+        match supervisor::start_on(Threads::Current, settings, definitions, transport, rules) {
             Ok(manager) => manager,
             Err(error) => {
                 lock(world).violate(format!("the manager does not start: {error}"));
@@ -171,7 +175,8 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         match turn {
             Turn::Tell(events) => {
                 if let Some(sink) = sink {
-                    events.into_iter().for_each(|event| sink(event));
+                    let heard = events.into_iter().filter(|event| !planted::is_unheard(bug, event));
+                    heard.for_each(|event| sink(event));
                 }
             }
             Turn::Wait(time) => {

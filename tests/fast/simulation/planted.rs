@@ -1,9 +1,20 @@
-//! Bugs planted in the program itself (`faults::planted`), each of which the simulation must find:
-//! a suite that cannot fail proves nothing.
+//! Bugs, each of which the simulation must find: a suite that cannot fail proves nothing. Most are
+//! wrong parts that the manager is started with: other definitions than the oracle's, a bus that
+//! keeps something to itself, rules that lose or double an entry or an effect. The others are
+//! planted in the actors (`faults::planted`).
 
 use super::simulate_all;
+use std::sync::Arc;
+use workflow_manager::actors::rules::Rules;
+use workflow_manager::bus::BusEvent;
+use workflow_manager::engine::{
+    ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, FanOutEntry, Graph,
+    Input, Instruction, Job, JobState, Message, Order, Recorded, Rejected, Reply, StepEntry,
+    StepIndex, StepState, Tolerate,
+};
+use workflow_manager::journal::Recovered;
 
-/// Each with the place where it is planted.
+/// Each with the part that is wrong.
 const BUGS: &[&str] = &[
     // actors/job.rs
     "ack before commit",
@@ -23,20 +34,27 @@ const BUGS: &[&str] = &[
     "panicked actors not rebuilt",
     // journal/sqlite/status.rs
     "only the first statuses of a group written",
-    // journal/recover.rs
-    "ended children unheard",
-    // engine/job.rs
+    // the definitions
     "later dependency wins the merge",
-    "second reply settles again",
+    "cancelWhen ignored",
+    "tolerance off by one",
+    // the bus
     "confirms forgotten",
     "missing queues ignored",
+    // the rules: what follows from an input
+    "second reply settles again",
+    "redispatch not recorded",
     "late failures count",
-    "cancelWhen ignored",
-    // engine/fanout.rs
+    "child jobs not retried",
     "fan-in one short",
     "last child to end decides",
     "window filled once",
-    "tolerance off by one",
+    // the rules: what goes on after a start
+    "unconfirmed steps not dispatched after a restart",
+    "children not started after a restart",
+    "orders to child jobs lost at a restart",
+    "ended children unheard",
+    "caller forgotten after a restart",
 ];
 
 #[test]
@@ -51,4 +69,197 @@ fn is_found(bug: &'static str) -> bool {
         eprintln!("{bug}: seed {seed}: {}", outcome.violation.as_deref().unwrap_or_default());
     }
     found.is_some()
+}
+
+/// The definitions that the manager gets in place of those that the oracle knows.
+pub(crate) fn wrong_definitions(
+    bug: Option<&'static str>,
+    definitions: Vec<Arc<Definition>>,
+) -> Vec<Arc<Definition>> {
+    let wrong = |graph: &Graph| {
+        let (mut steps, mut keys) = (graph.steps.clone(), graph.fan_out.clone());
+        match bug {
+            Some("later dependency wins the merge") => {
+                steps.iter_mut().for_each(|step| step.depends.reverse());
+            }
+            Some("cancelWhen ignored") => {
+                steps.iter_mut().for_each(|step| step.cancel_when = None);
+            }
+            Some("tolerance off by one") => {
+                if let Some(keys) = &mut keys
+                    && let Tolerate::Count(count) = &mut keys.tolerate
+                {
+                    *count += 1;
+                }
+            }
+            Some(_) | None => {}
+        }
+        Graph::new(graph.name.clone(), keys, steps)
+    };
+    let definitions = definitions.iter().map(|definition| {
+        let graphs = definition.graphs.iter().map(wrong).collect();
+        Arc::new(Definition { graphs, ..(**definition).clone() })
+    });
+    definitions.collect()
+}
+
+/// Whether the bus keeps an event to itself.
+pub(crate) fn is_unheard(bug: Option<&'static str>, event: &BusEvent) -> bool {
+    match bug {
+        Some("confirms forgotten") => matches!(event, BusEvent::Taken(_)),
+        Some("missing queues ignored") => matches!(event, BusEvent::QueueMissing { .. }),
+        Some(_) | None => false,
+    }
+}
+
+/// The engine's rules, but for a bug.
+pub(crate) struct WrongRules(pub(crate) Option<&'static str>);
+
+impl Rules for WrongRules {
+    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+        match self.0 {
+            Some("second reply settles again") => settle_again(job, input, ctx),
+            Some("late failures count") => job.take(of_this_attempt(job, input), ctx),
+            Some("fan-in one short") => one_short(job, input, ctx),
+            Some("last child to end decides") => last_decides(job, input, ctx),
+            Some("redispatch not recorded") => {
+                let mut decision = job.take(input, ctx)?;
+                let is_again =
+                    |entry: &Entry| matches!(entry, Entry::Step(_, StepEntry::Unconfirmed));
+                decision.recorded.entries.retain(|entry| !is_again(entry));
+                Ok(decision)
+            }
+            Some("child jobs not retried") => {
+                let mut decision = job.take(input, ctx)?;
+                decision.effects.retain(|effect| {
+                    !matches!(effect, Effect::TellChild { order, .. } if order.what == Instruction::Retry)
+                });
+                Ok(decision)
+            }
+            Some("window filled once") => {
+                let mut decision = job.take(input, ctx)?;
+                let is_later = |entry: &Entry| matches!(entry, Entry::FanOut(_, FanOutEntry::ChildrenStarted { from, .. }) if *from > 0);
+                if decision.recorded.entries.iter().any(is_later) {
+                    decision.effects.retain(|effect| !matches!(effect, Effect::StartChild { .. }));
+                }
+                Ok(decision)
+            }
+            Some(_) | None => job.take(input, ctx),
+        }
+    }
+
+    fn recovered(&self, mut recovered: Recovered) -> Recovered {
+        let is_lost = |effect: &Effect| match self.0 {
+            Some("unconfirmed steps not dispatched after a restart") => {
+                matches!(effect, Effect::Dispatch { .. })
+            }
+            Some("children not started after a restart") => {
+                matches!(effect, Effect::StartChild { .. })
+            }
+            Some("ended children unheard") => matches!(effect, Effect::TellParent(..)),
+            Some("caller forgotten after a restart") => {
+                matches!(effect, Effect::AnswerCaller { .. })
+            }
+            Some(_) | None => false,
+        };
+        recovered.effects.retain(|effect| !is_lost(effect));
+        if self.0 == Some("orders to child jobs lost at a restart") {
+            recovered.orders.clear();
+        }
+        recovered
+    }
+}
+
+/// A second reply replaces the output of a step.
+fn settle_again(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    if let Input::Reply { step, reply: Reply::Result(body), .. } = &input
+        && let Some(step) = job.graph().index_of(step)
+        && job.step(step).state == StepState::Completed
+        && let Ok(output) = Message::parse(body)
+    {
+        return Ok(by_hand(job, Entry::Step(step, StepEntry::Completed(output)), ctx));
+    }
+    job.take(input, ctx)
+}
+
+/// A failure counts for the attempt that runs, whatever attempt it is of.
+fn of_this_attempt(job: &Job, mut input: Input) -> Input {
+    if let Input::Reply { step, attempt, reply: Reply::Error(_) | Reply::DeadLettered { .. } } =
+        &mut input
+    {
+        *attempt = job.graph().index_of(step).map(|step| job.step(step).attempt);
+    }
+    input
+}
+
+/// The last child job is not waited for.
+fn one_short(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    let Input::ChildEnded { step, .. } = input else { return job.take(input, ctx) };
+    let decision = job.take(input, ctx)?;
+    let Some(fan_out) = &job.step(step).fan_out else { return Ok(decision) };
+    if job.state() != JobState::Running || fan_out.ended() + 1 != fan_out.items() {
+        return Ok(decision);
+    }
+    let Some(index) = fan_out.under_way().next() else { return Ok(decision) };
+    let Some(child) = job.child_id(step, index) else { return Ok(decision) };
+    let outcome = ChildOutcome::Completed(Message::default());
+    let ended = ChildEnd { child, round: u32::MAX, outcome };
+    let last = job.take(Input::ChildEnded { step, index, ended }, ctx)?;
+    Ok(and(decision, last))
+}
+
+/// Of the keys of child jobs' results the last that comes counts.
+fn last_decides(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    let Input::ChildEnded { step, index, ended: ChildEnd { child, outcome, .. } } = &input else {
+        return job.take(input, ctx);
+    };
+    let (step, index) = (*step, *index);
+    let is_first = job.step(step).fan_out.as_ref().is_none_or(|fan_out| {
+        fan_out.ended() == 0 || !fan_out.under_way().any(|other| other == index)
+    });
+    let (ChildOutcome::Completed(result), JobState::Running, false, true) =
+        (outcome, job.state(), is_first, job.child_id(step, index) == Some(*child))
+    else {
+        return job.take(input, ctx);
+    };
+    let completed = Entry::FanOut(step, all_decided(job, step, index, result));
+    let decision = by_hand(job, completed, ctx);
+    // What follows from it is decided when the job goes on.
+    let order = |what| Input::Order(Order { round: u32::MAX, what });
+    let paused = job.take(order(Instruction::Pause), ctx)?;
+    let resumed = job.take(order(Instruction::Resume), ctx)?;
+    Ok(and(and(decision, paused), resumed))
+}
+
+fn all_decided(job: &Job, step: StepIndex, index: u32, result: &Message) -> FanOutEntry {
+    let task = job.graph().step(step).task.map_or(0, usize::from);
+    let Some(keys) = &job.definition().graphs[task].fan_out else {
+        panic!("a step with child jobs has a task")
+    };
+    let (mut item, mut others) = (None, Vec::new());
+    for (place, (key, value)) in (0..).zip(result.iter()) {
+        if *key == keys.item_key {
+            item = Some((place, value.clone()));
+        } else if *key != keys.list_key {
+            others.push((place, key.clone(), value.clone()));
+        }
+    }
+    FanOutEntry::ChildCompleted { index, item, others }
+}
+
+/// A decision that no rule has taken.
+fn by_hand(job: &mut Job, entry: Entry, ctx: &Context<'_>) -> Decision {
+    let recorded = Recorded { first: job.length(), at: ctx.now, entries: vec![entry] };
+    job.apply(&recorded);
+    Decision { recorded, closed: job.is_closed(), ..Decision::default() }
+}
+
+/// Two decisions, one after the other.
+fn and(mut first: Decision, then: Decision) -> Decision {
+    first.recorded.entries.extend(then.recorded.entries);
+    first.effects.extend(then.effects);
+    first.state = then.state.or(first.state);
+    first.statuses.extend(then.statuses);
+    first.closed = then.closed;
+    first
 }

@@ -92,6 +92,8 @@ impl Counts {
 
 pub(crate) struct World {
     pub(crate) rng: Rng,
+    /// The bug that is planted in this run.
+    pub(crate) bug: Option<&'static str>,
     pub(crate) trace: Vec<String>,
     pub(crate) violation: Option<String>,
     pub(crate) counts: Counts,
@@ -191,6 +193,7 @@ impl World {
             .map(|definition| serde_json::to_string(definition).expect("serialises"))
             .collect();
         World {
+            bug: None,
             trace,
             violation: None,
             counts: Counts { jobs: asked.len() as u64, ..Counts::default() },

@@ -459,12 +459,11 @@ impl World {
 /// The world's eyes and hands in the manager.
 pub(crate) struct WorldHooks {
     world: Arc<Mutex<World>>,
-    bug: Option<&'static str>,
 }
 
 impl WorldHooks {
-    pub(crate) fn of(world: &Arc<Mutex<World>>, bug: Option<&'static str>) -> Rc<dyn Hooks> {
-        Rc::new(WorldHooks { world: world.clone(), bug })
+    pub(crate) fn of(world: &Arc<Mutex<World>>) -> Rc<dyn Hooks> {
+        Rc::new(WorldHooks { world: world.clone() })
     }
 }
 
@@ -534,7 +533,7 @@ impl Hooks for WorldHooks {
     }
 
     fn planted(&self, bug: &'static str) -> bool {
-        self.bug == Some(bug)
+        lock(&self.world).bug == Some(bug)
     }
 
     fn now(&self) -> i64 {

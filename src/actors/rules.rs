@@ -1,0 +1,31 @@
+//! The rules by which jobs go on, as their actors call them: the engine's, unless a manager is
+//! started with others. A part like the bus.
+
+use crate::engine::{Context, Decision, Input, Job, Rejected};
+use crate::journal::Recovered;
+
+/// What decides for the jobs of a manager.
+pub trait Rules: Send + Sync {
+    /// What follows from an input, applied to the job.
+    ///
+    /// # Errors
+    ///
+    /// The input changes nothing.
+    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected>;
+
+    /// A job as it goes on after a start.
+    fn recovered(&self, recovered: Recovered) -> Recovered;
+}
+
+/// The engine's.
+pub struct Engine;
+
+impl Rules for Engine {
+    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+        job.take(input, ctx)
+    }
+
+    fn recovered(&self, recovered: Recovered) -> Recovered {
+        recovered
+    }
+}
