@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `journal::write` | a row is not written: `full` as by a full disk, else as by an I/O error |
 //! | `journal::commit` | the commit does not come to pass, as above |
+//! | `journal::derive` | what is committed is not derived, as above |
 //! | `journal::committed` | between the commit and what follows from it |
 //! | `archive::read` | before the archive reads the journal: a delay makes sense here |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: `abort` or a delay make sense here |

@@ -118,6 +118,7 @@ pub struct JournalSettings {
     pub retention: Span,
     pub retention_interval: Span,
     pub lag: Span,
+    pub confirm_lag: Span,
     pub full_retry: Span,
     pub cache_bytes: u64,
     pub verify_bytes_max: u64,

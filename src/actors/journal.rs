@@ -26,6 +26,10 @@ pub struct JournalActor {
     flush: Flush,
     /// A commit is going to be tried again.
     is_retried: bool,
+    /// What is committed is going to be derived.
+    is_deriving: bool,
+    /// Confirms are going to get records of their own.
+    is_carrying: bool,
 }
 
 /// What the journal can be told.
@@ -41,7 +45,7 @@ pub enum JournalInput {
     Forget(Vec<NoticeNumber>),
     /// Make the relations of statuses of definitions that were loaded anew.
     Relate(Vec<Arc<Definition>>),
-    /// Answer when all that was appended before is committed.
+    /// Answer when all that was appended before is committed and derived.
     Barrier(oneshot::Sender<()>),
 }
 
@@ -82,6 +86,9 @@ enum Flush {
 /// How often the journal's files are looked at while nothing is committed.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
+/// How often confirms that no record of their jobs has yet get one of their own.
+const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
+
 /// Top-level jobs deleted in one transaction by retention.
 const RETENTION_BATCH: u32 = 200;
 
@@ -91,7 +98,15 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     /// The actor around an opened store.
     pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
-        JournalActor { store, shared, waiting: Vec::new(), flush: Flush::NotDue, is_retried: false }
+        JournalActor {
+            store,
+            shared,
+            waiting: Vec::new(),
+            flush: Flush::NotDue,
+            is_retried: false,
+            is_deriving: false,
+            is_carrying: false,
+        }
     }
 
     fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
@@ -161,7 +176,7 @@ impl JournalActor {
                 }
             }
             JournalInput::Barrier(answer) => {
-                if self.commit(ctx) {
+                if self.commit(ctx) && self.derive() {
                     // The asker may have given up at its deadline.
                     let _ = answer.send(());
                 }
@@ -179,7 +194,7 @@ impl JournalActor {
             }
             (Flush::NotDue, false) => {
                 self.flush = Flush::Lagging;
-                ctx.run_later(self.shared.settings.journal.lag.0, |actor, ctx| {
+                ctx.run_later(self.shared.settings.journal.confirm_lag.0, |actor, ctx| {
                     if actor.flush == Flush::Lagging {
                         actor.commit(ctx);
                     }
@@ -222,6 +237,7 @@ impl JournalActor {
         if !self.look() {
             return false;
         }
+        self.follow(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
             let decided = self
                 .waiting
@@ -275,6 +291,52 @@ impl JournalActor {
         let leaving: Vec<Leave> = committed.iter().filter_map(leaves).collect();
         if !leaving.is_empty() {
             self.shared.wiring().router.post(RouterInput::Leave(leaving));
+        }
+    }
+
+    /// Has what is committed derived, and confirms carried, behind the commits.
+    fn follow(&mut self, ctx: &mut Context<Self>) {
+        if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
+            ctx.run_later(self.shared.settings.journal.lag.0, |actor, ctx| {
+                actor.is_deriving = false;
+                let derived = actor.store.derive();
+                actor.followed(derived, ctx);
+            });
+        }
+        if self.store.has_confirms() && !std::mem::replace(&mut self.is_carrying, true) {
+            ctx.run_later(CONFIRMS_CARRIED_EVERY, |actor, ctx| {
+                actor.is_carrying = false;
+                if actor.look() {
+                    let carried = actor.store.carry();
+                    actor.followed(carried.map(|_| ()), ctx);
+                }
+            });
+        }
+    }
+
+    /// Derives what is committed; false while there is no room.
+    fn derive(&mut self) -> bool {
+        match self.store.derive() {
+            Ok(()) => true,
+            Err(error) => {
+                if error.remedy() == Remedy::Exit {
+                    self.broken(&error);
+                }
+                false
+            }
+        }
+    }
+
+    fn followed(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
+        match result {
+            Ok(()) => self.follow(ctx),
+            Err(error) => match error.remedy() {
+                // All is committed: lists and statuses stay behind until there is room.
+                Remedy::WaitForRoom => {
+                    ctx.run_later(self.shared.settings.journal.full_retry.0, Self::follow);
+                }
+                Remedy::Exit => self.broken(&error),
+            },
         }
     }
 

@@ -22,7 +22,7 @@ use crate::bus::embedded::Workers;
 use crate::bus::{BusKey, BusState};
 use crate::engine::{Definition, JobId, Message, Millis};
 use crate::faults;
-use crate::journal::{JobNumber, JournalError, Options, Reader, Recovered, Remedy, Store};
+use crate::journal::{JobNumber, JournalError, Options, Recovered, Remedy, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle, Context, Handler};
 use std::collections::HashMap;
@@ -254,7 +254,7 @@ pub fn start_on(
     }
     let next_number = store.next_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
-    let reader = Reader::new(store.path());
+    let reader = store.reader();
     let (table, routes) = routes::table();
     let shared =
         Arc::new(Shared::new(settings, by_name, rules, routes, reader, next_number, fatal_sender));

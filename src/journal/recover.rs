@@ -142,6 +142,8 @@ pub(super) struct Past {
     pub(super) job: Job,
     /// When its state or a status changed last.
     pub(super) changed: Timestamp,
+    /// The number of its definition.
+    pub(super) definition: i64,
 }
 
 /// The job that follows from its entries, or why it does not.
@@ -225,14 +227,21 @@ impl<'a> Rebuild<'a> {
         Ok(job.map(|job| Then::Was { job, at }))
     }
 
-    /// A top-level job, of which nothing is kept here.
+    /// The number of the top-level job that this job belongs to.
+    pub(super) fn root(&mut self, number: JobNumber) -> Result<Option<JobNumber>, JournalError> {
+        self.load(number)?;
+        Ok(self.jobs.get(&number).map(|(row, _)| row.root))
+    }
+
+    /// A job, of which nothing is kept here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
         let past = self.rows.recorded(number)?;
         let is_change = |row: &&Recorded| row.entries.iter().any(Entry::is_change);
         let changed = past.iter().rev().find(is_change).map_or(row.created, |row| row.at);
+        let definition = row.definition;
         self.load_past(row, past)?;
-        Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed }))
+        Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed, definition }))
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {

@@ -118,7 +118,7 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     records.push(record(8, None, (1, completed), Some(JobState::Completed)));
     store.append(&records).expect("commits");
 
-    let reader = Reader::new(&file);
+    let reader = store.reader();
     let found = all(&reader, ChildFilter { state: Some(JobState::Failed), step: None }, 2);
     let items: Vec<(u32, &str, Option<&str>)> =
         found.iter().map(|row| (row.item, &*row.state, row.reason.as_deref())).collect();

@@ -12,6 +12,11 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
 
+/// What was decided, in order; confirms stand in the row behind them.
+const DECISIONS: &str = "SELECT seq, job, first, at, body FROM entries UNION ALL
+    SELECT seq, job, told.value ->> 0, told.value ->> 1, told.value -> 2 FROM entries, json_each(confirms) AS told
+    ORDER BY seq, first";
+
 /// Writes the entries of a journal as versions before schema 6 did.
 pub(crate) fn downgrade(file: &Path) {
     let connection = Connection::open(file).expect("opens");
@@ -19,12 +24,12 @@ pub(crate) fn downgrade(file: &Path) {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
     };
     let rows: Vec<(i64, i64, i64, String)> = connection
-        .prepare("SELECT seq, job, at, body FROM entries ORDER BY seq")
+        .prepare(&format!("SELECT row_number() OVER (), job, at, body FROM ({DECISIONS})"))
         .and_then(|mut statement| statement.query_map([], read)?.collect())
         .expect("reads");
     connection
         .execute_batch(
-            "DROP TABLE entries;
+            "DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
              CREATE TABLE entries(
                seq INTEGER PRIMARY KEY,
                job INTEGER NOT NULL,
@@ -300,8 +305,8 @@ fn a_journal_of_an_earlier_version_is_written_anew_and_its_jobs_go_on() {
     drop(store);
     let rows = |file: &Path| -> Vec<(i64, i64, i64, String)> {
         let connection = Connection::open(file).expect("opens");
-        let sql = "SELECT job, first, length(body), body FROM entries ORDER BY seq";
-        let mut statement = connection.prepare(sql).expect("prepares");
+        let sql = format!("SELECT job, first, length(body), body FROM ({DECISIONS})");
+        let mut statement = connection.prepare(&sql).expect("prepares");
         let rows =
             statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
         rows.expect("reads").collect::<Result<_, _>>().expect("rows")

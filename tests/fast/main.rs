@@ -7,6 +7,7 @@ mod by_hand;
 mod calls;
 mod children;
 mod conformance;
+mod derived;
 mod embedded;
 mod events;
 mod floors;

@@ -79,7 +79,10 @@ fn open_jobs(daemon: &Daemon) -> i64 {
         rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
     )
     .unwrap();
-    connection.query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0)).unwrap()
+    // And what is not derived yet.
+    let sql = "SELECT (SELECT count(*) FROM jobs WHERE open = 1)
+                    + (SELECT count(*) FROM entries WHERE seq > (SELECT upto FROM derived))";
+    connection.query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
 fn await_closed(daemon: &Daemon) {

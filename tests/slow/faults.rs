@@ -308,7 +308,7 @@ fn while_the_disk_is_full_nothing_is_accepted_or_acknowledged_and_then_it_goes_o
     // The creations and the confirms are committed; what follows finds no room, for about 8 s.
     let mut daemon = Setup::new(&vhost.url, TWO)
         .set("journal.full_retry", "200ms")
-        .set("journal.lag", "1ms")
+        .set("journal.confirm_lag", "1ms")
         .start();
     let client = vhost.client();
     let ids: Vec<Uuid> =

@@ -376,13 +376,25 @@ impl Ledger {
         let mut ledger = Ledger { ends: BTreeMap::new(), safe: BTreeSet::new() };
         let connection =
             Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        let sql = "SELECT jobs.id, definitions.body -> ('$.graphs[' || jobs.graph || '].steps'), entries.body
-                   FROM entries JOIN jobs ON jobs.number = entries.job JOIN definitions ON definitions.number = jobs.definition ORDER BY entries.seq";
+        // What is committed, whether it is derived already or not; confirms, whether they are in a
+        // record already or not.
+        let sql = "WITH jobs(number, id, definition, graph) AS (
+                       SELECT number, lower(hex(id)), definition, graph FROM main.jobs
+                       UNION SELECT job, replace(substr(origin, 3, 36), '-', ''), origin ->> 1, origin ->> 2 FROM main.entries
+                       WHERE origin IS NOT NULL AND seq > (SELECT upto FROM derived)),
+                   entries(seq, own, job, body) AS (
+                       SELECT seq, 1, job, body FROM main.entries
+                       UNION ALL SELECT seq, 0, job, told.value -> 2 FROM main.entries, json_each(confirms) AS told
+                       UNION ALL SELECT confirmed.seq, 0, job.value ->> 0, told.value -> 2
+                       FROM confirmed, json_each(confirmed.body) AS job, json_each(job.value -> 1) AS told)
+                   SELECT jobs.id, definitions.body -> ('$.graphs[' || jobs.graph || '].steps'), entries.body
+                   FROM entries JOIN jobs ON jobs.number = entries.job JOIN definitions ON definitions.number = jobs.definition
+                   ORDER BY entries.seq, entries.own";
         let mut statement = connection.prepare(sql).unwrap();
         let mut rows = statement.query([]).unwrap();
         let mut attempts: BTreeMap<String, u64> = BTreeMap::new();
         while let Some(row) = rows.next().unwrap() {
-            let job = Uuid::from_bytes(row.get::<_, [u8; 16]>(0).unwrap());
+            let job: Uuid = row.get::<_, String>(0).unwrap().parse().unwrap();
             let steps: Vec<Value> =
                 serde_json::from_str(&row.get::<_, String>(1).unwrap()).unwrap();
             let entries: Vec<Map<String, Value>> =

@@ -155,7 +155,7 @@ fn options(file: &Path) -> Options {
 }
 
 /// Opens a journal, commits, closes, again and again; calls after each commit.
-fn live(file: &Path, mut committed: impl FnMut(&Path)) {
+fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
     let mut jobs: Vec<(i64, Job)> = Vec::new();
     let mut number = 0;
     for phase in 0..3 {
@@ -177,15 +177,18 @@ fn live(file: &Path, mut committed: impl FnMut(&Path)) {
                 })
                 .collect();
             store.append(&records).expect("commits");
-            committed(file);
+            if round % 3 == 2 {
+                store.derive().expect("derives");
+            }
+            committed(&mut store);
             if round % 2 == 1 {
                 let (number, mut job) = jobs.remove(0);
                 store.append([&reply(&mut job, number)]).expect("commits");
-                committed(file);
+                committed(&mut store);
             }
         }
         assert!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 2).expect("deletes").roots > 0);
-        committed(file);
+        committed(&mut store);
     }
 }
 
@@ -193,7 +196,11 @@ fn live(file: &Path, mut committed: impl FnMut(&Path)) {
 fn states(folder: &Path) -> Vec<Rows> {
     std::fs::create_dir(folder).expect("a folder");
     let mut states = vec![Rows::default()];
-    live(&folder.join("j.db"), |file| states.push(rows(file)));
+    let file = folder.join("j.db");
+    live(&file, |store| {
+        store.derive().expect("derives");
+        states.push(rows(&file));
+    });
     states
 }
 

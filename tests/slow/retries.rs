@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::amqp::{Answer, Client, StepMessage, Vhost, Worker, json_properties};
 use crate::harness::{Daemon, Setup, eventually, when};
+use workflow_manager::journal::{Options, Store};
 
 const FAN: &str = "
 workflows:
@@ -83,12 +84,24 @@ fn a_child_job_whose_start_was_lost_starts_when_its_parent_is_retried() {
     let lost = messages[2].job();
     daemon.kill();
     // As if the process had ended before the last child job was in the journal.
+    let options = Options {
+        file: daemon.database(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    };
+    drop(Store::open(&options).expect("opens, and derives what is committed"));
     let journal = rusqlite::Connection::open(daemon.database()).expect("opens");
     let number: i64 = journal
         .query_row("SELECT number FROM jobs WHERE id = ?1", [lost.as_bytes()], |row| row.get(0))
         .expect("is there");
-    journal.execute("DELETE FROM entries WHERE job = ?1", [number]).expect("deletes");
-    journal.execute("DELETE FROM jobs WHERE number = ?1", [number]).expect("deletes");
+    for sql in [
+        "DELETE FROM entries WHERE job = ?1",
+        "DELETE FROM places WHERE job = ?1",
+        "DELETE FROM jobs WHERE number = ?1",
+    ] {
+        journal.execute(sql, [number]).expect("deletes");
+    }
     drop(journal);
     daemon.start_again();
     retry(&daemon, id);

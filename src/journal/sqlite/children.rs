@@ -1,7 +1,7 @@
 //! The child jobs of a job, a page at a time, in the order of their steps and items.
 
 use super::reader::{Reader, id_of};
-use super::row::{ENTRY_ROWS, checked_entries};
+use super::rows::FileRows;
 use crate::engine::{JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl Reader {
     /// The newest job with this id, as a parent.
     pub fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let row = connection
                 .prepare_cached("SELECT number, root, definition, graph FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
                 .and_then(|mut statement| {
@@ -35,7 +35,7 @@ impl Reader {
         after: ChildCursor,
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let (sql, values) = sql(of, filter, after, limit);
             let read = || -> rusqlite::Result<Vec<ChildRow>> {
                 let mut statement = connection.prepare_cached(&sql)?;
@@ -74,12 +74,9 @@ impl Reader {
         connection: &Connection,
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
-        let failed = |error| self.failed(error);
-        let sql = format!("{ENTRY_ROWS} WHERE job = ?1 ORDER BY first DESC");
-        let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
-        let mut rows = statement.query([number]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let entries = checked_entries(row, self.file())?.entries();
+        let rows = FileRows { connection, file: self.file(), is_derived: true };
+        for row in rows.rows_of(number)?.into_iter().rev() {
+            let entries = row.entries();
             if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some())
             {
                 return Ok(entry.into_reason());
@@ -95,7 +92,7 @@ impl Reader {
         of: &Family,
         filter: ChildFilter,
     ) -> Result<String, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let (sql, values) = sql(of, filter, ChildCursor::START, 1);
             let read = || -> rusqlite::Result<Vec<String>> {
                 let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;

@@ -2,12 +2,11 @@
 //! process has open.
 
 use super::reader::Reader;
-use super::row::{ENTRY_ROWS, checked_entries};
 use super::schema;
-use crate::engine::JobId;
+use crate::engine::{JobId, Recorded};
 use crate::journal::error::JournalError;
 use crate::journal::query::{RecordPage, Then};
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::journal::recover::Rows;
 use std::path::Path;
 
 impl Reader {
@@ -35,42 +34,33 @@ impl Reader {
         limit: u32,
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
+        let is_new = self.may_be_new(id);
         self.with(|connection| {
-            let Some((number, graph, definition)) = self.newest(connection, id)? else {
-                return Ok(None);
-            };
-            let definition = self.with_definitions(connection, |rebuild| rebuild.definition(definition))?;
-            let mut page = RecordPage { definition, graph, rows: Vec::new(), is_last: true };
-            let failed = |error| self.failed(error);
-            let sql = format!(
-                "{ENTRY_ROWS} WHERE job = ?1 AND first >=
-                 (SELECT coalesce(max(first), 0) FROM entries WHERE job = ?1 AND first <= ?2) ORDER BY first"
-            );
-            let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
-            let place = i64::try_from(after).unwrap_or(i64::MAX);
-            let mut rows = statement.query(params![number, place]).map_err(failed)?;
-            let (mut left, mut bytes) = (limit as usize, 0);
-            while let Some(row) = rows.next().map_err(failed)? {
+            let rows = self.rows(connection);
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let definition =
+                self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
+            let mut page =
+                RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
+            let (mut left, mut bytes, mut last) = (limit as usize, 0, i64::MAX);
+            for seq in rows.from(number, after)? {
                 if left == 0 || bytes > bytes_max {
                     page.is_last = false;
-                    break;
                 }
-                let row = checked_entries(row, self.file())?;
-                bytes += row.bytes();
-                let mut row = row.recorded(self.file())?;
-                let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
-                let skipped = skipped.min(row.entries.len());
-                row.entries.drain(..skipped);
-                row.first += skipped as u64;
-                if row.entries.len() > left {
-                    row.entries.truncate(left);
-                    page.is_last = false;
-                }
-                left -= row.entries.len();
-                page.rows.push(row);
                 if !page.is_last {
-                    break;
+                    return Ok(Some(page));
                 }
+                last = seq;
+                for row in rows.entry_rows("seq = ?1", [seq])? {
+                    bytes += row.bytes();
+                    for recorded in row.recorded(self.file())? {
+                        add(&mut page, recorded, after, &mut left);
+                    }
+                }
+            }
+            for recorded in rows.confirmed(number, last)? {
+                add(&mut page, recorded, after, &mut left);
             }
             Ok(Some(page))
         })
@@ -78,29 +68,29 @@ impl Reader {
 
     /// The newest job with this id as it was after the entry numbered `at`.
     pub fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
+        let is_new = self.may_be_new(id);
         self.with(|connection| {
-            let Some((number, ..)) = self.newest(connection, id)? else { return Ok(None) };
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
             self.with_definitions(connection, |rebuild| rebuild.load_at(number, at))
         })
     }
+}
 
-    /// The number, the graph and the definition of the newest job with this id.
-    fn newest(
-        &self,
-        connection: &Connection,
-        id: JobId,
-    ) -> Result<Option<(i64, u16, i64)>, JournalError> {
-        connection
-            .prepare_cached(
-                "SELECT number, graph, definition FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1",
-            )
-            .and_then(|mut statement| {
-                statement
-                    .query_row([id.0.as_bytes()], |row| {
-                        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-                    })
-                    .optional()
-            })
-            .map_err(|error| self.failed(error))
+/// Adds what lies behind the entry numbered `after`, as far as there is room.
+fn add(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut usize) {
+    let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
+    let skipped = skipped.min(row.entries.len());
+    row.entries.drain(..skipped);
+    row.first += skipped as u64;
+    if row.entries.is_empty() {
+        return;
+    }
+    if row.entries.len() > *left {
+        row.entries.truncate(*left);
+        page.is_last = false;
+    }
+    *left -= row.entries.len();
+    if !row.entries.is_empty() {
+        page.rows.push(row);
     }
 }

@@ -2,16 +2,16 @@
 //! end itself and goes when it was told, so that none is lost and however many wait, they wait on
 //! the disk.
 
+use super::core::Core;
 use super::reader::Reader;
 use super::row::{NOTICE_ROWS, damaged_or_failed, notice};
-use super::store::Store;
 use crate::journal::error::JournalError;
 use crate::journal::record::{Notice, NoticeNumber};
 use rusqlite::params;
 
-impl Store {
+impl Core {
     /// Deletes notices, in one transaction.
-    pub fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
+    pub(super) fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
         let mut delete = || {
             let transaction = self.connection.transaction()?;
             for number in notices {

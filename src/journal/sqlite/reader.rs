@@ -1,18 +1,20 @@
 //! Read-only queries: what the API shows. Readers see what is committed and never hold up the
 //! writer (WAL).
 
-use super::row::{checked_entries, damaged_or_failed};
-use super::rows::FileRows;
+use super::changes::NewIds;
+use super::core::Core;
+use super::row::{EntryRow, ORIGIN_ID, damaged_or_failed};
+use super::rows::{FileRows, TAIL};
 use super::schema::prepare_once;
 use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
-use crate::journal::error::JournalError;
+use crate::journal::error::{JournalError, Remedy};
 use crate::journal::query::{Creation, EndedCursor, Found};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{self, Rebuild, Recovered};
+use crate::journal::recover::{self, Rebuild, Recovered, Rows};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// A pool of read-only connections; clones share it.
@@ -27,8 +29,16 @@ struct Shared {
     pool: Mutex<Pool>,
     /// A read has ended.
     returned: Condvar,
+    /// What is behind, and who derives it. None: the file is nobody's, and only read.
+    writer: Option<Writer>,
     /// Those read before, by their numbers: to parse one takes longer than to read a job.
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
+}
+
+/// The writing end, as far as readers use it.
+struct Writer {
+    core: Weak<Mutex<Core>>,
+    new_ids: Arc<NewIds>,
 }
 
 /// Definitions kept, at most.
@@ -72,12 +82,23 @@ impl Shared {
 
 impl Reader {
     /// A reader of the journal at `path`, which a [`super::Store`] has open.
+    /// Lists, searches and statuses are as they were derived last; jobs are as they are.
     pub fn new(path: &Path) -> Reader {
+        Reader::made(path, None)
+    }
+
+    /// A reader of an open journal, which has what it reads derived first.
+    pub(super) fn of(path: &Path, core: Weak<Mutex<Core>>, new_ids: Arc<NewIds>) -> Reader {
+        Reader::made(path, Some(Writer { core, new_ids }))
+    }
+
+    fn made(path: &Path, writer: Option<Writer>) -> Reader {
         let shared = Shared {
             path: path.to_owned(),
             file: path.to_string_lossy().into_owned(),
             pool: Mutex::default(),
             returned: Condvar::new(),
+            writer,
             definitions: Mutex::default(),
         };
         Reader { shared: Arc::new(shared) }
@@ -85,22 +106,51 @@ impl Reader {
 
     /// The newest job or child job with this id, rebuilt from its entries.
     pub fn job(&self, id: JobId) -> Result<Option<Found>, JournalError> {
+        let is_new = self.may_be_new(id);
         self.with(|connection| {
-            let row = connection
-                .prepare_cached(
-                    "SELECT number, root FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1",
-                )
-                .and_then(|mut statement| {
-                    statement
-                        .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
-                        .optional()
-                })
-                .map_err(|error| self.failed(error))?;
-            let Some((number, root)) = row else { return Ok(None) };
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
             self.with_definitions(connection, |rebuild| {
+                let Some(root) = rebuild.root(number)? else { return Ok(None) };
                 Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job }))
             })
         })
+    }
+
+    /// Whether a job with this id may be among the rows that are not derived yet.
+    pub(super) fn may_be_new(&self, id: JobId) -> bool {
+        self.shared.writer.as_ref().is_none_or(|writer| writer.new_ids.has(id))
+    }
+
+    /// The number of the newest job with this id.
+    pub(super) fn newest(
+        &self,
+        connection: &Connection,
+        id: JobId,
+        may_be_new: bool,
+    ) -> Result<Option<JobNumber>, JournalError> {
+        if may_be_new && let Some(first) = self.new_row(connection, id)? {
+            return Ok(Some(first.job));
+        }
+        connection
+            .prepare_cached("SELECT number FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
+            .and_then(|mut statement| {
+                statement.query_row([id.0.as_bytes()], |row| row.get(0)).optional()
+            })
+            .map_err(|error| self.failed(error))
+    }
+
+    /// The first row of the newest job with this id, if it is not derived yet.
+    fn new_row(
+        &self,
+        connection: &Connection,
+        id: JobId,
+    ) -> Result<Option<EntryRow>, JournalError> {
+        let condition = format!("{TAIL} AND {ORIGIN_ID} = ?1");
+        Ok(self.rows(connection).entry_rows(&condition, [id.to_string()])?.pop())
+    }
+
+    pub(super) fn rows<'a>(&'a self, connection: &'a Connection) -> FileRows<'a> {
+        FileRows { connection, file: &self.shared.file, is_derived: false }
     }
 
     /// Rebuilds with the definitions that are known, and keeps those that become known.
@@ -109,7 +159,7 @@ impl Reader {
         connection: &Connection,
         read: impl FnOnce(&mut Rebuild<'_>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let rows = FileRows { connection, file: &self.shared.file };
+        let rows = self.rows(connection);
         let mut rebuild = Rebuild::new(&rows);
         rebuild.definitions = self.definitions().clone();
         let known = rebuild.definitions.len();
@@ -124,65 +174,72 @@ impl Reader {
     /// The bytes of the entries from which the newest job with this id is rebuilt, those of its
     /// parents included.
     pub fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
-        let sql = "WITH RECURSIVE line(number, parent) AS (
-                       SELECT number, parent FROM (SELECT number, parent FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1)
-                       UNION SELECT jobs.number, jobs.parent FROM jobs JOIN line ON jobs.number = line.parent)
-                   SELECT (SELECT count(*) FROM line), sum(octet_length(e.body)) FROM line JOIN entries e ON e.job = line.number";
+        let is_new = self.may_be_new(id);
         self.with(|connection| {
-            let read = || {
-                connection
-                    .prepare_cached(sql)?
-                    .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
-            };
-            let (jobs, bytes): (i64, Option<i64>) = read().map_err(|error| self.failed(error))?;
-            Ok((jobs > 0).then(|| usize::try_from(bytes.unwrap_or_default()).unwrap_or(usize::MAX)))
+            let Some(newest) = self.newest(connection, id, is_new)? else { return Ok(None) };
+            let rows = self.rows(connection);
+            let (mut bytes, mut next) = (0, Some(newest));
+            while let Some(number) = next {
+                bytes += rows.bytes_of(number)?;
+                // A parent is older; what is not is damage, which the fold names.
+                let parent = rows.job(number)?.and_then(|row| row.parent);
+                next = parent.filter(|parent| *parent < number);
+            }
+            Ok(Some(bytes))
         })
     }
 
     /// How the newest job with this id was created: its number, workflow and message; no message
     /// for a child job.
     pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
-        let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, j.workflow, j.parent FROM entries e JOIN jobs j ON j.number = e.job
-                   WHERE j.id = ?1 ORDER BY j.number DESC, e.first LIMIT 1";
+        let is_new = self.may_be_new(id);
         self.with(|connection| {
-            let failed = |error| self.failed(error);
-            let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-            let mut rows = statement.query([id.0.as_bytes()]).map_err(failed)?;
-            let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
-            let entries = checked_entries(row, &self.shared.file)?.entries();
-            let message = entries.into_iter().find_map(|entry| {
-                if let Entry::Job(JobEntry::Created { message, .. }) = entry {
-                    message
-                } else {
-                    None
-                }
+            let rows = self.rows(connection);
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let first = rows.first_of(number)?;
+            let entries = first.map(|row| row.entries());
+            let message = entries.into_iter().flatten().find_map(|entry| match entry {
+                Entry::Job(JobEntry::Created { message, .. }) => message,
+                Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
             });
-            let (number, workflow, parent): (_, _, Option<JobNumber>) = (
-                row.get(0).map_err(failed)?,
-                row.get(6).map_err(failed)?,
-                row.get(7).map_err(failed)?,
-            );
-            Ok(Some(Creation { number, workflow, is_child: parent.is_some(), message }))
+            let workflow = self
+                .with_definitions(connection, |rebuild| rebuild.definition(job.definition))?
+                .full_name();
+            Ok(Some(Creation { number, workflow, is_child: job.parent.is_some(), message }))
         })
     }
 
     /// The number of a job's child job with this id.
     pub fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        let found =
-            self.ids("SELECT number, id FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC LIMIT 1", params![id.0.as_bytes(), parent])?;
-        Ok(found.first().map(|(number, _)| *number))
+        let is_new = self.may_be_new(id);
+        self.with(|connection| {
+            if is_new
+                && let Some(EntryRow { job, origin: Some(origin), .. }) =
+                    self.new_row(connection, id)?
+                && origin.parent == Some(parent)
+            {
+                return Ok(Some(job));
+            }
+            connection
+                .prepare_cached("SELECT number FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC LIMIT 1")
+                .and_then(|mut statement| {
+                    statement
+                        .query_row(params![id.0.as_bytes(), parent], |row| row.get(0))
+                        .optional()
+                })
+                .map_err(|error| self.failed(error))
+        })
     }
 
     /// The number of the newest job or child job with this id.
     pub fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        let found = self.ids(
-            "SELECT number, id FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1",
-            params![id.0.as_bytes()],
-        )?;
-        Ok(found.first().map(|(number, _)| *number))
+        let is_new = self.may_be_new(id);
+        self.with(|connection| self.newest(connection, id, is_new))
     }
 
-    /// Those of these jobs that there are, with what is to be done for them, as at a start.
+    /// Those of these jobs that there are, with what is to be done for them, as at a start. All that
+    /// is committed of them and their families must be derived.
     pub fn recover_some(
         &self,
         numbers: &[JobNumber],
@@ -200,7 +257,7 @@ impl Reader {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
         let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(params![workflow, after, limit], |row| {
@@ -232,7 +289,7 @@ impl Reader {
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
         let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
                    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(
@@ -253,7 +310,7 @@ impl Reader {
 
     /// The number of running top-level jobs by workflow.
     pub fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
                 let mut statement =
                     connection.prepare_cached("SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow")?;
@@ -269,7 +326,7 @@ impl Reader {
         sql: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows =
@@ -278,6 +335,22 @@ impl Reader {
             };
             read().map_err(|error| self.failed(error))
         })
+    }
+
+    /// Reads what is derived, up to what is committed by now. While there is no room to derive it,
+    /// what was derived last.
+    pub(super) fn with_derived<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        if let Some(core) = self.shared.writer.as_ref().and_then(|writer| writer.core.upgrade()) {
+            let derived = core.lock().unwrap_or_else(PoisonError::into_inner).derive();
+            match derived {
+                Err(error) if error.remedy() == Remedy::Exit => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        self.with(read)
     }
 
     pub(super) fn with<T>(

@@ -1,27 +1,28 @@
 //! Making the relations of the definitions that are loaded, before their first jobs.
 
+use super::core::Core;
 use super::relation::{Failed, Relation, Tally, tallies};
 use super::row::damaged_or_failed;
-use super::store::Store;
 use crate::engine::Definition;
 use crate::journal::error::JournalError;
 use std::collections::HashMap;
 
-impl Store {
+impl Core {
     /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
     /// rows of the jobs that there are. Called with the loaded definitions before their first jobs.
     ///
     /// # Errors
     ///
     /// What SQLite says; a job that a row follows from is damaged.
-    pub fn relate<'a>(
+    pub(super) fn relate<'a>(
         &mut self,
         definitions: impl IntoIterator<Item = &'a Definition>,
     ) -> Result<(), JournalError> {
+        self.derive()?;
         let tallies =
             tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
         for definition in definitions {
-            self.mending(|store| store.relate_one(definition, &tallies))?;
+            self.mending(|core| core.relate_one(definition, &tallies))?;
         }
         Ok(())
     }

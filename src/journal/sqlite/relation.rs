@@ -1,7 +1,8 @@
 //! The relation of one workflow: its table, columns, indexes and rows.
 
+use super::changes::Change;
 use super::rows::FileRows;
-use crate::engine::{Definition, JobId, JobState, StepIndex, Timestamp};
+use crate::engine::{Definition, JobState, StepIndex};
 use crate::journal::error::JournalError;
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{Past, Rebuild};
@@ -59,16 +60,6 @@ pub(super) fn is_of_relation(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none_or(|code| own.contains(&code))
 }
 
-/// What one transaction changes in one row.
-pub(super) struct Change<'a> {
-    pub(super) job: JobNumber,
-    /// Of a job that is new: its id, its time, its definition's number.
-    pub(super) created: Option<(JobId, Timestamp, i64)>,
-    pub(super) state: Option<JobState>,
-    pub(super) updated: Timestamp,
-    pub(super) statuses: Vec<(StepIndex, &'a str)>,
-}
-
 /// Names of steps, each once, whatever its case.
 #[derive(Default)]
 pub(super) struct Steps {
@@ -95,14 +86,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn write(
-        &self,
-        connection: &Connection,
-        change: &Change<'_>,
-    ) -> rusqlite::Result<()> {
+    pub(super) fn write(&self, connection: &Connection, change: &Change) -> rusqlite::Result<()> {
         let column = |step: StepIndex| self.columns.get(step.at()).and_then(Option::as_deref);
         let columns =
-            change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, *status)));
+            change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, &**status)));
         let (mut sql, mut values) =
             (String::with_capacity(256), Vec::with_capacity(4 + change.statuses.len()));
         let updated = rfc3339(change.updated);
@@ -228,7 +215,7 @@ impl Relation {
         if !is_there {
             self.discard(connection, false).map_err(failed)?;
             let jobs = self.jobs(connection)?;
-            let rows = FileRows { connection, file };
+            let rows = FileRows { connection, file, is_derived: true };
             let mut rebuild = Rebuild::new(&rows);
             let mut steps = Steps::default();
             steps.add(definition);
@@ -386,20 +373,12 @@ impl Relation {
         }
         let mut layouts: HashMap<i64, Layout> = HashMap::new();
         for (number, definition) in jobs.iter().copied() {
-            let Some(Past { job, changed }) = rebuild.past(number)? else { continue };
+            let Some(Past { job, changed, .. }) = rebuild.past(number)? else { continue };
             let layout = match layouts.entry(definition) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => place.insert(self.layout(connection, job.definition())?),
             };
-            let statuses = job.graph().indices().map(|step| (step, job.status(step))).collect();
-            let created = Some((job.id(), job.origin().created, definition));
-            let change = Change {
-                job: number,
-                created,
-                state: Some(job.state()),
-                updated: changed,
-                statuses,
-            };
+            let change = Change::whole(number, &job, changed, definition);
             layout.write(connection, &change).map_err(|error| self.failed(error))?;
         }
         Ok(())

@@ -1,33 +1,37 @@
 //! How long ended jobs are kept: as long as their definition says (key `retention`), else as long
 //! as the setting.
 
+use super::core::Core;
 use super::relation::Failed;
-use super::store::Store;
 use crate::engine::{JobId, Millis, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{OptionalExtension, params};
 
-impl Store {
+impl Core {
     /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer
     /// than the definition which they started with keeps them, or, where that says nothing, for
     /// longer than `kept`.
-    pub fn delete_ended(
+    pub(super) fn delete_ended(
         &mut self,
         now: Timestamp,
         kept: Millis,
         limit: u32,
     ) -> Result<Deleted, JournalError> {
+        self.derive()?;
         let roots = self.past_retention(now, kept, limit).map_err(|error| self.error(error))?;
         self.delete(&roots)
     }
 
     /// Deletes top-level jobs by number, with their children; not those that run.
-    pub fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
+    pub(super) fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
         if roots.is_empty() {
             return Ok(Deleted::default());
         }
-        self.mending(|store| store.delete_in_transaction(roots))
+        self.derive()?;
+        let (deleted, numbers) = self.mending(|core| core.delete_in_transaction(roots))?;
+        numbers.into_iter().for_each(|number| self.confirms.carried(number));
+        Ok(deleted)
     }
 
     fn past_retention(
@@ -68,9 +72,12 @@ impl Store {
         Ok(())
     }
 
-    fn delete_in_transaction(&mut self, roots: &[JobNumber]) -> Result<Deleted, Failed> {
+    fn delete_in_transaction(
+        &mut self,
+        roots: &[JobNumber],
+    ) -> Result<(Deleted, Vec<JobNumber>), Failed> {
         let transaction = self.connection.transaction()?;
-        let mut deleted = Deleted::default();
+        let (mut deleted, mut numbers) = (Deleted::default(), Vec::new());
         for root in roots {
             let found: Option<(String, bool)> = transaction
                 .prepare_cached(
@@ -96,14 +103,20 @@ impl Store {
                 Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? })
             })?;
             deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
-            transaction
-                .prepare_cached(
-                    "DELETE FROM entries WHERE job IN (SELECT number FROM jobs WHERE root = ?1)",
-                )?
-                .execute([root])?;
+            let mut all = transaction.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
+            let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
+            for number in all.collect::<rusqlite::Result<Vec<JobNumber>>>()? {
+                let own =
+                    "DELETE FROM entries WHERE seq IN (SELECT seq FROM places WHERE job = ?1)";
+                transaction.prepare_cached(own)?.execute([number])?;
+                transaction
+                    .prepare_cached("DELETE FROM places WHERE job = ?1")?
+                    .execute([number])?;
+                numbers.push(number);
+            }
             transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
         }
         transaction.commit()?;
-        Ok(deleted)
+        Ok((deleted, numbers))
     }
 }

@@ -22,15 +22,32 @@ pub(super) fn place(first: u64) -> i64 {
 
 /// The checksum of a row of `entries`, which ties the body to its job, its place and its time.
 pub(super) fn entry_checksum(job: JobNumber, first: u64, at: Timestamp, body: &str) -> u32 {
+    whole_checksum(job, first, at, [Some(body), None, None])
+}
+
+/// The same with what stands beside the body: the confirms before it, and the job's origin.
+pub(super) fn whole_checksum(
+    job: JobNumber,
+    first: u64,
+    at: Timestamp,
+    [body, confirms, origin]: [Option<&str>; 3],
+) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&job.to_le_bytes());
     hash.update(&first.to_le_bytes());
     hash.update(&at.0.to_le_bytes());
-    hash.update(body.as_bytes());
+    hash.update(body.unwrap_or_default().as_bytes());
+    for (mark, text) in [(0xfe, confirms), (0xff, origin)] {
+        // No byte of a text.
+        if let Some(text) = text {
+            hash.update(&[mark]);
+            hash.update(text.as_bytes());
+        }
+    }
     hash.finalize()
 }
 
-pub(super) fn encode(entries: &[Entry]) -> rusqlite::Result<String> {
+pub(super) fn encode<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Result<String> {
     serde_json::to_string(entries)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
@@ -95,67 +112,145 @@ pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError>
     }
 }
 
-/// The checked columns of `entries`, in the order that [`checked_entries`] reads.
-pub(super) const ENTRY_ROWS: &str = "SELECT job, first, at, body, checksum, seq FROM entries";
+/// The columns of `entries` that [`checked_entry`] reads. Before schema 7 there were no confirms and
+/// no origin.
+pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, confirms, origin";
 
-/// A row of [`ENTRY_ROWS`] whose checksum was compared; its body is still a text.
+/// A row of `entries`.
 pub(super) struct EntryRow {
+    /// Its place among all rows.
+    pub(super) seq: i64,
+    /// Its job.
+    pub(super) job: JobNumber,
+    /// Its place among the job's entries.
     pub(super) first: u64,
-    pub(super) at: Timestamp,
+    at: Timestamp,
     body: String,
-    seq: i64,
+    confirms: Option<String>,
+    /// The job itself, in its first row.
+    pub(super) origin: Option<JobRow>,
 }
 
-/// Reads a row of [`ENTRY_ROWS`] and compares its checksum.
-pub(super) fn checked_entries(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
-    let seq: i64 = row.get(5).unwrap_or_default();
-    let read = || -> rusqlite::Result<(JobNumber, i64, i64, String, u32)> {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-    };
-    let (job, first, at, body, stored) =
-        read().map_err(|error| damaged_entry(file, seq, error.to_string()))?;
-    let first = u64::try_from(first)
-        .map_err(|_| damaged_entry(file, seq, format!("its place is {first}")))?;
-    let at = Timestamp(at);
-    if entry_checksum(job, first, at, &body) == stored {
-        Ok(EntryRow { first, at, body, seq })
-    } else {
-        Err(damaged_entry(file, seq, "the checksum does not match".to_owned()))
-    }
+/// Something that was decided, as it stands within another row: its place, its time, its entries.
+pub(super) type Told = (u64, Timestamp, Vec<Entry>);
+
+/// What was told, as it is read.
+pub(super) fn recorded((first, at, entries): Told) -> Recorded {
+    Recorded { first, at, entries }
 }
 
 impl EntryRow {
     /// How large it is, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.body.len()
+        self.body.len() + self.confirms.as_ref().map_or(0, String::len)
     }
 
-    /// What was decided.
-    pub(super) fn recorded(self, file: &str) -> Result<Recorded, JournalError> {
-        let entries = serde_json::from_str(&self.body).map_err(|error| {
+    /// What was decided, with the confirms before it.
+    pub(super) fn recorded(&self, file: &str) -> Result<Vec<Recorded>, JournalError> {
+        let read = || -> serde_json::Result<Vec<Recorded>> {
+            let confirms: Option<Vec<Told>> =
+                self.confirms.as_deref().map(serde_json::from_str).transpose()?;
+            let own = (self.first, self.at, serde_json::from_str(&self.body)?);
+            Ok(confirms.into_iter().flatten().chain([own]).map(recorded).collect())
+        };
+        read().map_err(|error| {
             damaged_entry(file, self.seq, format!("not an entry of this version: {error}"))
-        })?;
-        Ok(Recorded { first: self.first, at: self.at, entries })
+        })
     }
 
-    /// The entries; none if they are not of this version.
+    /// The row's own entries; none if they are not of this version.
     pub(super) fn entries(&self) -> Vec<Entry> {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// The error of a row that is not in its place.
-    pub(super) fn misplaced(&self, entries_before: u64, file: &str) -> JournalError {
-        let what = format!(
-            "it begins with entry {} of its job, and {entries_before} entries come before it: a row is missing, or there twice",
-            self.first
-        );
-        damaged_entry(file, self.seq, what)
+    /// Whether it is this decision.
+    pub(super) fn is(&self, other: &Recorded) -> bool {
+        self.at == other.at && self.entries() == other.entries
     }
+}
+
+/// The error of a row that is not in its place.
+pub(super) fn misplaced(seq: i64, first: u64, entries_before: u64, file: &str) -> JournalError {
+    let what = format!(
+        "it begins with entry {first} of its job, and {entries_before} entries come before it: a row is missing, or there twice"
+    );
+    damaged_entry(file, seq, what)
 }
 
 /// The error of a row of `entries`.
 pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
     JournalError::Damaged { file: file.to_owned(), table: "entries", row: seq, what }
+}
+
+/// Reads a row of [`ENTRY_COLUMNS`] and compares its checksum.
+pub(super) fn checked_entry(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
+    let seq: i64 = row.get(5).unwrap_or_default();
+    let damaged = |what: String| damaged_entry(file, seq, what);
+    let read = || -> rusqlite::Result<(JobNumber, i64, i64, String, u32)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    };
+    let beside =
+        || -> rusqlite::Result<(Option<String>, Option<String>)> { Ok((row.get(6)?, row.get(7)?)) };
+    let (job, first, at, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    let (confirms, origin) = beside().map_err(|error| damaged(error.to_string()))?;
+    let first = u64::try_from(first).map_err(|_| damaged(format!("its place is {first}")))?;
+    let at = Timestamp(at);
+    let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
+    if whole_checksum(job, first, at, texts) != stored {
+        return Err(damaged("the checksum does not match".to_owned()));
+    }
+    let origin = origin
+        .map(|origin| parsed_origin(job, &origin))
+        .transpose()
+        .map_err(|error| damaged(format!("its origin cannot be read: {error}")))?;
+    Ok(EntryRow { seq, job, first, at, body, confirms, origin })
+}
+
+/// A job's id, definition, graph, root, parent, step, item, depth and time, as its first row of
+/// `entries` has them.
+type Origin =
+    (uuid::Uuid, i64, u16, JobNumber, Option<JobNumber>, Option<u16>, Option<u32>, u16, i64);
+
+/// The text of a job's origin. The id stands at [`ORIGIN_ID`].
+pub(super) fn origin_text(row: &JobRow) -> rusqlite::Result<String> {
+    let JobRow { number: _, id, definition, graph, root, parent, step, item, depth, created } = row;
+    let id = id.to_string();
+    encode(&(id, definition, graph, root, parent, step, item, depth, created.0))
+}
+
+/// Where the id stands in the text of an origin.
+pub(super) const ORIGIN_ID: &str = "substr(origin, 3, 36)";
+
+fn parsed_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
+    let (id, definition, graph, root, parent, step, item, depth, created): Origin =
+        serde_json::from_str(text)?;
+    let (id, created) = (JobId(id), Timestamp(created));
+    Ok(JobRow { number, id, definition, graph, root, parent, step, item, depth, created })
+}
+
+/// The columns of `confirmed` that [`checked_group`] reads.
+pub(super) const GROUP_ROWS: &str = "SELECT seq, body, checksum FROM confirmed";
+
+/// A row of `confirmed`: its place among the rows of `entries`, and what was confirmed to each job.
+pub(super) type Group = (i64, Vec<(JobNumber, Vec<Told>)>);
+
+/// Reads a row of [`GROUP_ROWS`] and compares its checksum.
+pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalError> {
+    let seq: i64 = row.get(0).unwrap_or_default();
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "confirmed",
+        row: seq,
+        what,
+    };
+    let read = || -> rusqlite::Result<(String, u32)> { Ok((row.get(1)?, row.get(2)?)) };
+    let (body, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    if checksum(seq, &body) != stored {
+        return Err(damaged("the checksum does not match".to_owned()));
+    }
+    let group = serde_json::from_str(&body)
+        .map_err(|error| damaged(format!("not confirms of this version: {error}")))?;
+    Ok((seq, group))
 }
 
 /// Reads `number, hash, body` of `definitions` and compares the hash.

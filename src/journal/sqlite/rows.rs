@@ -1,7 +1,8 @@
 //! The rows from which jobs are rebuilt, through any connection to the file.
 
 use super::row::{
-    ENTRY_ROWS, JOB_ROWS, checked_definition, checked_entries, damaged_or_failed, job_row,
+    ENTRY_COLUMNS, EntryRow, GROUP_ROWS, JOB_ROWS, checked_definition, checked_entry,
+    checked_group, damaged_or_failed, job_row, misplaced, place, recorded,
 };
 use crate::engine::Recorded;
 use crate::journal::error::JournalError;
@@ -15,9 +16,99 @@ pub(super) struct FileRows<'a> {
     pub(super) connection: &'a Connection,
     /// Its name.
     pub(super) file: &'a str,
+    /// Whether all of it is derived: else what is not yet is looked for among the newest rows.
+    pub(super) is_derived: bool,
 }
 
+/// The rows of `entries` that are not derived yet.
+pub(super) const TAIL: &str = "seq > (SELECT upto FROM derived)";
+
 impl FileRows<'_> {
+    /// The rows of `entries` that meet a condition, in order.
+    pub(super) fn entry_rows(
+        &self,
+        condition: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<EntryRow>, JournalError> {
+        let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {condition} ORDER BY seq");
+        let mut statement =
+            self.connection.prepare_cached(&sql).map_err(|error| self.failed(error))?;
+        let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
+            found.push(checked_entry(row, self.file)?);
+        }
+        Ok(found)
+    }
+
+    /// The rows of a job, in order.
+    pub(super) fn rows_of(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
+        let mut rows = self.entry_rows("seq IN (SELECT seq FROM places WHERE job = ?1)", [job])?;
+        if !self.is_derived {
+            rows.extend(self.entry_rows(&format!("{TAIL} AND job = ?1"), [job])?);
+        }
+        Ok(rows)
+    }
+
+    /// The numbers of a job's rows, from the one that has the entry numbered `first`.
+    pub(super) fn from(&self, job: JobNumber, first: u64) -> Result<Vec<i64>, JournalError> {
+        let sql = format!(
+            "SELECT seq FROM (
+                 SELECT first, seq FROM places WHERE job = ?1
+                 AND first >= (SELECT coalesce(max(first), 0) FROM places WHERE job = ?1 AND first <= ?2)
+                 UNION ALL SELECT first, seq FROM entries WHERE {TAIL} AND job = ?1)
+             ORDER BY first"
+        );
+        let read = || -> rusqlite::Result<Vec<i64>> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            statement.query_map([job, place(first)], |row| row.get(0))?.collect()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    /// A job's first row.
+    pub(super) fn first_of(&self, job: JobNumber) -> Result<Option<EntryRow>, JournalError> {
+        let first = "seq = (SELECT seq FROM places WHERE job = ?1 AND first = 0)";
+        let row = self.entry_rows(first, [job])?.pop();
+        if row.is_some() || self.is_derived {
+            return Ok(row);
+        }
+        let condition = format!("{TAIL} AND job = ?1 AND origin IS NOT NULL");
+        Ok(self.entry_rows(&condition, [job])?.pop())
+    }
+
+    /// The bytes of a job's rows.
+    pub(super) fn bytes_of(&self, job: JobNumber) -> Result<usize, JournalError> {
+        let sql = format!(
+            "SELECT (SELECT coalesce(sum(octet_length(e.body)), 0) FROM places p JOIN entries e ON e.seq = p.seq WHERE p.job = ?1)
+                  + (SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE {TAIL} AND job = ?1)"
+        );
+        let read = || self.connection.prepare_cached(&sql)?.query_row([job], |row| row.get(0));
+        let bytes: i64 = read().map_err(|error| self.failed(error))?;
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// What was confirmed to a job behind this row of `entries`: none of its own has that yet.
+    pub(super) fn confirmed(
+        &self,
+        job: JobNumber,
+        behind: i64,
+    ) -> Result<Vec<Recorded>, JournalError> {
+        let failed = |error| self.failed(error);
+        let mut statement = self
+            .connection
+            .prepare_cached(&format!("{GROUP_ROWS} WHERE seq > ?1 ORDER BY seq"))
+            .map_err(failed)?;
+        let mut rows = statement.query([behind]).map_err(failed)?;
+        let mut confirmed = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (_, group) = checked_group(row, self.file)?;
+            let own = group.into_iter().filter(|(of, _)| *of == job);
+            confirmed.extend(own.flat_map(|(_, told)| told).map(recorded));
+        }
+        Ok(confirmed)
+    }
+
     fn job_rows(
         &self,
         condition: &str,
@@ -42,7 +133,12 @@ impl FileRows<'_> {
 
 impl Rows for FileRows<'_> {
     fn job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError> {
-        Ok(self.job_rows("number = ?1", [number])?.pop())
+        let row = self.job_rows("number = ?1", [number])?.pop();
+        if row.is_some() || self.is_derived {
+            return Ok(row);
+        }
+        let condition = format!("{TAIL} AND job = ?1 AND origin IS NOT NULL");
+        Ok(self.entry_rows(&condition, [number])?.pop().and_then(|first| first.origin))
     }
 
     fn open_jobs(&self) -> Result<Vec<JobRow>, JournalError> {
@@ -72,21 +168,26 @@ impl Rows for FileRows<'_> {
     }
 
     fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError> {
-        let failed = |error| self.failed(error);
-        let mut statement = self
-            .connection
-            .prepare_cached(&format!("{ENTRY_ROWS} WHERE job = ?1 ORDER BY first"))
-            .map_err(failed)?;
-        let mut rows = statement.query([job]).map_err(failed)?;
         let (mut found, mut entries) = (Vec::new(), 0);
-        while let Some(row) = rows.next().map_err(failed)? {
-            let row = checked_entries(row, self.file)?;
-            if row.first != entries {
-                return Err(row.misplaced(entries, self.file));
+        let mut last = i64::MAX;
+        for row in self.rows_of(job)? {
+            last = row.seq;
+            for recorded in row.recorded(self.file)? {
+                if recorded.first != entries {
+                    return Err(misplaced(row.seq, recorded.first, entries, self.file));
+                }
+                entries += recorded.entries.len() as u64;
+                found.push(recorded);
             }
-            let recorded = row.recorded(self.file)?;
-            entries += recorded.entries.len() as u64;
-            found.push(recorded);
+        }
+        if !self.is_derived {
+            for recorded in self.confirmed(job, last)? {
+                if recorded.first != entries {
+                    return Err(misplaced(last, recorded.first, entries, self.file));
+                }
+                entries += recorded.entries.len() as u64;
+                found.push(recorded);
+            }
         }
         Ok(found)
     }

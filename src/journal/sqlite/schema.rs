@@ -2,8 +2,8 @@
 //! written.
 
 use super::row::{
-    ENTRY_ROWS, JOB_ROWS, NOTICE_ROWS, checked_definition, checked_entries, damaged_or_failed,
-    job_row, notice,
+    ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, checked_definition, checked_entry,
+    checked_group, damaged_or_failed, job_row, notice,
 };
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
@@ -104,10 +104,35 @@ CREATE TABLE entries(
 ) STRICT;
 CREATE UNIQUE INDEX entries_by_place ON entries(job, first);
 ",
+    "
+-- Commits write at the end of entries alone. The index by job is derived behind them, like the rows
+-- of jobs, which come from the origin in a job's first row: up to the row in derived.
+CREATE TABLE places(
+  job INTEGER NOT NULL,
+  first INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY(job, first)
+) WITHOUT ROWID, STRICT;
+INSERT INTO places SELECT job, first, seq FROM entries ORDER BY job, first;
+DROP INDEX entries_by_place;
+ALTER TABLE entries ADD COLUMN confirms TEXT;
+ALTER TABLE entries ADD COLUMN origin TEXT;
+CREATE TABLE derived(upto INTEGER NOT NULL) STRICT;
+INSERT INTO derived SELECT coalesce(max(seq), 0) FROM entries;
+-- Confirms that no record of their jobs has yet, those of one commit together.
+CREATE TABLE confirmed(
+  seq INTEGER PRIMARY KEY,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+",
 ];
 
 /// The schema version whose script is followed by the rewriting of all rows of `entries`.
 const ENTRIES_HAVE_PLACES: i64 = 6;
+
+/// The schema version since which what follows from the entries is derived behind them.
+const DERIVED_SINCE: i64 = 7;
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
 /// in WAL.
@@ -278,10 +303,28 @@ fn verify(
         checked_definition(row, file).map(|_| ())
     })?;
     each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
+    let is_derived = version >= DERIVED_SINCE;
     if version < ENTRIES_HAVE_PLACES {
         each_row(connection, former::ROWS, file, |row| former::checked(row, file).map(|_| ()))?;
     } else {
-        each_row(connection, ENTRY_ROWS, file, |row| checked_entries(row, file).map(|_| ()))?;
+        let columns = if is_derived {
+            ENTRY_COLUMNS.to_owned()
+        } else {
+            ENTRY_COLUMNS.replace("confirms, origin", "NULL, NULL")
+        };
+        let entries = format!("SELECT {columns} FROM entries");
+        each_row(connection, &entries, file, |row| checked_entry(row, file).map(|_| ()))?;
+    }
+    if is_derived {
+        each_row(connection, GROUP_ROWS, file, |row| checked_group(row, file).map(|_| ()))?;
+        each_row(connection, MISPLACED, file, |row| {
+            Err(JournalError::Damaged {
+                file: file.to_owned(),
+                table: "places",
+                row: row.get(0).unwrap_or_default(),
+                what: "it does not agree with the table entries".to_owned(),
+            })
+        })?;
     }
     // A file of an earlier version has no such table yet.
     let has_notices: i64 = connection
@@ -372,6 +415,12 @@ fn each_row(
     }
     Ok(())
 }
+
+/// Rows of `places` without their row of `entries`, and the other way around.
+const MISPLACED: &str = "SELECT seq FROM places p
+  WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job AND e.first = p.first)
+  UNION ALL SELECT seq FROM entries e WHERE seq <= (SELECT upto FROM derived)
+  AND NOT EXISTS (SELECT 1 FROM places p WHERE p.job = e.job AND p.first = e.first AND p.seq = e.seq)";
 
 /// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of
 /// open jobs is compared with the entries when these are rebuilt.

@@ -54,7 +54,7 @@ impl Reader {
         below: JobNumber,
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<Hit>> {
                 if !filter.statuses.is_empty() && filter.relation().columns(connection)?.is_none() {
                     return Ok(Vec::new());

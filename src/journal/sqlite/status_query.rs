@@ -16,7 +16,7 @@ const COUNTED_MAX: usize = 10_000;
 impl Reader {
     /// The step columns of a workflow's relation, in their order; none if it is not there.
     pub fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
-        self.with(|connection| {
+        self.with_derived(|connection| {
             Relation::named(workflow).columns(connection).map_err(|error| self.failed(error))
         })
     }
@@ -34,7 +34,7 @@ impl Reader {
         let table = Relation::named(workflow).quoted();
         let statuses: String =
             columns.iter().map(|column| format!(", s.{}", quoted(column))).collect();
-        self.with(|connection| {
+        self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<StatusRow>> {
                 let conditions = conditions(connection, &table, columns, filter, before)?;
                 let mut sql = format!("SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} FROM {table} AS s WHERE s._rowid_ < ?");

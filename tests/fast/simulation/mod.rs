@@ -162,8 +162,14 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             tokio::task::yield_now().await;
         }
         let panicked = stray_panic().is_some();
+        // Now and then all that is committed is derived, and looked at.
+        let derives = lock(world).rng.u32(0..4) == 0;
+        let is_derived = derives && manager.shared().reader.running_counts().is_ok();
         let (turn, sink) = {
             let mut world = lock(world);
+            if is_derived && !world.crashed && !world.disk_is_full() {
+                world.compare_statuses();
+            }
             if world.crashed {
                 return false;
             }

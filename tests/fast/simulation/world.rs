@@ -118,6 +118,8 @@ pub(crate) struct World {
     ran_ns: i64,
     /// What each job was after each of its decisions that are not committed yet.
     live: BTreeMap<JobNumber, VecDeque<Job>>,
+    /// Jobs as they were committed last, whose rows of statuses are to be compared.
+    uncompared: BTreeMap<JobNumber, Job>,
     published: BTreeMap<(JobNumber, u16, u32), u32>,
     confirmed: BTreeMap<(JobId, u16, u32), i64>,
     /// Confirms that were told long before a crash.
@@ -216,6 +218,7 @@ impl World {
             now_ns: 1_800_000_000 * SECOND_NS,
             ran_ns: 0,
             live: BTreeMap::new(),
+            uncompared: BTreeMap::new(),
             published: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             surely_confirmed: BTreeSet::new(),
@@ -240,6 +243,11 @@ impl World {
         self.rng.u32(1..=3)
     }
 
+    /// Whether nothing can be written.
+    pub(crate) fn disk_is_full(&self) -> bool {
+        self.disk_full
+    }
+
     /// A process begins.
     pub(crate) fn begin(&mut self) {
         self.crashed = false;
@@ -258,6 +266,7 @@ impl World {
             link.requeue_all(&mut self.broker);
         }
         self.live.clear();
+        self.uncompared.clear();
         // With a full disk everything waits, and for a while after it.
         let is_flowing = !self.disk_full
             && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;

@@ -9,7 +9,8 @@ use workflow_manager::engine::JobId;
 use workflow_manager::journal::Found;
 use workflow_manager::journal::{JobNumber, Reader};
 
-/// A job's number and that of its last row of entries: it is what it was as long as these are.
+/// A job's number and that of its last row, or of the last confirms: it is what it was as long as
+/// these are.
 type State = (JobNumber, i64);
 
 pub(crate) struct Committed {
@@ -38,11 +39,16 @@ impl Committed {
     }
 
     fn state(&self, id: JobId) -> Option<State> {
-        let sql = "SELECT number, (SELECT max(seq) FROM entries WHERE job = number) FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1";
+        // Among the rows that are not derived yet, too.
+        let sql = "WITH tail AS (SELECT seq, job, origin FROM entries WHERE seq > (SELECT upto FROM derived)),
+                        newest(number) AS (SELECT max(number) FROM (SELECT number FROM jobs WHERE id = ?1
+                            UNION ALL SELECT job FROM tail WHERE substr(origin, 3, 36) = ?2))
+                   SELECT number, max((SELECT coalesce(max(seq), 0) FROM places WHERE job = number),
+                                      (SELECT coalesce(max(seq), 0) FROM tail WHERE job = number),
+                                      (SELECT coalesce(max(seq), 0) FROM confirmed))
+                   FROM newest WHERE number IS NOT NULL";
         let mut statement = self.watch.as_ref()?.prepare_cached(sql).ok()?;
-        statement
-            .query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()
-            .ok()?
+        let values = rusqlite::params![id.0.as_bytes(), id.to_string()];
+        statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional().ok()?
     }
 }

@@ -13,7 +13,7 @@ use workflow_manager::bus::{Publication, Reader};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::Found;
-use workflow_manager::journal::{JobNumber, JournalError};
+use workflow_manager::journal::{JobNumber, JournalError, Options, Store};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 impl World {
@@ -268,7 +268,9 @@ impl World {
         for (number, live) in latest {
             match self.journal.reader.job(live.id()) {
                 Ok(Some(found)) if found.number != number => {}
-                Ok(Some(found)) if found.job == live => self.compare_statuses(&live),
+                Ok(Some(found)) if found.job == live => {
+                    self.uncompared.insert(number, live);
+                }
                 Ok(Some(_)) => self.violate(format!(
                     "{}, rebuilt from the journal, differs from the live one",
                     live.id()
@@ -288,11 +290,19 @@ impl World {
         }
     }
 
-    /// The row of a top-level job is never behind it, and never ahead.
-    fn compare_statuses(&mut self, live: &Job) {
-        if live.origin().parent.is_some() {
-            return;
+    /// Once all that is committed is derived, the row of a top-level job is never behind it, and
+    /// never ahead.
+    pub(crate) fn compare_statuses(&mut self) {
+        for (_, live) in std::mem::take(&mut self.uncompared) {
+            // Deleted with its top-level job.
+            let is_there = self.durable(live.id()).is_some_and(|found| found.job == live);
+            if live.origin().parent.is_none() && is_there {
+                self.compare_statuses_of(&live);
+            }
         }
+    }
+
+    fn compare_statuses_of(&mut self, live: &Job) {
         let workflow = live.definition().full_name();
         let read = || {
             let columns = self.journal.reader.status_columns(&workflow)?.unwrap_or_default();
@@ -386,6 +396,14 @@ impl World {
     /// left running.
     fn settled_once(&self) -> Result<(), String> {
         let failed = |error: rusqlite::Error| error.to_string();
+        // What the last process has left is derived by the next.
+        let options = Options {
+            file: self.database.clone(),
+            cache_bytes: 1 << 20,
+            verify_bytes_max: 1 << 30,
+            pages_max: 0,
+        };
+        drop(Store::open(&options).map_err(|error| error.to_string())?);
         let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
         let running: i64 = connection
             .query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0))
@@ -471,7 +489,7 @@ impl Hooks for WorldHooks {
     fn hit(&self, point: &'static str) -> Option<String> {
         let mut world = lock(&self.world);
         world.hear();
-        let is_write = matches!(point, "journal::write" | "journal::commit");
+        let is_write = matches!(point, "journal::write" | "journal::commit" | "journal::derive");
         let no_room = || is_write.then(|| "full".to_owned());
         if world.crashed {
             // What the process does after its death reaches nobody.

@@ -1,0 +1,231 @@
+//! Committing records: rows at the end of `entries`, and nothing else. What follows from them is
+//! derived behind (`derive`).
+
+use super::confirms::Confirms;
+use super::core::{Core, fail_point};
+use super::relation::Failed;
+use super::row::{
+    Told, checksum, content_hash, damaged_entry, encode, insert_notice, origin_text, place,
+    whole_checksum,
+};
+use super::rows::FileRows;
+use crate::engine::Definition;
+use crate::journal::error::JournalError;
+use crate::journal::record::{JobNumber, Record};
+use crate::journal::recover::JobRow;
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// What has become of the records of one transaction.
+#[derive(Default)]
+struct Written {
+    /// Jobs that are deleted.
+    gone: BTreeSet<JobNumber>,
+    /// The row of each record that has one.
+    rows: Vec<Option<i64>>,
+    /// New jobs.
+    new: HashMap<JobNumber, JobRow>,
+    /// Jobs that have a record here: the first has the confirms before it.
+    carried: HashSet<JobNumber>,
+    /// What is confirmed to jobs that have no record here behind it.
+    confirmed: BTreeMap<JobNumber, Vec<Told>>,
+    /// The place of each job's last record here.
+    lasts: HashMap<JobNumber, u64>,
+    /// The row that has it.
+    group: Option<i64>,
+    /// The last row.
+    last: i64,
+}
+
+/// Rows that are derived behind at most, at once.
+const TAIL_ROWS_MAX: usize = 4_096;
+
+impl Core {
+    /// Commits records, in order, in one transaction: all or nothing. Records of a job that was
+    /// deleted are void: a child job may still be about to start, or to hear that it is over, when
+    /// its top-level job is deleted. Gives the numbers of such jobs. A record that is in the journal
+    /// already, by its job and its place, changes nothing.
+    pub(super) fn append(
+        &mut self,
+        records: &[&Record],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.unless_broken()?;
+        let written = self.append_in_transaction(records).map_err(|failed| {
+            // The transaction is gone, and with it what it may have added.
+            self.forget_definitions();
+            match failed {
+                Failed::Sqlite(error) | Failed::Relation(_, error) => self.error(error),
+                Failed::Journal(error) => error,
+            }
+        })?;
+        let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
+        for (record, seq) in records.iter().zip(rows) {
+            if let Some(seq) = seq {
+                self.confirms.carried(record.job);
+                self.tail.add(record, seq, new.remove(&record.job));
+            }
+        }
+        if let Some(seq) = group {
+            self.confirms.add(seq, confirmed.into_iter().collect());
+        }
+        self.last = last;
+        if self.tail.places.len() >= TAIL_ROWS_MAX
+            && let Err(error) = self.derive()
+        {
+            tracing::warn!(%error, "the tables that follow from the entries stay behind for now");
+        }
+        Ok(gone)
+    }
+
+    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<Written, Failed> {
+        let mut written = Written { last: self.last, ..Written::default() };
+        let transaction = self.connection.transaction()?;
+        {
+            let mut insert_entry = transaction.prepare_cached(INSERT_ENTRY)?;
+            let mut find_last =
+                transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
+            let mut find_job =
+                transaction.prepare_cached("SELECT 1 FROM jobs WHERE number = ?1")?;
+            let mut is_there = |number: JobNumber, written: &Written| {
+                let is_new =
+                    written.new.contains_key(&number) || self.tail.new_job(number).is_some();
+                if is_new { Ok(true) } else { find_job.exists([number]) }
+            };
+            for record in records {
+                fail_point("journal::write")?;
+                let mut origin = None;
+                if let Some(created) = &record.created {
+                    let used = &created.origin.definition;
+                    let number = match &self.latest {
+                        Some((latest, number)) if std::sync::Arc::ptr_eq(latest, used) => *number,
+                        _ => definition_number(&transaction, &mut self.definitions, used)?,
+                    };
+                    self.latest = Some((used.clone(), number));
+                    let has_parent = match created.parent {
+                        Some(parent) => is_there(parent, &written)?,
+                        None => true,
+                    };
+                    if has_parent && !is_there(record.job, &written)? {
+                        let row = JobRow::new(record.job, created, number);
+                        origin = Some(origin_text(&row)?);
+                        self.new_ids.add(row.id);
+                        written.new.insert(record.job, row);
+                    }
+                }
+                if !is_there(record.job, &written)? {
+                    written.gone.insert(record.job);
+                    written.rows.push(None);
+                    continue;
+                }
+                if let Some(notice) = &record.notice {
+                    insert_notice(&transaction, notice)?;
+                }
+                let recorded = &record.recorded;
+                if recorded.entries.is_empty() {
+                    written.rows.push(None);
+                    continue;
+                }
+                let last = written.lasts.get(&record.job).copied();
+                let last =
+                    last.or(self.confirms.last_of(record.job).max(self.tail.last_of(record.job)));
+                let last = match last {
+                    Some(last) => Some(last),
+                    None if origin.is_some() => None,
+                    None => find_last
+                        .query_row([record.job], |row| row.get::<_, Option<i64>>(0))?
+                        .and_then(|first| u64::try_from(first).ok()),
+                };
+                if last.is_some_and(|last| recorded.first <= last) {
+                    is_repeated(&transaction, &self.file, record)?;
+                    written.rows.push(None);
+                    continue;
+                }
+                written.lasts.insert(record.job, recorded.first);
+                if Confirms::is_confirm(record) {
+                    let confirmed = written.confirmed.entry(record.job).or_default();
+                    confirmed.push((recorded.first, recorded.at, recorded.entries.clone()));
+                    written.rows.push(None);
+                    continue;
+                }
+                let now = written.confirmed.remove(&record.job).unwrap_or_default();
+                let is_first = written.carried.insert(record.job);
+                let earlier = self.confirms.of(record.job).filter(|_| is_first);
+                let before: Vec<&Told> = earlier.chain(&now).collect();
+                let confirms = (!before.is_empty()).then(|| encode(&before)).transpose()?;
+                let body = encode(&recorded.entries)?;
+                let (job, first, at) = (record.job, recorded.first, recorded.at);
+                let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
+                let sum = whole_checksum(job, first, at, texts);
+                written.last += 1;
+                insert_entry.execute(params![
+                    written.last,
+                    job,
+                    place(first),
+                    at.0,
+                    body,
+                    sum,
+                    confirms,
+                    origin
+                ])?;
+                written.rows.push(Some(written.last));
+            }
+        }
+        if !written.confirmed.is_empty() {
+            written.last += 1;
+            let body = encode(&written.confirmed.iter().collect::<Vec<_>>())?;
+            transaction
+                .prepare_cached("INSERT INTO confirmed(seq, body, checksum) VALUES (?1, ?2, ?3)")?
+                .execute(params![written.last, body, checksum(written.last, &body)])?;
+            written.group = Some(written.last);
+        }
+        fail_point("journal::commit")?;
+        transaction.commit()?;
+        Ok(written)
+    }
+}
+
+/// Writes a row of `entries`.
+pub(super) const INSERT_ENTRY: &str =
+    "INSERT INTO entries(seq, job, first, at, body, checksum, confirms, origin)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+/// Whether a record is in the journal already, by its job and its place; an error if another one is.
+fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), Failed> {
+    let rows = FileRows { connection, file, is_derived: false };
+    let known = rows.rows_of(record.job)?;
+    let row = known.iter().find(|row| row.first == record.recorded.first);
+    // A confirm has no row of its own for long.
+    if row.is_some_and(|row| row.is(&record.recorded)) || Confirms::is_confirm(record) {
+        return Ok(());
+    }
+    let seq = row.or(known.last()).map_or(0, |row| row.seq);
+    let what = "another decision is to be written in its place".to_owned();
+    Err(damaged_entry(file, seq, what).into())
+}
+
+fn definition_number(
+    connection: &Connection,
+    known: &mut HashMap<[u8; 32], i64>,
+    definition: &Definition,
+) -> rusqlite::Result<i64> {
+    let body = encode(definition)?;
+    let hash = content_hash(&body);
+    if let Some(number) = known.get(&hash) {
+        return Ok(*number);
+    }
+    let found = connection
+        .query_row("SELECT number FROM definitions WHERE hash = ?1", [&hash[..]], |row| row.get(0))
+        .optional()?;
+    let number = match found {
+        Some(number) => number,
+        None => {
+            connection.execute(
+                "INSERT INTO definitions(hash, body) VALUES (?1, ?2)",
+                params![&hash[..], body],
+            )?;
+            connection.last_insert_rowid()
+        }
+    };
+    known.insert(hash, number);
+    Ok(number)
+}

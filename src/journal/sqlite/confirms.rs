@@ -1,0 +1,84 @@
+//! Confirms that the broker has given and no record of their jobs has yet.
+//!
+//! Those of one commit are one row of `confirmed`, whatever their jobs: half as many rows are
+//! written as there are decisions. The next record of a job has them before its own entries, so
+//! that a job's rows are whole; what is confirmed behind a job's last row counts until then.
+
+use super::row::Told;
+use crate::engine::{Entry, StepEntry};
+use crate::journal::record::{JobNumber, Record};
+use std::collections::{BTreeMap, HashMap};
+
+/// What the rows of `confirmed` are still needed for.
+#[derive(Default)]
+pub(super) struct Confirms {
+    /// Rows, each with the number of jobs that wait for a record of their own.
+    groups: BTreeMap<i64, usize>,
+    /// The confirms of each job, with the row that they are in.
+    waiting: HashMap<JobNumber, Vec<(i64, Vec<Told>)>>,
+    /// Rows that nobody needs any more.
+    pub(super) done: Vec<i64>,
+}
+
+impl Confirms {
+    /// Whether a record is a confirm and nothing else: of those the group is made.
+    pub(super) fn is_confirm(record: &Record) -> bool {
+        record.created.is_none()
+            && record.state.is_none()
+            && !record.closed
+            && record.notice.is_none()
+            && record.statuses.is_empty()
+            && matches!(*record.recorded.entries, [Entry::Step(_, StepEntry::Confirmed)])
+    }
+
+    /// What the next record of a job has before its own entries.
+    pub(super) fn of(&self, job: JobNumber) -> impl Iterator<Item = &Told> {
+        self.waiting.get(&job).into_iter().flatten().flat_map(|(_, told)| told)
+    }
+
+    /// The place of the last one of a job.
+    pub(super) fn last_of(&self, job: JobNumber) -> Option<u64> {
+        self.of(job).map(|(first, ..)| *first).max()
+    }
+
+    /// A row is committed.
+    pub(super) fn add(&mut self, seq: i64, group: Vec<(JobNumber, Vec<Told>)>) {
+        self.groups.insert(seq, group.len());
+        for (job, told) in group {
+            self.waiting.entry(job).or_default().push((seq, told));
+        }
+    }
+
+    /// A record of the job is committed, or the job is deleted.
+    pub(super) fn carried(&mut self, job: JobNumber) {
+        for (seq, _) in self.waiting.remove(&job).into_iter().flatten() {
+            if let Some(left) = self.groups.get_mut(&seq) {
+                *left -= 1;
+                if *left == 0 {
+                    self.groups.remove(&seq);
+                    self.done.push(seq);
+                }
+            }
+        }
+    }
+
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The jobs whose confirms have waited since this row, or longer.
+    pub(super) fn since(&self, seq: i64) -> Vec<JobNumber> {
+        let is_old = |waiting: &Vec<(i64, Vec<Told>)>| {
+            waiting.first().is_some_and(|(first, _)| *first <= seq)
+        };
+        let mut jobs: Vec<JobNumber> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| is_old(waiting))
+            .map(|(job, _)| *job)
+            .collect();
+        jobs.sort_unstable();
+        jobs
+    }
+}

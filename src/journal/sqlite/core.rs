@@ -1,0 +1,247 @@
+//! The writing end's state: the connection, what is known of the file, and what is behind.
+
+use super::changes::{NewIds, Tail};
+use super::confirms::Confirms;
+use super::place::{self, Lock, NotTaken};
+use super::relation::{Failed, Relation, is_of_relation};
+use super::row::failed;
+use super::rows::FileRows;
+use super::schema::{self, Options};
+use super::status::Relations;
+use super::watch::Watch;
+use crate::engine::{Definition, Millis};
+use crate::faults;
+use crate::journal::error::{JournalError, Loss, Remedy};
+use crate::journal::record::JobNumber;
+use crate::journal::recover::{self, Recovered};
+use rusqlite::{Connection, ErrorCode};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The writing end of the journal. One per file over all processes: it holds a lock.
+pub(super) struct Core {
+    pub(super) connection: Connection,
+    pub(super) file: Arc<str>,
+    path: PathBuf,
+    /// Definitions that are in the file, by content hash.
+    pub(super) definitions: HashMap<[u8; 32], i64>,
+    /// The one looked up last: mostly the next one too, and its hash need not be made again.
+    pub(super) latest: Option<(Arc<Definition>, i64)>,
+    pub(super) relations: Relations,
+    /// How long each definition, by its number, has its jobs kept.
+    pub(super) retentions: BTreeMap<i64, Option<Millis>>,
+    /// Dropped behind the connection, as what it holds open must be.
+    watch: Watch,
+    lock: Lock,
+    is_lost: bool,
+    /// The last row of `entries` or `confirmed`.
+    pub(super) last: i64,
+    /// What is not derived yet.
+    pub(super) tail: Tail,
+    pub(super) new_ids: Arc<NewIds>,
+    pub(super) confirms: Confirms,
+    /// The last row when confirms were carried last.
+    pub(super) carried_to: i64,
+    /// Why nothing can be written any more.
+    pub(super) broken: Option<String>,
+}
+
+impl Core {
+    /// Opens or creates the journal: takes the lock, verifies, migrates.
+    pub(super) fn open(options: &Options) -> Result<Core, JournalError> {
+        let file: Arc<str> = options.file.to_string_lossy().into();
+        let unreachable = |error| JournalError::Unreachable { file: file.to_string(), error };
+        let path = place::real(&options.file).map_err(unreachable)?;
+        place::check(&path, &file)?;
+        let lock = lock(&path, &file)?;
+        let connection = match schema::open(&path, options, &file) {
+            Ok(connection) => connection,
+            Err(error) => {
+                lock.give_up();
+                return Err(error);
+            }
+        };
+        let mut watch = Watch::begin(&path).map_err(unreachable)?;
+        watch.look().map_err(|loss| JournalError::Lost { file: file.to_string(), loss })?;
+        let mut core = Core {
+            connection,
+            file,
+            path,
+            definitions: HashMap::new(),
+            latest: None,
+            relations: Relations::default(),
+            retentions: BTreeMap::new(),
+            watch,
+            lock,
+            is_lost: false,
+            last: 0,
+            tail: Tail::default(),
+            new_ids: Arc::default(),
+            confirms: Confirms::default(),
+            carried_to: 0,
+            broken: None,
+        };
+        let caught_up = core.catch_up();
+        // A journal that is refused keeps its bytes.
+        core.is_lost = caught_up.is_err();
+        caught_up.map(|()| core)
+    }
+
+    /// The real file, without symbolic links: readers must not follow another.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the files are still those that were opened. Once they are not, what is committed is
+    /// gone with the process, and nothing is written to them any more when this is dropped.
+    pub(super) fn look(&mut self) -> Result<(), Loss> {
+        let held = |lock: &mut Lock| match lock.hold() {
+            Err(NotTaken::InUse) => Err(Loss::Locked(lock.path().display().to_string())),
+            // As it was; the next look tries again.
+            Err(NotTaken::Failed(_)) | Ok(()) => Ok(()),
+        };
+        let found = self.watch.look().and_then(|()| held(&mut self.lock));
+        self.is_lost |= found.is_err();
+        found
+    }
+
+    /// The journal's file.
+    pub(super) fn file(&self) -> &Arc<str> {
+        &self.file
+    }
+
+    /// The number after the highest in use.
+    pub(super) fn next_number(&mut self) -> Result<JobNumber, JournalError> {
+        self.derive()?;
+        self.connection
+            .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
+            .map_err(|error| self.error(error))
+    }
+
+    /// Does `write`. A relation that stands in its way is taken down and `write` done again, which
+    /// makes it anew; one that does so again is done without until the next start.
+    pub(super) fn mending<T>(
+        &mut self,
+        mut write: impl FnMut(&mut Core) -> Result<T, Failed>,
+    ) -> Result<T, JournalError> {
+        let mut mended = HashSet::new();
+        loop {
+            let failed = match write(self) {
+                Ok(done) => return Ok(done),
+                Err(failed) => failed,
+            };
+            // The transaction is gone, and with it what it may have added.
+            self.forget_definitions();
+            self.relations.layouts.clear();
+            let (relation, error) = match failed {
+                Failed::Sqlite(error) => return Err(self.error(error)),
+                Failed::Journal(error) => return Err(error),
+                Failed::Relation(relation, error) => (relation, error),
+            };
+            let workflow = &relation.workflow;
+            let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
+            if mended.insert(relation.key()) && self.discarded(&relation, is_damaged)? {
+                tracing::warn!(workflow, %error, "the table of statuses cannot be used: it is made anew");
+            } else {
+                tracing::error!(workflow, %error, "the table of statuses cannot be made: until the next start it is not written");
+                self.relations.given_up.insert(relation.key());
+            }
+        }
+    }
+
+    /// Takes a relation down; false if that fails in the relation itself.
+    fn discarded(&mut self, relation: &Relation, is_damaged: bool) -> Result<bool, JournalError> {
+        let mut discard = || {
+            let transaction = self.connection.transaction()?;
+            relation.discard(&transaction, is_damaged)?;
+            transaction.commit()
+        };
+        match discard() {
+            Ok(()) => Ok(true),
+            Err(error) if is_of_relation(&error) => Ok(false),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// All jobs that take input, parents before their children, with what is to be done for them.
+    pub(super) fn recover(&mut self) -> Result<Vec<Recovered>, JournalError> {
+        self.derive()?;
+        recover::all(&self.rows())
+    }
+
+    fn rows(&self) -> FileRows<'_> {
+        let is_derived = self.tail.is_empty() && self.confirms.is_empty();
+        FileRows { connection: &self.connection, file: &self.file, is_derived }
+    }
+
+    /// What a transaction that has failed may have added.
+    pub(super) fn forget_definitions(&mut self) {
+        self.definitions.clear();
+        self.latest = None;
+    }
+
+    /// After an I/O error nothing is written any more.
+    pub(super) fn unless_broken(&self) -> Result<(), JournalError> {
+        let broken = |what: &String| JournalError::Failed {
+            file: self.file.to_string(),
+            what: what.clone(),
+            remedy: Remedy::Exit,
+        };
+        self.broken.as_ref().map_or(Ok(()), |what| Err(broken(what)))
+    }
+
+    pub(super) fn error(&self, error: rusqlite::Error) -> JournalError {
+        failed(&self.file, &error)
+    }
+}
+
+fn lock(path: &Path, file: &str) -> Result<Lock, JournalError> {
+    let lock = place::beside(path, ".lock");
+    Lock::take(&lock).map_err(|not_taken| match not_taken {
+        NotTaken::InUse => {
+            JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() }
+        }
+        NotTaken::Failed(error) => JournalError::Lock { lock: lock.display().to_string(), error },
+    })
+}
+
+impl Drop for Core {
+    /// Puts all that is committed into the main file, so that it can be copied alone.
+    fn drop(&mut self) {
+        if self.is_lost {
+            // The name may lead to the file of somebody else, whose -wal would be removed.
+            if let Err(error) = schema::leave_wal(&self.connection, true) {
+                tracing::error!(%error, "the journal may be written once more when it is closed");
+            }
+            return;
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.derive() {
+            tracing::warn!(journal = &*self.file, %error, "what follows from the newest commits is derived at the next start");
+        }
+        match schema::checkpoint(&self.connection, schema::Checkpoint::Whole) {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                journal = &*self.file,
+                "another program reads the journal: the newest commits stay in its -wal. To copy it, copy all its files, or wait until that program ends"
+            ),
+            Err(error) => {
+                tracing::warn!(journal = &*self.file, %error, "the newest commits stay in the -wal: to copy the journal, copy all its files")
+            }
+        }
+    }
+}
+
+/// Lets tests make a write or commit fail: `full` as with a full disk, anything else as with a
+/// broken one.
+pub(super) fn fail_point(name: &'static str) -> rusqlite::Result<()> {
+    let code = match faults::hit(name).as_deref() {
+        None => return Ok(()),
+        Some("full") => rusqlite::ffi::SQLITE_FULL,
+        Some(_) => rusqlite::ffi::SQLITE_IOERR,
+    };
+    Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
+}

@@ -1,0 +1,287 @@
+//! Deriving: what follows from rows of `entries` is written behind them, many rows at once. The
+//! index by job, the rows of `jobs` and the relations of statuses are changed in one transaction,
+//! which also says up to which row they are true.
+
+use super::append::INSERT_ENTRY;
+use super::changes::{Change, Changes, Tail};
+use super::core::{Core, fail_point};
+use super::relation::Failed;
+use super::row::{
+    GROUP_ROWS, Told, checked_group, damaged_or_failed, encode, job_checksum, place, whole_checksum,
+};
+use super::rows::{FileRows, TAIL};
+use crate::engine::{JobState, Timestamp};
+use crate::journal::error::{JournalError, Remedy};
+use crate::journal::record::JobNumber;
+use crate::journal::recover::{JobRow, Past, Rebuild};
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Core {
+    /// Derives what is committed. Nothing waits for the disk: what a crash takes away of it is
+    /// derived again at the next start.
+    pub(super) fn derive(&mut self) -> Result<(), JournalError> {
+        self.unless_broken()?;
+        let is_done = self.tail.is_empty() && self.confirms.done.is_empty();
+        if is_done || self.look().is_err() {
+            return Ok(());
+        }
+        let tail = std::mem::take(&mut self.tail);
+        let relaxed = |core: &Core, how: &str| {
+            let set = core.connection.pragma_update(None, "synchronous", how);
+            set.map_err(|error| core.error(error))
+        };
+        let derived = relaxed(self, "NORMAL")
+            .and_then(|()| self.mending(|core| core.derive_in_transaction(&tail)))
+            .and_then(|()| relaxed(self, "FULL"));
+        match &derived {
+            Ok(()) => {
+                self.confirms.done.clear();
+                self.new_ids.clear();
+            }
+            Err(error) => {
+                self.tail = tail;
+                let is_strict = relaxed(self, "FULL").is_ok();
+                if error.remedy() == Remedy::Exit || !is_strict {
+                    self.broken = Some(error.to_string());
+                }
+            }
+        }
+        derived
+    }
+
+    fn derive_in_transaction(&mut self, tail: &Tail) -> Result<(), Failed> {
+        let transaction = self.connection.transaction()?;
+        fail_point("journal::derive")?;
+        for (number, change) in &tail.jobs {
+            match &change.new {
+                Some((row, workflow)) => {
+                    let (state, ended) = change.state.unwrap_or((JobState::Running, None));
+                    let now = Now { state, ended, open: change.open.unwrap_or(true) };
+                    insert_job(&transaction, row, workflow, &now)?;
+                }
+                None => match (change.state, change.open) {
+                    (Some((state, ended)), open) => {
+                        let now = Now { state, ended, open: open.unwrap_or(true) };
+                        update_job(&transaction, *number, &now)?;
+                    }
+                    (None, Some(open)) => {
+                        transaction
+                            .prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?
+                            .execute(params![number, open])?;
+                    }
+                    (None, None) => {}
+                },
+            }
+        }
+        let mut places = tail.places.clone();
+        places.sort_unstable();
+        for (job, first, seq) in places {
+            insert_place(&transaction, (job, first, seq))?;
+        }
+        for seq in &self.confirms.done {
+            transaction.prepare_cached("DELETE FROM confirmed WHERE seq = ?1")?.execute([seq])?;
+        }
+        set_mark(&transaction, self.last)?;
+        self.relations.write(&transaction, &self.file, &tail.statuses)?;
+        Ok(transaction.commit()?)
+    }
+
+    /// Writes records of their own for the confirms that have waited since the last call, or
+    /// longer; whether some wait still.
+    pub(super) fn carry(&mut self) -> Result<bool, JournalError> {
+        let jobs = self.confirms.since(self.carried_to);
+        self.carried_to = self.last;
+        if !jobs.is_empty() {
+            self.unless_broken()?;
+            let last = self.carry_in_transaction(&jobs).map_err(|error| self.error(error))?;
+            for (seq, job) in (self.last + 1..).zip(&jobs) {
+                if let Some(first) = self.confirms.last_of(*job) {
+                    self.tail.add_row(*job, first, seq);
+                }
+                self.confirms.carried(*job);
+            }
+            self.last = last;
+        }
+        Ok(!self.confirms.is_empty())
+    }
+
+    fn carry_in_transaction(&mut self, jobs: &[JobNumber]) -> rusqlite::Result<i64> {
+        let transaction = self.connection.transaction()?;
+        let mut last = self.last;
+        for job in jobs {
+            last += 1;
+            let told: Vec<&Told> = self.confirms.of(*job).collect();
+            insert_told(&transaction, last, *job, &told)?;
+        }
+        fail_point("journal::derive")?;
+        transaction.commit()?;
+        Ok(last)
+    }
+
+    /// Derives what the process before has left, from the file alone. Confirms get records of their
+    /// own.
+    pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
+        let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        let behind = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
+                          OR EXISTS (SELECT 1 FROM confirmed)";
+        let last = "SELECT max((SELECT coalesce(max(seq), 0) FROM entries),
+                               (SELECT coalesce(max(seq), 0) FROM confirmed),
+                               (SELECT upto FROM derived))";
+        let (is_behind, last) = (|| Ok((read(behind)? != 0, read(last)?)))()
+            .map_err(|error| damaged_or_failed(&self.file, error))?;
+        self.last = last;
+        if is_behind {
+            self.last = self.mending(Core::catch_up_in_transaction)?;
+        }
+        self.carried_to = self.last;
+        Ok(())
+    }
+
+    fn catch_up_in_transaction(&mut self) -> Result<i64, Failed> {
+        let mut last = self.last;
+        let transaction = self.connection.transaction()?;
+        let file = self.file.clone();
+        let rows = FileRows { connection: &transaction, file: &file, is_derived: true };
+        let mut touched = BTreeSet::new();
+        let mut rebuild = Rebuild::new(&rows);
+        for row in rows.entry_rows(TAIL, [])? {
+            if let Some(origin) = &row.origin {
+                let workflow = rebuild.definition(origin.definition)?.full_name();
+                let now = Now { state: JobState::Running, ended: None, open: true };
+                insert_job(&transaction, origin, &workflow, &now)?;
+            }
+            insert_place(&transaction, (row.job, row.first, row.seq))?;
+            touched.insert(row.job);
+        }
+        for (job, told) in unheard(&transaction, &file)? {
+            last += 1;
+            let told: Vec<&Told> = told.iter().collect();
+            let first = insert_told(&transaction, last, job, &told)?;
+            insert_place(&transaction, (job, first, last))?;
+        }
+        transaction.execute("DELETE FROM confirmed", [])?;
+        set_mark(&transaction, last)?;
+        let mut statuses = Changes::default();
+        for number in touched {
+            let damaged = || JournalError::Damaged {
+                file: file.to_string(),
+                table: "jobs",
+                row: number,
+                what: "it is missing, and has entries".to_owned(),
+            };
+            let Past { job, changed, definition } = rebuild.past(number)?.ok_or_else(damaged)?;
+            let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
+            update_job(&transaction, number, &Now { state, ended, open: !job.is_closed() })?;
+            if job.origin().parent.is_none() {
+                statuses.0.insert(number, Change::whole(number, &job, changed, definition));
+            }
+        }
+        self.relations.write(&transaction, &self.file, &statuses)?;
+        transaction.commit()?;
+        Ok(last)
+    }
+}
+
+/// What is confirmed to jobs that have no row behind it.
+fn unheard(connection: &Connection, file: &str) -> Result<BTreeMap<JobNumber, Vec<Told>>, Failed> {
+    let mut unheard: BTreeMap<JobNumber, Vec<Told>> = BTreeMap::new();
+    let mut statement = connection.prepare(&format!("{} ORDER BY seq", GROUP_ROWS))?;
+    let mut last_of = connection.prepare("SELECT max(seq) FROM places WHERE job = ?1")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (seq, group) = checked_group(row, file)?;
+        for (job, told) in group {
+            let last: Option<i64> = last_of.query_row([job], |row| row.get(0))?;
+            // None: the job is deleted.
+            if last.is_some_and(|last| last < seq) {
+                unheard.entry(job).or_default().extend(told);
+            }
+        }
+    }
+    Ok(unheard)
+}
+
+/// What changes about a job.
+struct Now {
+    state: JobState,
+    ended: Option<Timestamp>,
+    open: bool,
+}
+
+fn insert_job(
+    connection: &Connection,
+    row: &JobRow,
+    workflow: &str,
+    now: &Now,
+) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, ended, open, checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+    )?;
+    insert
+        .execute(params![
+            row.number,
+            row.id.0.as_bytes(),
+            workflow,
+            row.definition,
+            row.graph,
+            row.root,
+            row.parent,
+            row.step,
+            row.item,
+            row.depth,
+            row.created.0,
+            now.state.word(),
+            now.ended.map(|at| at.0),
+            now.open,
+            job_checksum(row)
+        ])
+        .map(|_| ())
+}
+
+fn update_job(connection: &Connection, number: JobNumber, now: &Now) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?
+        .execute(params![number, now.state.word(), now.ended.map(|at| at.0), now.open])
+        .map(|_| ())
+}
+
+fn insert_place(
+    connection: &Connection,
+    (job, first, seq): (JobNumber, u64, i64),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO places(job, first, seq) VALUES (?1, ?2, ?3)")?
+        .execute([job, place(first), seq])
+        .map(|_| ())
+}
+
+/// Writes a row of confirms alone; gives its place.
+fn insert_told(
+    connection: &Connection,
+    seq: i64,
+    job: JobNumber,
+    told: &[&Told],
+) -> rusqlite::Result<u64> {
+    let Some(((first, at, entries), before)) = told.split_last() else { return Ok(0) };
+    let confirms = (!before.is_empty()).then(|| encode(before)).transpose()?;
+    let body = encode(entries)?;
+    let sum = whole_checksum(job, *first, *at, [Some(&*body), confirms.as_deref(), None]);
+    let origin: Option<&str> = None;
+    connection.prepare_cached(INSERT_ENTRY)?.execute(params![
+        seq,
+        job,
+        place(*first),
+        at.0,
+        body,
+        sum,
+        confirms,
+        origin
+    ])?;
+    Ok(*first)
+}
+
+fn set_mark(connection: &Connection, upto: i64) -> rusqlite::Result<()> {
+    connection.prepare_cached("UPDATE derived SET upto = ?1")?.execute([upto]).map(|_| ())
+}
