@@ -19,8 +19,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use std::io::Write;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, Message};
@@ -180,7 +179,7 @@ async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> 
         let begun = Instant::now();
         let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
         for answer in futures_util::future::join_all(created_now).await {
-            let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+            let id = answer.expect("created").id();
             running.push((id, begun));
             created += 1;
         }
@@ -275,7 +274,7 @@ async fn measure(server: String) {
     let chain_raw = client.chains(folder.path()).await;
     let definitions = load_text("chain.yaml", CHAIN).expect("valid").definitions;
     let settings = settings(&server, folder.path());
-    let manager = supervisor::start(settings, definitions.clone(), Workers::new()).await;
+    let manager = manager::start(settings, definitions.clone(), Workers::new()).await;
     let manager = manager.expect("starts");
     jobs(&manager, JOBS / 4, AT_ONCE).await;
     let work = async { drop(jobs(&manager, JOBS, AT_ONCE).await) };
@@ -306,7 +305,7 @@ async fn measure(server: String) {
     let work =
         |message: &Publication| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
     let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
-    let manager = supervisor::start(embedded, definitions, workers).await.expect("starts");
+    let manager = manager::start(embedded, definitions, workers).await.expect("starts");
     let work = async { drop(jobs(&manager, JOBS, AT_ONCE).await) };
     let alone = cost(None, total, work).await;
     manager.stop().await;

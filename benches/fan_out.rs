@@ -6,8 +6,7 @@
 use bytes::Bytes;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::supervisor;
+use workflow_manager::actors::manager;
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobState, Message};
@@ -37,16 +36,14 @@ async fn run(items: usize) -> (Duration, u64) {
     settings.journal.file = folder.path().join("j.db");
     let loaded = load_text("fan.yaml", FAN).expect("valid");
     let manager =
-        supervisor::start(settings, loaded.definitions, Workers::new().with("work", 1, echo))
+        manager::start(settings, loaded.definitions, Workers::new().with("work", 1, echo))
             .await
             .expect("starts");
     let list: Vec<usize> = (0..items).collect();
     let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes())
         .expect("a message");
     let started = Instant::now();
-    let Answer::Created(id) = manager.create("fan", None, message).await else {
-        panic!("not created")
-    };
+    let id = manager.create("fan", None, message).await.expect("created").id();
     while manager.shared().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

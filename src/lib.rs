@@ -6,11 +6,12 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 4 | `main.rs`, [`cli`] | arguments → settings → supervisor → exit code; the client commands |
-//! | 3 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
-//! | 2 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
-//! | 2 | [`actors`] | the shell: supervisor, router, job, journal, archive, bus; the outbox through which effects leave; events, their announcer, streams and webhook |
-//! | 1 | [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`journal`], [`bus`] | YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; SQLite; transports |
+//! | 5 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
+//! | 4 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
+//! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
+//! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
+//! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
+//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
@@ -20,12 +21,13 @@
 //! [`engine::Job::take`] → `actors/journal` (entries of many jobs, one commit) → `actors/outbox`:
 //! ack, dispatch → `actors/bus` → `bus/amqp` → the broker's confirm → the job → a lagging entry.
 //!
-//! A **creation**: `api/jobs` → `actors/router` (an id of the client's: `actors/archive` looks it
-//! up; known: the same answer, or a conflict) → `actors/job` → [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child
-//! job starts by an effect that enters at the router; its end is an input to its parent.
+//! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
+//! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
+//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an
+//! effect that enters at the router; its end is an input to its parent.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
-//! `bus/amqp/calls` → `actors/call` → `actors/job` → `actors/journal` → ack. The job's end goes to
+//! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to
 //! its caller as a step message goes to a worker: kept by the bus until the broker's confirm, which
 //! is journaled; until then the job is not closed.
 //!
@@ -40,22 +42,25 @@
 //! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing
 //!   did. Dropped unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal/sqlite`, the YAML crate in
-//!   `load`, the CEL crate in `engine/expression`, `config` in `settings`; the only table shared by
-//!   actors is the router's.
-//! - The clock and chance are read in `actors/clock.rs` alone.
+//!   `load`, the CEL crate in `engine/expression`, `config` in `settings`.
+//! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
+//!   writes it. No disk is read where replies pass: the archive reads for the router.
+//! - Time and chance are read in `clock.rs` alone.
 //!
 //! # The order in which to read
 //!
 //! [`engine::entry`] (what goes in and comes out), [`engine::job`] (the two functions that
-//! everything hangs on), [`engine::fanout`], [`engine::json`]; then [`actors::job`],
-//! [`actors::journal`], [`actors::router`], [`actors::supervisor`]; then [`journal`], [`bus`],
-//! [`api`].
+//! everything hangs on), [`engine::fanout`], [`engine::json`]; then [`actors::mail`],
+//! [`actors::job`], [`actors::journal`], [`actors::router`], [`actors::manager`]; then [`journal`],
+//! [`bus`], [`api`].
 
 pub mod actors;
 pub mod api;
 pub mod bus;
 pub mod cli;
+pub mod clock;
 pub mod engine;
+pub mod events;
 pub mod faults;
 pub mod journal;
 pub mod load;

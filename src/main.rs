@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::{clock, reload, supervisor};
+use workflow_manager::actors::{manager, reload};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
+use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 use workflow_manager::settings::{BusKind, Settings};
 use workflow_manager::telemetry::log;
@@ -184,7 +185,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let stopping = cut_off_late_stops(settings.shutdown.grace.0)?;
-    let mut manager = supervisor::start(settings, definitions, Workers::new()).await?;
+    let mut manager = manager::start(settings, definitions, Workers::new()).await?;
     let shared = manager.shared().clone();
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {

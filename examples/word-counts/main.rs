@@ -10,7 +10,7 @@
 //! RabbitMQ and workers in Python. The default book is the first book of Cicero's De finibus, which
 //! comes with the crate `lipsum`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,8 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
@@ -72,11 +71,12 @@ async fn count(book: &Path, scratch: &Path) -> Result<()> {
     settings.journal.file = scratch.join("journal.db");
     let workflow = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/word-counts/workflow.yaml");
     let loaded = load::load_files(&[workflow])?;
-    let manager = supervisor::start(settings, loaded.definitions, workers(scratch)).await?;
+    let manager = manager::start(settings, loaded.definitions, workers(scratch)).await?;
 
     let message = Message::parse(json!({ "filename": book }).to_string().as_bytes())?;
     let answer = manager.create("book-word-counts", None, message).await;
-    let Answer::Created(id) = answer else { bail!("the job was not created: {answer:?}") };
+    let created = answer.map_err(|why| anyhow!("the job was not created: {why:?}"))?;
+    let id = created.id();
     let job = follow(&manager, id).await?;
     report(&job)?;
     manager.stop().await;

@@ -2,14 +2,14 @@
 //! Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
 //! readers.
 
-use super::events::{CONTENT_TYPE, Event};
+use super::mail::AnnouncerInput;
+use super::mailbox::{Mail, Owner};
 use super::shared::Shared;
-use super::{Mail, Owner};
 use crate::bus::topic::{Announcement, Topic, TopicEvent, TopicMaker};
+use crate::events::{CONTENT_TYPE, Event};
 use crate::times;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// Decisions whose events wait to be handed on, at most.
 pub const ANNOUNCED_MAX: usize = 16_384;
@@ -22,14 +22,6 @@ pub struct Announcer {
     shared: Arc<Shared>,
     maker: Option<TopicMaker>,
     topic: Option<Box<dyn Topic>>,
-}
-
-/// What the announcer can be told.
-pub enum AnnouncerInput {
-    /// Events of one decision, committed.
-    Happened(Vec<Arc<Event>>),
-    /// Send what waits for the exchange until the answer is no longer wanted.
-    Close(oneshot::Sender<()>),
 }
 
 impl Announcer {
@@ -124,8 +116,9 @@ impl Handler<Mail<AnnouncerInput>> for Announcer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::events::Subject;
+
     use crate::engine::{JobId, Timestamp};
+    use crate::events::Subject;
 
     #[test]
     fn a_routing_key_has_three_words_and_fits() {

@@ -4,14 +4,12 @@
 //! A job is rebuilt behind a barrier: all that was appended before the question is committed when
 //! its rows are read.
 
-use super::journal::JournalInput;
-use super::router::RouterInput;
+use super::mail::{ArchiveInput, Finding, JournalInput, Question, RouterInput, SupervisorInput};
+use super::mailbox::{Mail, Owner};
 use super::shared::Shared;
-use super::supervisor::SupervisorInput;
-use super::{Mail, Owner};
 use crate::engine::JobId;
 use crate::faults;
-use crate::journal::{Creation, JobNumber, JournalError, Recovered};
+use crate::journal::{JobNumber, JournalError, Recovered};
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,35 +22,6 @@ pub struct Archive {
     wanted: Vec<Wanted>,
     /// A barrier is under way for some of those that were wanted before.
     is_behind: bool,
-}
-
-/// What the archive can be told.
-pub enum ArchiveInput {
-    /// The router asks about an id under which no job takes input.
-    Find(JobId, Question),
-    /// The supervisor has a job rebuilt whose actor panicked.
-    Rebuild(JobNumber),
-}
-
-/// What is asked about an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// How the newest job with it was created.
-    Creation,
-    /// The newest job with it.
-    Job,
-    /// The newest child job with it of the job with this number.
-    ChildOf(JobNumber),
-}
-
-/// The answer to a [`Question`] of the same name; none: there is no such job.
-pub enum Finding {
-    /// How the job was created.
-    Creation(Option<Creation>),
-    /// The job.
-    Job(Option<Box<Recovered>>),
-    /// The child job.
-    Child(Option<Box<Recovered>>),
 }
 
 /// Who wants a job rebuilt.

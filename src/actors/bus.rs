@@ -1,41 +1,23 @@
 //! The bus actor: one for each bus. It owns a [`Bus`], hands it publications, and turns its events
 //! into inputs for the router and the jobs.
 
-use super::job::JobInput;
+use super::lost;
+use super::mail::{BusInput, JobInput, RouterInput};
+use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
-use super::router::RouterInput;
 use super::shared::Shared;
-use super::{Mail, Owner, lost};
-use crate::bus::{
-    Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Notice, Publication, QueueDepth,
-    QueueLook, Receipt, Served,
-};
+use crate::bus::{Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Notice, Receipt};
 use crate::engine::{CorrelationId, Definition, Input, JobId};
 use crate::settings::BusKind;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Owns a bus.
 pub struct BusActor {
     bus: Box<dyn Bus>,
     key: BusKey,
     shared: Arc<Shared>,
-}
-
-/// What a bus can be told.
-pub enum BusInput {
-    /// Publish a message.
-    Publish(Publication),
-    /// Other workflows are loaded: their queues.
-    Serve(Served),
-    /// Look at a queue.
-    Inspect(Arc<str>, oneshot::Sender<QueueLook>),
-    /// Tell how much each queue holds.
-    Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
-    /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
-    Close(oneshot::Sender<()>),
 }
 
 /// How often the number of unconfirmed messages is looked at, for its metric.

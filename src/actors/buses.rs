@@ -1,8 +1,8 @@
 //! The registry of buses: one for each virtual host that a workflow runs in. A reload may bring
 //! more.
 
-use super::Mailbox;
-use super::bus::BusInput;
+use super::mail::BusInput;
+use super::mailbox::Mailbox;
 use crate::bus::{Address, BusKey};
 use crate::engine::Definition;
 use crate::settings::BusKind;

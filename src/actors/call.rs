@@ -4,13 +4,8 @@
 //! the broker has the refusal. While the manager takes no jobs a call waits in the router, unacknowledged:
 //! the prefetch bounds how many, the rest wait in the broker.
 
-use super::clock;
-use super::messages::{Sent, Told, answer};
-use super::outbox::{Answer, Known, Outgoing};
-use super::shared::Shared;
-use crate::bus::{Acknowledge, Body, Delivery};
+use crate::bus::Acknowledge;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
-use bytes::Bytes;
 use std::sync::Arc;
 
 /// A message that asks for a job.
@@ -37,82 +32,7 @@ pub(super) enum Asker {
     Step,
 }
 
-/// Why a call gets no job.
-pub struct Refusal {
-    /// The reason as a metric label.
-    pub kind: &'static str,
-    /// The reason for the caller, in one sentence.
-    pub reason: String,
-}
-
-/// Who is refused.
-pub(super) struct Refused {
-    pub(super) definition: Arc<Definition>,
-    pub(super) id: JobId,
-    pub(super) caller: Option<Caller>,
-    pub(super) ack: Acknowledge,
-}
-
-impl Refused {
-    /// Tells the caller; the message is acknowledged once the broker has that, or at once where
-    /// nobody waits.
-    pub(super) fn tell(self, refusal: &Refusal, shared: &Shared) {
-        let Refused { definition, id, caller, ack } = self;
-        let workflow = definition.full_name();
-        shared.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
-        if shared.throttle.may_log(refusal.kind) {
-            let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
-            tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
-        }
-        let Some(caller) = caller else { return ack.ack() };
-        let told = Told {
-            workflow,
-            job: id,
-            result: Err(Body::error(&refusal.reason, false)),
-            sent: Sent::Refusal { job: id, ack },
-        };
-        let bus = shared.buses.of(&definition);
-        Outgoing::Send(answer(told, &caller, bus, clock::now())).release(shared);
-    }
-}
-
 impl Call {
-    pub(super) fn refuse(self, refusal: &Refusal, shared: &Shared) {
-        let Call { definition, id, caller, ack, .. } = self;
-        Refused { definition, id, caller, ack }.tell(refusal, shared);
-    }
-
-    /// The caller, to be told the end of the job that has its id; none: it asks for another job, or
-    /// too many ask, and is refused.
-    pub(super) fn join(self, job: &Job, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
-        let call = self.unless_conflict(job, shared)?;
-        let callers_max = shared.settings.limits.callers_max;
-        if call.caller.as_ref().is_some_and(|caller| !job.has_room_for(caller, callers_max)) {
-            let reason = format!(
-                "{callers_max} callers wait for job {} already (setting limits.callers_max)",
-                call.id
-            );
-            call.refuse(&Refusal { kind: "too_many_callers", reason }, shared);
-            return None;
-        }
-        Some((call.caller, call.ack))
-    }
-
-    /// Itself, if it asks for the job that is `known` under its id; it is refused otherwise.
-    pub(super) fn unless_conflict<'a>(
-        self,
-        known: impl Into<Known<'a>>,
-        shared: &Shared,
-    ) -> Option<Call> {
-        if let Answer::Conflict(reason) =
-            Answer::again(self.id, known, &self.definition.full_name(), &self.message)
-        {
-            self.refuse(&Refusal { kind: "conflict", reason }, shared);
-            return None;
-        }
-        Some(self)
-    }
-
     /// Asks the job of the step that says it has sent it.
     pub(super) fn vouched_by(self, job: &Job) -> Call {
         let asker = match &self.asker {
@@ -133,106 +53,4 @@ impl Call {
     pub(super) fn is_of_step(&self) -> bool {
         matches!(self.asker, Asker::Step)
     }
-
-    /// Reads a message of a workflow's queue.
-    pub(super) fn read(
-        definition: Arc<Definition>,
-        delivery: Delivery,
-        shared: &Shared,
-    ) -> Option<Call> {
-        let (id, caller, asker) = (
-            id_of(&definition, &delivery),
-            caller_of(&delivery),
-            asker_of(&delivery, shared.own_reply_queue()),
-        );
-        // Nobody is above one who says nothing of it.
-        let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
-        let limits = &shared.settings.limits;
-        let message = message_of(&delivery.body, limits.step_message_bytes_max)
-            .and_then(|message| not_too_deep(depth, limits.depth_max, message));
-        let ack = delivery.into_settlement();
-        match message {
-            Ok(message) => Some(Call { definition, id, message, caller, depth, asker, ack }),
-            Err(refusal) => {
-                Refused { definition, id, caller, ack }.tell(&refusal, shared);
-                None
-            }
-        }
-    }
-}
-
-fn caller_of(delivery: &Delivery) -> Option<Caller> {
-    let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
-    Some(Caller {
-        reply_to: reply_to.into(),
-        correlation_id: delivery.correlation_id.as_deref().map(Into::into),
-        attempt: delivery.attempt,
-    })
-}
-
-/// Whether the message is that of a step: it names one, this manager's reply queue, and has the id
-/// of the step's message. So a step that runs stands for one job at most.
-fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
-    let claimed = || {
-        let (correlation_id, message_id) =
-            (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
-        let place: CorrelationId = correlation_id.parse().ok()?;
-        let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
-        // Spelt in one way alone: what is spelt otherwise would ask for another job.
-        let is_of_step =
-            correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
-        let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue)
-            && delivery.attempt.is_none_or(|told| told == attempt);
-        (is_of_step && is_ours).then_some(Asker::Claimed(place, attempt))
-    };
-    claimed().unwrap_or(Asker::Stranger)
-}
-
-fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message, Refusal> {
-    if depth <= depth_max {
-        return Ok(message);
-    }
-    let reason = format!(
-        "calls and child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?"
-    );
-    Err(Refusal { kind: "too_deep", reason })
-}
-
-/// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it
-/// follows from what tells the message from others, so that one that is delivered again starts no
-/// second job; where nothing does, it is a new one.
-fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
-    let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
-    // In its hyphenated form alone: what other spellings have stood for must stay.
-    if let Some(id) = JobId::hyphenated(&message_id) {
-        return id;
-    }
-    // A message without an id is told from others by all that its answer depends on.
-    let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
-    if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
-        return clock::new_id();
-    }
-    JobId::of_call(&[
-        name.as_bytes(),
-        message_id.as_bytes(),
-        correlation_id.as_bytes(),
-        reply_to.as_bytes(),
-        body,
-    ])
-}
-
-fn message_of(body: &Bytes, bytes_max: usize) -> Result<Message, Refusal> {
-    if body.len() > bytes_max {
-        let bytes = body.len();
-        let reason = format!(
-            "the message has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)"
-        );
-        return Err(Refusal { kind: "call_too_large", reason });
-    }
-    Message::parse(body).map_err(|error| Refusal {
-        kind: "malformed_call",
-        reason: format!("the message is no JSON object: {error}"),
-    })
 }

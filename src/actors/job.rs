@@ -2,21 +2,26 @@
 //! takes inputs, lets the engine decide, and sends the record with its effects to the journal. It
 //! does nothing else.
 
-use super::call::{Call, Refusal, Refused};
-use super::events::News;
-use super::journal::{Append, JournalInput};
+mod asks;
+mod news;
+mod observe;
+mod redispatch;
+
+use super::answer::{Answer, Client, Now, Refusal};
+use super::callers::{CallRefusal, Refused};
+use super::mail::{
+    ANY_ROUND, Append, JobInput, JournalInput, Leave, Look, NewChild, Outgoing, RouterInput,
+    SupervisorInput, ToChild,
+};
+use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
-use super::observe::Said;
-use super::outbox::{Answer, Done, NewChild, Outgoing, ToChild};
-use super::redispatch::{Bulk, Census, Seen};
-use super::router::{Ending, Leave, RouterInput};
+use super::said::Said;
 use super::shared::Shared;
-use super::supervisor::SupervisorInput;
-use super::{Mail, Owner, clock};
-use crate::bus::{Acknowledge, Address, BusKey, Reader};
+use crate::bus::{BusKey, Reader};
+use crate::clock;
 use crate::engine::{
     Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
-    Job, JobId, JobState, Message, Operation, Origin, Rejected, StepEntry, Timestamp,
+    Job, JobId, JobState, Message, Origin, Rejected, StepEntry, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -24,7 +29,7 @@ use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// A job under way.
 pub struct JobActor {
@@ -41,7 +46,7 @@ pub struct JobActor {
     /// What is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// Since when its steps have been seen waiting for replies.
-    pub(super) seen: Seen,
+    pub(super) seen: Vec<(u64, Instant)>,
 }
 
 /// What an actor is about.
@@ -75,77 +80,6 @@ impl Life {
     }
 }
 
-/// What a job can be told.
-pub enum JobInput {
-    /// Something happened; the delivery that it came by is acknowledged after the commit.
-    Take {
-        /// What happened.
-        input: Input,
-        /// The delivery.
-        ack: Option<Acknowledge>,
-    },
-    /// A client asks for a job under the same id: the same answer if it asks for the same, a
-    /// conflict otherwise.
-    Same {
-        /// The workflow's full name.
-        workflow: String,
-        /// The message.
-        message: Message,
-        /// Answered after the commit of the job's creation.
-        answer: oneshot::Sender<Answer>,
-    },
-    /// A message on its workflow's queue asks for a job under the same id.
-    Called(Call),
-    /// A message on a workflow's queue says that one of its steps has sent it: whether that is so.
-    Vouch(Call),
-    /// A client ends the job.
-    End(Ending, oneshot::Sender<Answer>),
-    /// A client asks something of it; answered after the commit.
-    Operate(Operation, oneshot::Sender<Answer>),
-    /// A queue was found missing.
-    QueueMissing {
-        /// The queue.
-        queue: Address,
-        /// Dropped after the commit.
-        done: Arc<Done>,
-    },
-    /// Messages of steps that wait on a queue are to be sent once more.
-    Redispatch {
-        /// Which.
-        bulk: Arc<Bulk>,
-        /// Dropped after the commit.
-        done: Arc<Done>,
-    },
-    /// Somebody counts the steps that wait for replies.
-    Count(Arc<Census>),
-    /// The supervisor has had the job rebuilt after a panic.
-    Rebuilt {
-        /// The job.
-        recovered: Box<Recovered>,
-        /// Why it fails now, if it panicked too often: before it hears anything else.
-        abandon: Option<Arc<str>>,
-    },
-    /// Somebody wants to know when all that was decided before is committed.
-    Settled(Arc<Done>),
-    /// Somebody looks at the job as it is.
-    Look(Look),
-    /// Its route is taken away: the actor ends.
-    Close,
-}
-
-/// A look at a job, of which nothing is told before what was seen is committed.
-pub struct Look {
-    see: Box<dyn FnOnce(&Job) + Send>,
-    done: Arc<Done>,
-}
-
-impl Look {
-    /// Shows the job to `see`; `done` is dropped after the commit of what it has seen.
-    pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<Done>) -> Look {
-        Look { see: Box::new(see), done }
-    }
-}
-
 /// How an actor begins.
 pub enum Start {
     /// With a new job.
@@ -173,11 +107,8 @@ pub enum Start {
 struct Asked {
     /// The step that it is about, if it is about one alone.
     step: Option<String>,
-    answer: oneshot::Sender<Answer>,
+    answer: Client<Now>,
 }
-
-/// The end of a child job that was never created counts in whatever round its parent is.
-pub(super) const ANY_ROUND: u32 = u32::MAX;
 
 /// The pause before a timeout is looked at again that passed while replies could not be heard.
 const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
@@ -213,7 +144,7 @@ impl JobActor {
             heard: 0,
             counted: None,
             timer: None,
-            seen: Seen::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -257,7 +188,7 @@ impl JobActor {
         }
         for outgoing in release {
             if let Outgoing::Ack(ack) = outgoing {
-                let refusal = Refusal {
+                let refusal = CallRefusal {
                     kind: "creation_panicked",
                     reason: "the creation of the job panicked".to_owned(),
                 };
@@ -412,7 +343,8 @@ impl JobActor {
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
             JobInput::Vouch(call) => self.vouch(call),
-            JobInput::End(ending, answer) => self.end(ending, answer),
+            JobInput::Cancel(answer) => self.cancel(answer),
+            JobInput::Erase(answer) => self.erase(answer),
             JobInput::Operate(operation, answer) => self.operate(operation, answer),
             JobInput::QueueMissing { queue, done } => {
                 if self.runs_on(&queue.bus) {
@@ -504,15 +436,15 @@ impl JobActor {
                     release.drain(..).for_each(|outgoing| outgoing.release(&shared));
                 }
                 release.extend(answer.map(|Asked { step, answer }| {
-                    Outgoing::Answer(answer, Answer::done(job, step.as_deref()))
+                    Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
                 }));
                 self.append(decision, None, release);
             }
             Ok(Err(rejected)) => {
-                let refused =
-                    || Answer::Conflict(format!("nothing to change: {}", rejected.label()));
-                release
-                    .extend(answer.map(|Asked { answer, .. }| Outgoing::Answer(answer, refused())));
+                let reason = || format!("nothing to change: {}", rejected.label());
+                release.extend(answer.map(|Asked { answer, .. }| {
+                    Outgoing::Answer(Answer::Now(answer, Err(Refusal::Conflict(reason()))))
+                }));
                 self.reject(rejected, said, release);
             }
             Err(_) => {
@@ -539,71 +471,6 @@ impl JobActor {
         } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
             self.release_after_commit(release);
         }
-    }
-
-    fn same(&self, workflow: &str, message: &Message, answer: oneshot::Sender<Answer>) {
-        let Some(job) = self.job() else { return };
-        let told = Answer::again(self.id, job, workflow, message);
-        let is_confirmed = matches!(told, Answer::Existing(_));
-        let told = Outgoing::Answer(answer, told);
-        if is_confirmed {
-            // Through the journal: behind the commit of the creation, which may still be under way.
-            self.release_after_commit(vec![told]);
-        } else {
-            told.release(&self.shared);
-        }
-    }
-
-    fn called(&mut self, call: Call) {
-        let Some(job) = self.job() else { return };
-        match call.join(job, &self.shared) {
-            None => {}
-            Some((Some(caller), ack)) if !job.owes(&caller) => {
-                self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
-            }
-            // Behind the commit of its caller's first message, which may still be under way.
-            Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
-        }
-    }
-
-    fn vouch(&self, call: Call) {
-        let Some(job) = self.job() else { return };
-        self.shared.wiring().router.post(RouterInput::Asked(call.vouched_by(job)));
-    }
-
-    fn end(&mut self, ending: Ending, answer: oneshot::Sender<Answer>) {
-        let Some(job) = self.job() else { return };
-        let state = job.state();
-        match ending {
-            Ending::Cancel if !state.is_ended() => {
-                self.operate(Operation::Cancel { reason: "by a call of the API".into() }, answer)
-            }
-            // Behind the commit of its end, which may still be under way.
-            Ending::Cancel => {
-                self.release_after_commit(vec![Outgoing::Answer(answer, Answer::Changed(state))])
-            }
-            Ending::Erase if !state.is_ended() => {
-                Outgoing::Answer(answer, Answer::of_running(self.id, state)).release(&self.shared)
-            }
-            Ending::Erase if self.parent.is_some() => {
-                Outgoing::Answer(answer, Answer::of_ended_child(self.id)).release(&self.shared)
-            }
-            // It has failed and was kept for late replies. What comes behind this is void.
-            Ending::Erase => {
-                self.shared.wiring().journal.post(JournalInput::Delete(self.number, answer))
-            }
-        }
-    }
-
-    fn operate(&mut self, operation: Operation, answer: oneshot::Sender<Answer>) {
-        let Some(job) = self.job() else { return };
-        if let Some(objection) = job.objection(&operation, &self.shared.limits) {
-            Outgoing::Answer(answer, objection.into()).release(&self.shared);
-            return;
-        }
-        tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
-        let asked = Asked { step: operation.step().map(str::to_owned), answer };
-        self.decide(Input::Operate(operation), Vec::new(), Some(asked));
     }
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
@@ -651,7 +518,7 @@ impl JobActor {
             release.extend(effects);
         }
         let leaves = if decision.closed { self.leave() } else { None };
-        let News { announced, notice } = self.news(&decision.recorded);
+        let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let record = Record { notice, ..Record::of(self.number, created, decision) };

@@ -1,14 +1,15 @@
 //! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
-use super::outbox::{Answer, Outgoing};
-use super::router::{Leave, RouterInput};
+use super::answer::{Answer, Erased, Refusal};
+use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
+use super::mailbox::{Mail, Owner};
 use super::shared::Shared;
-use super::{Mail, Owner, clock};
-use crate::engine::{Definition, JobId, Millis};
+use crate::clock;
+use crate::engine::Millis;
 use crate::faults;
 use crate::journal::{Deleted, Open};
-use crate::journal::{JobNumber, JournalError, Loss, NoticeNumber, Record, Remedy, Store};
+use crate::journal::{JobNumber, JournalError, Loss, Remedy, Store};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::BTreeSet;
@@ -16,7 +17,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 
 /// Owns the journal's writing end.
 pub struct JournalActor {
@@ -30,38 +30,6 @@ pub struct JournalActor {
     is_deriving: bool,
     /// Confirms are going to get records of their own.
     is_carrying: bool,
-}
-
-/// What the journal can be told.
-pub enum JournalInput {
-    /// Commit a record, then let its effects leave.
-    Append(Append),
-    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found:
-    /// some of them may have to end.
-    Retain,
-    /// Delete an ended top-level job.
-    Delete(JobNumber, oneshot::Sender<Answer>),
-    /// Delete notices that are delivered.
-    Forget(Vec<NoticeNumber>),
-    /// Make the relations of statuses of definitions that were loaded anew.
-    Relate(Vec<Arc<Definition>>),
-    /// Answer when all that was appended before is committed and derived.
-    Barrier(oneshot::Sender<()>),
-}
-
-/// A record and what follows its commit.
-pub struct Append {
-    /// The job's id.
-    pub id: JobId,
-    /// What to commit.
-    pub record: Record,
-    /// Whether somebody waits for the commit; a confirm may lag.
-    pub urgent: bool,
-    /// What leaves after it, in order.
-    pub release: Vec<Outgoing>,
-    /// Nothing is left to do for the job, which has heard so many inputs by now: it is to be let go
-    /// once this is committed.
-    pub leaves: Option<u64>,
 }
 
 struct Waiting {
@@ -129,25 +97,26 @@ impl JournalActor {
             JournalInput::Delete(number, answer) => {
                 let is_behind = !self.commit(ctx);
                 if is_behind && self.flush == Flush::Lost {
-                    return Outgoing::Answer(answer, refusal(&self.shared)).release(&self.shared);
+                    let refused = Answer::Erased(answer, Err(refusal(&self.shared)));
+                    return Outgoing::Answer(refused).release(&self.shared);
                 }
                 let outcome = match self.store.delete(&[number]) {
                     Ok(deleted) if deleted.left > 0 => {
-                        Answer::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned())
+                        Err(Refusal::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned()))
                     }
                     Ok(deleted) => {
                         self.close(&deleted);
-                        Answer::Deleted
+                        Ok(Erased)
                     }
                     Err(error) => match error.remedy() {
-                        Remedy::WaitForRoom => Answer::Overloaded(error.to_string()),
+                        Remedy::WaitForRoom => Err(Refusal::Overloaded(error.to_string())),
                         Remedy::Exit => {
                             self.broken(&error);
-                            refusal(&self.shared)
+                            Err(refusal(&self.shared))
                         }
                     },
                 };
-                Outgoing::Answer(answer, outcome).release(&self.shared);
+                Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.shared);
             }
             JournalInput::Forget(_) if self.flush == Flush::Lost => {}
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
@@ -435,15 +404,15 @@ fn refuse(append: &mut Append, shared: &Shared) {
     for outgoing in
         append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
     {
-        if let Outgoing::Answer(to, _) = outgoing {
-            Outgoing::Answer(to, refusal(shared)).release(shared);
+        if let Outgoing::Answer(answer) = outgoing {
+            Outgoing::Answer(answer.refused(refusal(shared))).release(shared);
         }
     }
 }
 
 /// What a client is told once the journal is lost.
-fn refusal(shared: &Shared) -> Answer {
-    Answer::Overloaded(shared.health.lost_journal().unwrap_or_default().to_owned())
+fn refusal(shared: &Shared) -> Refusal {
+    Refusal::Overloaded(shared.health.lost_journal().unwrap_or_default().to_owned())
 }
 
 struct Now;

@@ -12,16 +12,15 @@
 //! that have waited for the whole span, and of the looks only those neither at its beginning nor at
 //! its end.
 
-use super::bus::BusInput;
-use super::clock;
-use super::job::JobInput;
-use super::redispatch::{Bulk, Census};
-use super::router::RouterInput;
+use super::bulk::{Bulk, Census};
+use super::losses::Loss;
+use super::mail::{BusInput, JobInput, RouterInput};
 use super::shared::Shared;
 use crate::bus::{Address, BusKey, BusState, QueueDepth};
+use crate::clock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -42,62 +41,6 @@ const AGREEING_MIN: usize = 3;
 /// The longest pause before steps of a queue that loses messages again and again are dispatched
 /// once more.
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
-
-/// What a queue has lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Steps that have waited on it for the whole span.
-    pub waiting: u64,
-    /// The most messages, waiting or with a worker or answered, that were seen meanwhile.
-    pub held: u64,
-}
-
-impl Loss {
-    /// How many messages are gone, at least.
-    pub fn missing(self) -> u64 {
-        self.waiting.saturating_sub(self.held)
-    }
-}
-
-/// The losses known now, by queue.
-#[derive(Default)]
-pub struct Losses(Mutex<BTreeMap<Address, Loss>>);
-
-impl Losses {
-    /// What the queue has lost, if anything.
-    pub fn of(&self, queue: &Address) -> Option<Loss> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
-    }
-
-    /// Puts what is known of a bus in the place of what was; tells which queues are new.
-    fn replace(
-        &self,
-        shared: &Shared,
-        bus: &BusKey,
-        found: &BTreeMap<Arc<str>, Loss>,
-    ) -> Vec<Arc<str>> {
-        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gauge = |queue: &str| {
-            shared.metrics.queue_messages_lost.with_label_values(&[&*bus.vhost, queue])
-        };
-        losses.retain(|Address { bus: of, queue }, _| {
-            let stays = of != bus || found.contains_key(queue);
-            if !stays {
-                gauge(queue).set(0);
-            }
-            stays
-        });
-        let mut new = Vec::new();
-        for (queue, loss) in found {
-            gauge(queue).set(i64::try_from(loss.missing()).unwrap_or(i64::MAX));
-            let address = Address { bus: bus.clone(), queue: queue.clone() };
-            if losses.insert(address, *loss).is_none() {
-                new.push(queue.clone());
-            }
-        }
-        new
-    }
-}
 
 /// Looks at the queues of a bus, again and again, until it is closed.
 pub(super) async fn watch(shared: Arc<Shared>, bus: BusKey) {
@@ -160,7 +103,7 @@ impl Watch {
         // it waiting.
         let waiting = waiting(shared, bus, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
-        for queue in shared.losses.replace(shared, bus, &found) {
+        for queue in shared.losses.replace(&shared.metrics, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(

@@ -1,8 +1,8 @@
 //! Reloading the workflow files: all or nothing. Running jobs keep the definition they started
 //! with.
 
-use super::shared::Shared;
-use super::supervisor::{SupervisorInput, by_name};
+use super::mail::SupervisorInput;
+use super::shared::{Shared, by_name};
 use crate::load::{self, LoadErrors};
 use serde::Serialize;
 use std::sync::Arc;

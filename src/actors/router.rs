@@ -1,30 +1,26 @@
 //! The router: maps replies by correlation id to job actors, and lets new jobs in.
 
+mod asks;
 mod calls;
 mod children;
 mod lives;
 mod lookups;
 mod operations;
 
-use super::archive::Finding;
 use super::call::Call;
-use super::job::JobInput;
-use super::observe::beginning;
-use super::outbox::{Answer, Done, NewChild, ToChild};
-use super::redispatch::Bulk;
+use super::mail::{Done, JobInput, RouterInput};
+use super::mailbox::{Mail, Owner};
 use super::routes::Table;
+use super::said::beginning;
 use super::shared::Shared;
-use super::{Mail, Owner};
-use crate::bus::{Address, Delivery};
+use crate::bus::Delivery;
 use crate::engine::words::shortened;
-use crate::engine::{CorrelationId, Definition, Input, JobId, Message, Operation, Reply};
+use crate::engine::{CorrelationId, Input, Reply};
 use crate::faults;
-use crate::journal::{JobNumber, Recovered};
 use actix::{Actor, Context, Handler};
-use lookups::{Ask, LookUps};
+use asks::{Ask, LookUps};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// The one router of a process.
 pub struct Router {
@@ -35,83 +31,6 @@ pub struct Router {
     /// They are tried again after a pause that has begun.
     pub(super) is_waiting: bool,
     look_ups: LookUps,
-}
-
-/// What the router can be told.
-pub enum RouterInput {
-    /// Jobs from the journal go on; before anything else.
-    Recovered(Vec<Recovered>),
-    /// Jobs that have nothing left to do want to leave.
-    Leave(Vec<Leave>),
-    /// A message came in on a reply queue.
-    Delivered(Delivery),
-    /// A message came in on a workflow's queue.
-    Called {
-        /// The workflow's full name.
-        workflow: Arc<str>,
-        /// The message.
-        delivery: Delivery,
-    },
-    /// A call, with what the job says whose step it names.
-    Asked(Call),
-    /// A client asks for a job.
-    Create(NewJob),
-    /// A parent starts a child job.
-    StartChild(Box<NewChild>),
-    /// Something for a job, if it takes input.
-    ToJob(JobId, Input),
-    /// What a parent tells its child job. One that has ended is brought back to be retried.
-    ToChild(ToChild),
-    /// A client asks something of a job.
-    Operate(JobId, Operation, oneshot::Sender<Answer>),
-    /// The archive has found what it was asked about an id, or cannot read it.
-    Found(JobId, Result<Finding, String>),
-    /// A client ends a job.
-    End(JobId, Ending, oneshot::Sender<Answer>),
-    /// A queue was found missing.
-    QueueMissing {
-        /// The queue.
-        queue: Address,
-        /// Answered once all its running steps are journaled as unconfirmed.
-        taken: oneshot::Sender<()>,
-    },
-    /// The messages of the steps that wait on a queue are to be sent once more; answered after all
-    /// commits.
-    Redispatch(Arc<Bulk>, oneshot::Sender<()>),
-}
-
-/// A job that wants to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leave {
-    /// The job.
-    pub id: JobId,
-    /// Its number.
-    pub number: JobNumber,
-    /// How many inputs it had heard when nothing was left to do: it leaves unless more were sent,
-    /// and asks again when it has heard those. None: it is gone from the journal, whatever is sent.
-    pub heard: Option<u64>,
-}
-
-/// How a client ends a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It is cancelled. If it has ended already its state is told, so that asking twice does no
-    /// harm.
-    Cancel,
-    /// It is erased from the journal, if it has ended.
-    Erase,
-}
-
-/// A top-level job that a client asks for.
-pub struct NewJob {
-    /// The id that the client chose.
-    pub id: Option<JobId>,
-    /// What to run.
-    pub definition: Arc<Definition>,
-    /// With what.
-    pub message: Message,
-    /// Answered after the commit.
-    pub answer: oneshot::Sender<Answer>,
 }
 
 impl Router {
@@ -146,7 +65,8 @@ impl Router {
             RouterInput::Operate(id, operation, answer) => {
                 self.ask(id, Ask::Operate(operation, answer))
             }
-            RouterInput::End(id, ending, answer) => self.ask(id, Ask::End(ending, answer)),
+            RouterInput::Cancel(id, answer) => self.ask(id, Ask::Cancel(answer)),
+            RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let done = Done::new(answer);

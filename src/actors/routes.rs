@@ -1,8 +1,8 @@
 //! Which jobs take input, by id: the one table that actors share. The router alone writes it, with
 //! the [`Table`]; all others look, with the [`Routes`].
 
-use super::Mailbox;
-use super::job::JobInput;
+use super::mail::JobInput;
+use super::mailbox::Mailbox;
 use crate::engine::{Claims, JobId};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
@@ -176,7 +176,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::{Kind, Mail, Owner};
+    use crate::actors::mailbox::{Kind, Mail, Owner};
     use crate::telemetry::Metrics;
     use actix::{Actor, Context, Handler};
 

@@ -1,20 +1,18 @@
 //! What all actors look at: limits, metrics, health, the definitions, and the ways to the others.
 
-use super::announcer::AnnouncerInput;
-use super::archive::ArchiveInput;
 use super::buses::Buses;
-use super::feeds::Feeds;
-use super::journal::JournalInput;
-use super::lost::Losses;
+use super::losses::Losses;
+use super::mail::{
+    AnnouncerInput, ArchiveInput, Definitions, JournalInput, RouterInput, SupervisorInput,
+};
+use super::mailbox::{Kind, Mailbox};
 use super::room::Rooms;
-use super::router::RouterInput;
 use super::routes::Routes;
 use super::rules::Rules;
-use super::supervisor::SupervisorInput;
-use super::webhook::Webhook;
-use super::{Kind, Mailbox, clock};
 use crate::bus::{BusKey, BusState, embedded};
+use crate::clock;
 use crate::engine::{Definition, Job, Limits, Timestamp};
+use crate::events::{Feeds, Webhook};
 use crate::journal::{JobNumber, Loss, Reader};
 use crate::settings::{BusKind, Settings};
 use crate::telemetry::Metrics;
@@ -25,8 +23,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-/// Loaded definitions by full name.
-pub type Definitions = BTreeMap<String, Arc<Definition>>;
+/// Definitions by their full names.
+pub(super) fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
+    definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
+}
 
 /// Shared by all actors and the API of a process.
 pub struct Shared {
@@ -60,7 +60,7 @@ pub struct Shared {
     /// The streams of events.
     pub feeds: Feeds,
     /// The webhook, if there is one.
-    pub webhook: Option<Webhook>,
+    pub webhook: Option<Arc<Webhook>>,
     next_number: AtomicI64,
     fatal: mpsc::UnboundedSender<String>,
     wiring: OnceLock<Wiring>,
@@ -102,7 +102,7 @@ impl Shared {
         };
         let metrics = Metrics::new();
         let job_kind = Kind::new(&metrics, "job");
-        let webhook = Webhook::new(&settings.events, &metrics);
+        let webhook = Webhook::new(&settings.events, &metrics).map(Arc::new);
         let creations =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let rooms = Rooms::new(&settings.http);

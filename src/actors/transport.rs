@@ -1,15 +1,33 @@
-//! Which buses the settings ask for, and how each is made.
+//! Which buses the settings ask for, how each is made, and its start.
 
-use super::shared::Definitions;
-use super::supervisor::StartError;
+use super::bus::{BusActor, event_sink};
+use super::mail::{BusInput, Definitions};
+use super::mailbox::{Kind, Mailbox, Owner};
+use super::shared::Shared;
 use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::topic::TopicMaker;
-use crate::bus::{Bus, BusKey, EventSink, Served};
+use crate::bus::{Bus, BusKey, BusState, EventSink, Served};
 use crate::engine::Definition;
+use crate::journal::JournalError;
 use crate::settings::{BusKind, Settings};
+use actix::{Actor, ArbiterHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Why a daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The bus.
+    #[error("{0}")]
+    Bus(String),
+    /// Something in the definitions that only shows when all are together.
+    #[error("{0}")]
+    Definitions(String),
+}
 
 /// Makes a bus, on the thread that it will run on.
 pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
@@ -88,6 +106,29 @@ pub(super) fn queues_by_vhost<'a>(
         (vhost, served)
     };
     steps.into_iter().map(of_vhost).collect()
+}
+
+/// The bus's side of its gate.
+pub(super) type Wait = std::sync::mpsc::Receiver<()>;
+
+pub(super) fn start_bus(
+    shared: &Arc<Shared>,
+    key: &BusKey,
+    maker: BusMaker,
+    arbiter: &ArbiterHandle,
+    wait: Option<Wait>,
+) -> Mailbox<BusInput> {
+    shared.health.set_bus(key, BusState::Disconnected { reason: String::new() });
+    let (owned, key) = (shared.clone(), key.clone());
+    let address = BusActor::start_in_arbiter(arbiter, move |_| {
+        if let Some(wait) = wait {
+            // An error means that the gate is open.
+            let _ = wait.recv();
+        }
+        let sink = event_sink(&owned, &key);
+        BusActor::new(maker(sink), key, owned)
+    });
+    Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
 }
 
 fn amqp_settings(settings: &Settings, vhost: &str, opening: Opening) -> AmqpSettings {

@@ -4,18 +4,15 @@ use super::Problem;
 use super::jobs::{job_id, with_jobs};
 use super::query::{self, Query};
 use super::reads;
-use crate::actors::events::{Event, Subject};
-use crate::actors::feeds::{Batch, Feed, Wanted};
-use crate::actors::job::JobInput;
-use crate::actors::outbox::Done;
+use crate::actors::door;
 use crate::actors::shared::Shared;
 use crate::engine::JobId;
+use crate::events::{Batch, Event, Feed, Subject, Wanted};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use std::fmt::Write;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
 pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
@@ -55,7 +52,7 @@ pub async fn of_job(
         }
     };
     let feed = open(&shared, wanted)?;
-    settled(&shared, id).await;
+    door::settled(&shared, id).await;
     let source = shared.settings.events.source.clone();
     // What is decided from now on is in the feed, what was decided before is in the journal: no end
     // gets lost in between.
@@ -83,17 +80,6 @@ fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
             "{max} streams of events are open (setting http.event_streams_max)"
         ))
     })
-}
-
-/// Waits until all that the job has decided is committed.
-async fn settled(shared: &Shared, id: JobId) {
-    let (answer, answered) = oneshot::channel();
-    match shared.routes.find(id) {
-        Some(job) => job.post(JobInput::Settled(Done::new(answer))),
-        None => return,
-    }
-    // An error means that its actor has ended: then all is committed.
-    let _ = answered.await;
 }
 
 /// A stream under way.

@@ -3,14 +3,13 @@
 use super::history;
 use super::incoming::Incoming;
 use super::live;
-use super::operations::{answered, respond};
+use super::operations::{refused, respond, respond_erased};
 use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
 use super::reads::{self, pieces, read};
-use crate::actors::outbox::Answer;
-use crate::actors::router::{Ending, RouterInput};
+use crate::actors::door;
 use crate::actors::shared::Shared;
-use crate::actors::{clock, supervisor};
+use crate::clock;
 use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, JobState, Message, Timestamp};
 use crate::journal::Filter;
@@ -81,23 +80,15 @@ pub async fn create(
     let body = incoming.read(&shared).await?;
     let ((id, message), _body) =
         body.parsed(&shared, move |body| asked_for(id.as_deref(), body)).await?;
-    match supervisor::create(&shared, &definition.full_name(), id, message).await {
-        Answer::Created(id) | Answer::Existing(id) => Ok(HttpResponse::Created()
-            .insert_header((header::LOCATION, format!("/api/job/{id}")))
-            .json(serde_json::json!({ "id": id }))),
-        Answer::Conflict(reason) => Err(Problem::conflict(reason)),
-        Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
-        Answer::Unknown => {
-            Err(Problem::not_found(format!("unknown workflow {}", definition.full_name())))
+    let workflow = definition.full_name();
+    match door::create(&shared, &workflow, id, message).await {
+        Ok(created) => {
+            let id = created.id();
+            Ok(HttpResponse::Created()
+                .insert_header((header::LOCATION, format!("/api/job/{id}")))
+                .json(serde_json::json!({ "id": id })))
         }
-        Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Changed(_)
-        | Answer::Step(..)
-        | Answer::Deleted
-        | Answer::UnknownStep(_)
-        | Answer::Invalid(_) => {
-            Err(Problem::broken("a creation was answered as an operation".to_owned()))
-        }
+        Err(refusal) => Err(refused(refusal, || format!("unknown workflow {workflow}"))),
     }
 }
 
@@ -437,9 +428,12 @@ pub async fn end(
 ) -> Result<HttpResponse, Problem> {
     let [erase] = query.of(["erase"])?;
     let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
-    let ending = if erases { Ending::Erase } else { Ending::Cancel };
     let id = job_id(&path)?;
-    respond(id, answered(&shared, id, |answer| RouterInput::End(id, ending, answer)).await?)
+    if erases {
+        respond_erased(id, door::erase(&shared, id).await)
+    } else {
+        respond(id, door::cancel(&shared, id).await)
+    }
 }
 
 pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
@@ -449,7 +443,11 @@ pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
 }
 
 pub(super) fn unknown_job(id: JobId) -> Problem {
-    Problem::not_found(format!("unknown job id {id}: there is none, or its retention is over"))
+    Problem::not_found(unknown_job_text(id))
+}
+
+pub(super) fn unknown_job_text(id: JobId) -> String {
+    format!("unknown job id {id}: there is none, or its retention is over")
 }
 
 fn full_name(name: &str, vhost: Option<&str>) -> String {

@@ -1,11 +1,9 @@
 //! Looks at a job under way, asked of its actor: the journal is not read.
 
-use crate::actors::job::{JobInput, Look};
-use crate::actors::outbox::Done;
+use crate::actors::door;
 use crate::actors::shared::Shared;
 use crate::engine::{Job, JobId};
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// How long a look waits for the commit of what it has seen. While the journal cannot be written,
 /// what was committed before is read instead.
@@ -18,22 +16,6 @@ pub(super) async fn look<T: Send + 'static>(
     id: JobId,
     see: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let (answer, seen) = oneshot::channel();
-    let (done, settled) = oneshot::channel();
-    let look = Look::new(
-        move |job| {
-            // A client that has gone needs no answer.
-            let _ = answer.send(see(job));
-        },
-        Done::new(done),
-    );
-    shared.routes.find(id)?.post(JobInput::Look(look));
-    tokio::time::timeout(LOOK_WAIT_MAX, async {
-        // An error means that the actor has ended: then all is committed.
-        let _ = settled.await;
-        seen.await.ok()
-    })
-    .await
-    .ok()
-    .flatten()
+    let look = door::look(shared, id, see);
+    tokio::time::timeout(LOOK_WAIT_MAX, look).await.ok().flatten()
 }

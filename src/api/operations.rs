@@ -1,14 +1,13 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
 use super::incoming::Incoming;
-use super::jobs::{PAGE_ROWS, job_id, row_bytes, unknown_job, with_jobs};
+use super::jobs::{PAGE_ROWS, job_id, row_bytes, unknown_job_text, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, read};
-use crate::actors::outbox::{Answer, StepNow};
-use crate::actors::reload;
-use crate::actors::router::{Ending, RouterInput};
+use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
 use crate::actors::shared::Shared;
+use crate::actors::{door, reload};
 use crate::engine::{JobId, Operation, Reply};
 use crate::journal::JobNumber;
 use crate::journal::{Filter, Hit};
@@ -17,10 +16,6 @@ use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::sync::oneshot;
-
-/// The reason that the reader of a cancelled job sees.
-const CANCELLED_BY: &str = "by a call of the API";
 
 /// Jobs of a bulk operation that are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
@@ -40,7 +35,7 @@ pub async fn operate(
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = job_id(&id)?;
-    respond(id, ask(&shared, id, operation).await?)
+    respond(id, door::operate(&shared, id, operation).await)
 }
 
 /// The operation called `word`; none: to delete.
@@ -94,56 +89,42 @@ pub async fn reply(
     };
     // Its room is kept until the answer.
     let reply = reply(body.bytes().clone());
-    respond(id, ask(&shared, id, Operation::Reply { step, reply }).await?)
-}
-
-pub(super) async fn ask(
-    shared: &Shared,
-    id: JobId,
-    operation: Operation,
-) -> Result<Answer, Problem> {
-    if !shared.health.accepts() {
-        return Err(Problem::overloaded(
-            "the manager accepts nothing now; /readyz?verbose says why".to_owned(),
-        ));
-    }
-    answered(shared, id, |answer| RouterInput::Operate(id, operation, answer)).await
-}
-
-/// Asks the router, and waits for the answer.
-pub(super) async fn answered(
-    shared: &Shared,
-    id: JobId,
-    input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput,
-) -> Result<Answer, Problem> {
-    let (answer, answered) = oneshot::channel();
-    if shared.wiring().router.offer(input(answer)).is_err() {
-        return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
-    }
-    // Its actor ended just now: asked again, the journal answers.
-    answered.await.map_err(|_| Problem::overloaded(format!("job {id} is just ending: try again")))
+    respond(id, door::operate(&shared, id, Operation::Reply { step, reply }).await)
 }
 
 /// The response to an operation.
-pub(super) fn respond(id: JobId, answer: Answer) -> Result<HttpResponse, Problem> {
-    match answer {
-        Answer::Changed(state) => {
-            Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": state })))
+pub(super) fn respond(id: JobId, now: Result<Now, Refusal>) -> Result<HttpResponse, Problem> {
+    let told = match now.map_err(|refusal| refused_job(id, refusal))? {
+        Now::Job(state) => serde_json::json!({ "id": id, "state": state }),
+        Now::Step(state, step) => {
+            serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) })
         }
-        Answer::Step(state, step) => Ok(HttpResponse::Ok()
-            .json(serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) }))),
-        Answer::Deleted => {
-            Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" })))
-        }
-        Answer::Unknown => Err(unknown_job(id)),
-        Answer::UnknownStep(reason) => Err(Problem::not_found(reason)),
-        Answer::Conflict(reason) => Err(Problem::conflict(reason)),
-        Answer::Invalid(reason) => Err(Problem::invalid(reason)),
-        Answer::Overloaded(reason) => Err(Problem::overloaded(reason)),
-        Answer::Failed(reason) => Err(Problem::broken(reason)),
-        Answer::Created(_) | Answer::Existing(_) => {
-            Err(Problem::broken("an operation was answered as a creation".to_owned()))
-        }
+    };
+    Ok(HttpResponse::Ok().json(told))
+}
+
+/// The response to a deletion.
+pub(super) fn respond_erased(
+    id: JobId,
+    erased: Result<Erased, Refusal>,
+) -> Result<HttpResponse, Problem> {
+    let Erased = erased.map_err(|refusal| refused_job(id, refusal))?;
+    Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" })))
+}
+
+fn refused_job(id: JobId, refusal: Refusal) -> Problem {
+    refused(refusal, || unknown_job_text(id))
+}
+
+/// The problem that a refusal is; `unknown` says what there is not.
+pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Problem {
+    match refusal {
+        Refusal::Unknown => Problem::not_found(unknown()),
+        Refusal::UnknownStep(reason) => Problem::not_found(reason),
+        Refusal::Conflict(reason) => Problem::conflict(reason),
+        Refusal::Invalid(reason) => Problem::invalid(reason),
+        Refusal::Overloaded(reason) => Problem::overloaded(reason),
+        Refusal::Failed(reason) => Problem::broken(reason),
     }
 }
 
@@ -340,16 +321,10 @@ pub async fn operate_all(
     let (mut done, mut refused) = (0, Vec::new());
     for some in hits.chunks(BULK_AT_ONCE) {
         let asks = some.iter().map(|hit| async {
-            let outcome = match operation(&word, asked.step.clone())? {
-                Some(operation) => ask(&shared, hit.id, operation).await,
-                None => {
-                    answered(&shared, hit.id, |answer| {
-                        RouterInput::End(hit.id, Ending::Erase, answer)
-                    })
-                    .await
-                }
-            };
-            respond(hit.id, outcome?)
+            match operation(&word, asked.step.clone())? {
+                Some(operation) => respond(hit.id, door::operate(&shared, hit.id, operation).await),
+                None => respond_erased(hit.id, door::erase(&shared, hit.id).await),
+            }
         });
         for (hit, outcome) in some.iter().zip(join_all(asks).await) {
             match outcome {

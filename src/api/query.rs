@@ -1,7 +1,7 @@
 //! What calls say in their query: limits, cursors, times, states.
 
 use super::problem::Problem;
-use crate::actors::clock;
+use crate::clock;
 use crate::engine::words::{nearest, quoted};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::JobNumber;

@@ -2,18 +2,15 @@
 //! on a queue.
 
 use super::jobs::job_id;
-use super::operations::{ask, respond};
+use super::operations::{refused, respond};
 use super::problem::Problem;
 use super::query::{self, Query};
-use crate::actors::redispatch::Bulk;
-use crate::actors::router::RouterInput;
+use crate::actors::door;
 use crate::actors::shared::Shared;
-use crate::bus::Address;
 use crate::engine::Operation;
 use crate::engine::words::did_you_mean;
 use actix_web::{HttpResponse, web};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// `POST /api/job/{id}/step/{step}/redispatch`
 pub async fn one(
@@ -24,7 +21,7 @@ pub async fn one(
     let (id, step) = path.into_inner();
     query.none()?;
     let id = job_id(&id)?;
-    respond(id, ask(&shared, id, Operation::Redispatch { step }).await?)
+    respond(id, door::operate(&shared, id, Operation::Redispatch { step }).await)
 }
 
 /// `POST /api/queue/{queue}/redispatch[?vhost=V][&dryRun=true]`: answered once all is committed.
@@ -36,19 +33,9 @@ pub async fn by_queue(
     let [vhost, dry_run] = query.of(["vhost", "dryRun"])?;
     let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
-    if !shared.health.accepts() {
-        return Err(Problem::overloaded(
-            "the manager accepts nothing now; /readyz?verbose says why".to_owned(),
-        ));
-    }
-    let address = Address { bus: shared.buses.of_vhost(&vhost), queue: queue.as_str().into() };
-    let bulk = Arc::new(Bulk::new(address).dry_run(is_dry_run));
-    let (answer, answered) = oneshot::channel();
-    if shared.wiring().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
-        return Err(Problem::overloaded("the router's mailbox is full".to_owned()));
-    }
-    answered.await.map_err(|_| Problem::overloaded("the manager is stopping".to_owned()))?;
-    let (steps, jobs) = bulk.found();
+    let (steps, jobs) = door::redispatch(&shared, &vhost, &queue, is_dry_run)
+        .await
+        .map_err(|refusal| refused(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
         known(&shared, &queue, &vhost)?;
     }

@@ -4,10 +4,10 @@ use super::jobs::job_id;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;
-use crate::actors::bus::BusInput;
-use crate::actors::clock;
+use crate::actors::door;
 use crate::actors::shared::Shared;
 use crate::bus::{BusKey, BusState, QueueLook};
+use crate::clock;
 use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
 use crate::settings::BusKind;
 use crate::times::rfc3339;
@@ -17,7 +17,6 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// How long the broker may take to tell of a queue.
 const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -428,14 +427,9 @@ fn waiting(job: &Job) -> Why {
 }
 
 async fn look(shared: &Shared, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
-    let Some(bus) = shared.buses.find(bus) else {
-        return QueueLook::Unknown("there is no bus".to_owned());
-    };
-    let (answer, answered) = oneshot::channel();
-    bus.post(BusInput::Inspect(queue.clone(), answer));
-    match tokio::time::timeout(LOOK_MAX, answered).await {
-        Ok(Ok(look)) => look,
-        Ok(Err(_)) => QueueLook::Unknown("the bus is closing".to_owned()),
+    match tokio::time::timeout(LOOK_MAX, door::inspect(shared, bus, queue)).await {
+        Ok(Some(look)) => look,
+        Ok(None) => QueueLook::Unknown("there is no bus, or it is closing".to_owned()),
         Err(_) => QueueLook::Unknown(format!("no answer within {LOOK_MAX:?}")),
     }
 }

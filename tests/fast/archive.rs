@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::{Ending, RouterInput};
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
+use workflow_manager::actors::mail::{NewJob, RouterInput};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation};
@@ -34,16 +34,7 @@ async fn start(folder: &Path, workflow: &str, waiting_max: usize) -> Manager {
     settings.limits.creations_waiting_max = waiting_max;
     let definitions = load_text("test.yaml", workflow).expect("valid").definitions;
     let workers = Workers::new().with("a", 1, echo).with("b", 1, echo);
-    supervisor::start(settings, definitions, workers).await.expect("starts")
-}
-
-fn ask(
-    manager: &Manager,
-    input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput,
-) -> oneshot::Receiver<Answer> {
-    let (answer, answered) = oneshot::channel();
-    manager.shared().wiring().router.post(input(answer));
-    answered
+    manager::start(settings, definitions, workers).await.expect("starts")
 }
 
 fn message() -> Message {
@@ -52,8 +43,7 @@ fn message() -> Message {
 
 /// A job that has run through, and takes no more input.
 async fn over(manager: &Manager) -> JobId {
-    let answer = manager.create("chain", None, message()).await;
-    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = manager.create("chain", None, message()).await.expect("created").id();
     let closed = async {
         while manager.shared().routes.is_live(id) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -63,20 +53,24 @@ async fn over(manager: &Manager) -> JobId {
     id
 }
 
+async fn told<T: std::fmt::Debug>(answer: impl Future<Output = T>) -> String {
+    format!("{:?}", answer.await)
+}
+
 async fn slow_reads() {
     let folder = tempfile::tempdir().expect("a folder");
     let manager = start(folder.path(), BRIEF, 3).await;
     let ended = [over(&manager).await, over(&manager).await];
     // Each needs a read of its own.
+    let [first, second] = ended;
     let mut waiting = vec![
-        ask(&manager, |answer| RouterInput::Operate(ended[0], Operation::Retry, answer)),
-        ask(&manager, |answer| RouterInput::End(ended[0], Ending::Erase, answer)),
-        ask(&manager, |answer| RouterInput::End(ended[1], Ending::Cancel, answer)),
+        actix_rt::spawn(told(manager.operate(first, Operation::Retry))),
+        actix_rt::spawn(told(manager.erase(first))),
+        actix_rt::spawn(told(manager.cancel(second))),
     ];
-    let one_more = ask(&manager, |answer| RouterInput::End(ended[1], Ending::Cancel, answer));
-    let refused = one_more.await.expect("answered");
+    let refused = manager.cancel(second).await;
     assert!(
-        matches!(&refused, Answer::Overloaded(reason) if reason.contains("creations_waiting_max")),
+        matches!(&refused, Err(Refusal::Overloaded(why)) if why.contains("creations_waiting_max")),
         "{refused:?}"
     );
     let mut jobs = 0;
@@ -84,14 +78,16 @@ async fn slow_reads() {
     while !waiting.is_empty() {
         over(&manager).await;
         jobs += 1;
-        let answered = waiting[0].try_recv();
-        if let Ok(answer) = answered {
-            answers.push(answer);
-            waiting.remove(0);
+        if waiting[0].is_finished() {
+            answers.push(waiting.remove(0).await.expect("answered"));
         }
     }
-    assert!(matches!(answers[0], Answer::Conflict(_)), "{answers:?}");
-    assert_eq!(answers[1..], [Answer::Deleted, Answer::Changed(JobState::Completed)]);
+    assert!(answers[0].starts_with("Err(Conflict("), "{answers:?}");
+    let done = [
+        format!("{:?}", Ok::<_, Refusal>(Erased)),
+        format!("{:?}", Ok::<_, Refusal>(Now::Job(JobState::Completed))),
+    ];
+    assert_eq!(answers[1..], done);
     assert!(jobs >= 30, "only {jobs} jobs ran through while the journal was looked up for seconds");
     manager.stop().await;
 }
@@ -123,48 +119,41 @@ fn what_is_asked_of_one_id_keeps_its_order() {
         let definition = manager.shared().definitions()["chain"].clone();
         for round in 0..50_u128 {
             let id = JobId(uuid::Uuid::from_u128(round + 1));
+            // Not by the manager's own way, which waits for the answer.
             let create = || {
-                ask(&manager, |answer| {
-                    RouterInput::Create(workflow_manager::actors::router::NewJob {
-                        id: Some(id),
-                        definition: definition.clone(),
-                        message: message(),
-                        answer,
-                    })
-                })
+                let (definition, message) = (definition.clone(), message());
+                let (answer, answered) = oneshot::channel();
+                let router = &manager.shared().wiring().router;
+                router.post(RouterInput::Create(NewJob {
+                    id: Some(id),
+                    definition,
+                    message,
+                    answer,
+                }));
+                answered
             };
-            let operate =
-                |operation| ask(&manager, |answer| RouterInput::Operate(id, operation, answer));
+            let operate = |operation| manager.operate(id, operation);
             let cancel = || Operation::Cancel { reason: "a test".into() };
-            let asked = [
-                operate(Operation::Pause),
-                create(),
-                create(),
-                operate(Operation::Pause),
-                operate(Operation::Resume),
-                operate(cancel()),
-                create(),
-                operate(cancel()),
-            ];
-            let mut answers = Vec::new();
-            for answered in asked {
-                let answered = tokio::time::timeout(DEADLINE, answered).await.expect("in time");
-                answers.push(answered.expect("answered"));
-            }
-            let conflict = answers.pop();
-            assert!(matches!(conflict, Some(Answer::Conflict(_))), "{conflict:?}");
-            assert_eq!(
-                answers,
-                [
-                    Answer::Unknown,
-                    Answer::Created(id),
-                    Answer::Existing(id),
-                    Answer::Changed(JobState::Paused),
-                    Answer::Changed(JobState::Running),
-                    Answer::Changed(JobState::Cancelled),
-                    Answer::Existing(id),
-                ]
-            );
+            let before = operate(Operation::Pause);
+            let created = [create(), create()];
+            let asked = [operate(Operation::Pause), operate(Operation::Resume), operate(cancel())];
+            let again = create();
+            let behind = manager.cancel(id);
+            let late = operate(cancel());
+            let answers = async {
+                assert_eq!(before.await, Err(Refusal::Unknown));
+                let [created, known] = created;
+                assert_eq!(created.await, Ok(Ok(Created::New(id))));
+                assert_eq!(known.await, Ok(Ok(Created::Known(id))));
+                let [paused, resumed, cancelled] = asked;
+                assert_eq!(paused.await, Ok(Now::Job(JobState::Paused)));
+                assert_eq!(resumed.await, Ok(Now::Job(JobState::Running)));
+                assert_eq!(cancelled.await, Ok(Now::Job(JobState::Cancelled)));
+                assert_eq!(again.await, Ok(Ok(Created::Known(id))));
+                assert_eq!(behind.await, Ok(Now::Job(JobState::Cancelled)));
+                assert!(matches!(late.await, Err(Refusal::Conflict(_))));
+            };
+            tokio::time::timeout(DEADLINE, answers).await.expect("in time");
         }
         manager.stop().await;
     });

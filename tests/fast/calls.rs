@@ -4,10 +4,9 @@ use bytes::Bytes;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use workflow_manager::actors::job::JobInput;
-use workflow_manager::actors::outbox::{Answer, Done};
-use workflow_manager::actors::router::{Ending, RouterInput};
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::answer::Refusal;
+use workflow_manager::actors::mail::{Done, JobInput, RouterInput};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::{REPLIES, Workers};
 use workflow_manager::bus::{Delivery, Settled, Settlement, Verdict};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
@@ -21,12 +20,12 @@ async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings
     settings.journal.file = folder.join("j.db");
     change(&mut settings);
     let loaded = load_text("test.yaml", workflows).expect("valid");
-    supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
+    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
 }
 
 async fn create(manager: &Manager, workflow: &str) -> JobId {
     let answer = manager.create(workflow, None, Message::default()).await;
-    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = answer.expect("created").id();
     id
 }
 
@@ -77,15 +76,10 @@ async fn settled(manager: &Manager, asked: JobId) {
         // Behind that in the router's mailbox.
         assert_eq!(
             manager.create("no such workflow", None, Message::default()).await,
-            Answer::Unknown
+            Err(Refusal::Unknown)
         );
-        let (answer, answered) = oneshot::channel();
-        manager.shared().wiring().router.post(RouterInput::End(
-            JobId(uuid::Uuid::nil()),
-            Ending::Cancel,
-            answer,
-        ));
-        assert_eq!(answered.await, Ok(Answer::Unknown));
+        let nobody = manager.cancel(JobId(uuid::Uuid::nil()));
+        assert_eq!(nobody.await, Err(Refusal::Unknown));
     }
 }
 

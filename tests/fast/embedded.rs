@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::oneshot;
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::{Ending, RouterInput};
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::answer::{Created, Erased, Refusal};
+use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply};
@@ -30,7 +29,7 @@ fn settings(folder: &Path) -> Settings {
 
 async fn start(settings: Settings, workflow: &str, workers: Workers) -> Manager {
     let loaded = load_text("test.yaml", workflow).expect("valid");
-    supervisor::start(settings, loaded.definitions, workers).await.expect("starts")
+    manager::start(settings, loaded.definitions, workers).await.expect("starts")
 }
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
@@ -43,7 +42,7 @@ fn message(text: &str) -> Message {
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     let answer = manager.create(workflow, None, message(text)).await;
-    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = answer.expect("created").id();
     id
 }
 
@@ -115,10 +114,10 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
         let ask = |workflow: &'static str, text: &'static str| {
             manager.create(workflow, Some(id), message(text))
         };
-        assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Created(id));
-        assert_eq!(ask("chain", r#"{"k":1}"#).await, Answer::Existing(id));
-        assert!(matches!(ask("chain", r#"{"k":2}"#).await, Answer::Conflict(_)));
-        assert!(matches!(ask("other", r#"{"k":1}"#).await, Answer::Conflict(_)));
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(Created::New(id)));
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(Created::Known(id)));
+        assert!(matches!(ask("chain", r#"{"k":2}"#).await, Err(Refusal::Conflict(_))));
+        assert!(matches!(ask("other", r#"{"k":1}"#).await, Err(Refusal::Conflict(_))));
         assert_eq!(manager.shared().routes.roots(), 1);
         manager.stop().await;
     });
@@ -256,10 +255,10 @@ fn limits_are_answered_not_suffered() {
         }
         let answer = manager.create("chain", None, Message::default()).await;
         assert!(
-            matches!(&answer, Answer::Overloaded(reason) if reason.contains("limits.jobs_running_max")),
+            matches!(&answer, Err(Refusal::Overloaded(reason)) if reason.contains("limits.jobs_running_max")),
             "{answer:?}"
         );
-        assert_eq!(manager.create("nope", None, Message::default()).await, Answer::Unknown);
+        assert_eq!(manager.create("nope", None, Message::default()).await, Err(Refusal::Unknown));
         manager.stop().await;
     });
 }
@@ -281,7 +280,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
             )
             .await
             {
-                Ok(Answer::Created(id)) => accepted.push(id),
+                Ok(Ok(Created::New(id))) => accepted.push(id),
                 other => break other,
             }
             assert!(accepted.len() < 100, "sixty pages hold no hundred such jobs");
@@ -290,7 +289,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         until("readiness is red", || (!manager.shared().health.accepts()).then_some(())).await;
         let next = manager.create("chain", None, Message::default()).await;
         assert!(
-            matches!(&next, Answer::Overloaded(reason) if reason.contains("no room")),
+            matches!(&next, Err(Refusal::Overloaded(reason)) if reason.contains("no room")),
             "{next:?}"
         );
         manager.stop().await;
@@ -326,12 +325,9 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
                 until("it is closed", || (!manager.shared().routes.is_live(id)).then_some(()))
                     .await;
             }
-            let (end, ended) = oneshot::channel();
-            let (retry, retried) = oneshot::channel();
-            router.post(RouterInput::End(id, Ending::Erase, end));
-            router.post(RouterInput::Operate(id, Operation::Retry, retry));
-            assert_eq!(ended.await, Ok(Answer::Deleted));
-            assert_eq!(retried.await, Ok(Answer::Unknown));
+            let (erased, retried) = (manager.erase(id), manager.operate(id, Operation::Retry));
+            assert_eq!(erased.await, Ok(Erased));
+            assert_eq!(retried.await, Err(Refusal::Unknown));
             until("nothing of it is left", || (!manager.shared().routes.is_live(id)).then_some(()))
                 .await;
             assert!(manager.shared().reader.job(id).expect("reads").is_none());

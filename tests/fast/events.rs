@@ -4,11 +4,11 @@ use crate::former;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
-use workflow_manager::actors::events::Event;
 use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
     Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
 };
+use workflow_manager::events::Event;
 use workflow_manager::journal::{Created, Notice, Options, Reader, Record, Store};
 
 const LIMITS: Limits = Limits {

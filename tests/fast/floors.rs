@@ -1,5 +1,6 @@
 //! A file imports only from floors below (the map is in `src/lib.rs`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,19 +8,21 @@ use std::path::{Path, PathBuf};
 fn floor(module: &str) -> u32 {
     match module {
         "engine" | "faults" => 0,
-        "load" | "settings" | "times" | "view" | "telemetry" | "journal" | "bus" => 1,
-        "actors" | "rehearsal" => 2,
-        "api" => 3,
-        "cli" => 4,
+        "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal" | "bus" => 1,
+        "events" => 2,
+        "actors" | "rehearsal" => 3,
+        "api" => 4,
+        "cli" => 5,
         other => panic!("src/{other} has no floor: give it one here and in the map of src/lib.rs"),
     }
 }
 
-/// What a module may use of its own floor: settings and times are plain data that the others read.
+/// What a module may use of its own floor: settings and times are plain data that the others read, and
+/// the clock is read by all.
 fn may_use(from: &str, to: &str) -> bool {
     from == to
         || floor(to) < floor(from)
-        || (floor(from) == 1 && matches!(to, "settings" | "times"))
+        || (floor(from) == 1 && matches!(to, "settings" | "times" | "clock"))
         || to == "faults"
 }
 
@@ -131,7 +134,6 @@ fn each_resource_has_one_user() {
         ("rusqlite::", "journal"),
         ("serde_yaml::", "load"),
         ("config::Config", "settings"),
-        ("DashMap<", "actors"),
     ] {
         for (module, path, text) in sources() {
             assert!(
@@ -140,5 +142,131 @@ fn each_resource_has_one_user() {
                 path.display()
             );
         }
+    }
+}
+
+/// The folders in which no file imports, over however many others, itself.
+const WITHOUT_CIRCLES: [&str; 1] = ["actors"];
+
+/// The files of a folder below `src` by their module paths, such as `actors::router::calls`.
+fn modules(folder: &str) -> BTreeMap<String, String> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    files(&src.join(folder), &mut paths);
+    let modules = paths.into_iter().filter(|path| !path.ends_with(format!("{folder}/mod.rs")));
+    let modules = modules.map(|path| {
+        let relative = path.strip_prefix(&src).expect("below src").with_extension("");
+        let name = relative.to_string_lossy().replace('/', "::");
+        let name = name.strip_suffix("::mod").unwrap_or(&name).to_owned();
+        (name, fs::read_to_string(&path).expect("readable"))
+    });
+    modules.collect()
+}
+
+/// The paths that a file names in its `use` lines, from the crate's root.
+fn used(module: &str, text: &str) -> Vec<String> {
+    let mut used = Vec::new();
+    let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let statements = release.split("\nuse ").chain(release.split("\npub use ").skip(1)).skip(1);
+    for statement in statements.filter_map(|rest| rest.split_once(';')).map(|(use_, _)| use_) {
+        let statement: String = statement.split_whitespace().collect();
+        let mut above = module.to_owned();
+        let mut rest = statement.as_str();
+        if let Some(path) = rest.strip_prefix("crate::") {
+            (above, rest) = (String::new(), path);
+        } else if !rest.starts_with("super::") && !rest.starts_with("self::") {
+            // A submodule, or another crate.
+            above.push_str("::");
+        }
+        while let Some(path) = rest.strip_prefix("super::") {
+            above = above.rsplit_once("::").map(|(above, _)| above.to_owned()).unwrap_or_default();
+            rest = path;
+        }
+        if !above.is_empty() && !above.ends_with("::") {
+            above.push_str("::");
+        }
+        match rest.split_once('{') {
+            None => used.push(format!("{above}{rest}")),
+            Some((path, names)) => {
+                used.extend(names.split(',').map(|name| format!("{above}{path}{name}")))
+            }
+        }
+    }
+    used
+}
+
+#[test]
+fn no_file_imports_itself_through_others() {
+    for folder in WITHOUT_CIRCLES {
+        let modules = modules(folder);
+        assert!(modules.len() > 10, "only {} files were found", modules.len());
+        let imports: BTreeMap<&str, BTreeSet<&str>> = modules
+            .iter()
+            .map(|(module, text)| {
+                let used = used(module, text);
+                let of = |used: &String| {
+                    let fits =
+                        |name: &&String| used == *name || used.starts_with(&format!("{name}::"));
+                    modules.keys().filter(fits).max_by_key(|name| name.len())
+                };
+                let imported = used.iter().filter_map(of).map(String::as_str);
+                (module.as_str(), imported.filter(|other| other != module).collect())
+            })
+            .collect();
+        assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 20, "{imports:?}");
+        // Those that import nothing are taken away, again and again: what is left are circles, and
+        // whoever imports one.
+        let mut left = imports.clone();
+        loop {
+            let done: Vec<&str> = left
+                .iter()
+                .filter(|(_, imported)| imported.iter().all(|other| !left.contains_key(other)))
+                .map(|(module, _)| *module)
+                .collect();
+            if done.is_empty() {
+                break;
+            }
+            done.into_iter().for_each(|module| drop(left.remove(module)));
+        }
+        left.values_mut().for_each(|imported| imported.retain(|other| imports.contains_key(other)));
+        assert!(left.is_empty(), "circles among the files of src/{folder}: {left:#?}");
+    }
+}
+
+/// What the map in `src/lib.rs` says of clocks, tables and mail.
+#[test]
+fn the_invariants_that_a_search_can_hold_hold() {
+    for (word, file) in [
+        ("DashMap<", "src/actors/routes.rs"),
+        ("Instant::now()", "src/clock.rs"),
+        ("SystemTime::now()", "src/clock.rs"),
+        ("Uuid::new_v4()", "src/clock.rs"),
+        (".do_send(", "src/actors/mailbox.rs"),
+        ("table.insert(", "src/actors/router/lives.rs"),
+        ("table.take_out(", "src/actors/router/lives.rs"),
+    ] {
+        for (_, path, text) in sources() {
+            let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+            assert!(
+                path.ends_with(file) || !release.contains(word),
+                "{} uses {word}, which belongs to {file}",
+                path.display()
+            );
+        }
+    }
+    for (module, path, text) in sources() {
+        let is_outside = matches!(module.as_str(), "api" | "cli");
+        assert!(
+            !is_outside || !text.contains("actors::mail") && !text.contains(".wiring()"),
+            "{}: the API asks through actors::door",
+            path.display()
+        );
+    }
+    for part in ["router.rs", "router/"] {
+        let reads = sources().into_iter().filter(|(_, path, text)| {
+            path.to_string_lossy().contains(&format!("src/actors/{part}"))
+                && text.contains(".reader")
+        });
+        assert_eq!(reads.count(), 0, "the router reads no disk: the archive does");
     }
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::supervisor::{self, Manager};
 use workflow_manager::api;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::load::load_text;
@@ -72,8 +72,7 @@ pub(crate) fn serving<F: Future<Output = ()>>(
         settings.journal.file = folder.path().join("j.db");
         change(&mut settings);
         let loaded = load_text("test.yaml", workflow).expect("valid");
-        let manager =
-            supervisor::start(settings, loaded.definitions, workers).await.expect("starts");
+        let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
         let is_ready = || manager.shared().health.checks().iter().all(|(_, good, _)| *good);
         let ready = async {
             while !is_ready() {

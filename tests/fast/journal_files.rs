@@ -6,11 +6,10 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::RouterInput;
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::answer::{Created, Refusal};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{JobId, Message, Operation};
+use workflow_manager::engine::{JobId, Message};
 use workflow_manager::journal::{JournalError, Loss, Options, Reader, Store};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
@@ -50,17 +49,15 @@ async fn start(file: &Path) -> Manager {
     settings.journal.file = file.to_owned();
     settings.shutdown.grace = Span(Duration::from_secs(5));
     let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
-    supervisor::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
+    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
 }
 
-async fn create(manager: &Manager) -> Answer {
+async fn create(manager: &Manager) -> Result<Created, Refusal> {
     manager.create("w", None, Message::parse(br#"{"n":1}"#).unwrap()).await
 }
 
 async fn created(manager: &Manager) -> JobId {
-    let answer = create(manager).await;
-    let Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
-    id
+    create(manager).await.expect("created").id()
 }
 
 fn on_a_system(test: impl Future<Output = ()>) {
@@ -270,7 +267,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let id = created(&manager).await;
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
-            let Answer::Overloaded(reason) = create(&manager).await else {
+            let Err(Refusal::Overloaded(reason)) = create(&manager).await else {
                 panic!("{name}: a job was created")
             };
             assert!(
@@ -281,15 +278,10 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let check =
                 shared.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
-            assert!(matches!(create(&manager).await, Answer::Overloaded(_)), "{name}");
-            let (answer, answered) = tokio::sync::oneshot::channel();
-            shared.wiring().router.post(RouterInput::Operate(
-                id,
-                Operation::Cancel { reason: "a test".into() },
-                answer,
-            ));
+            assert!(matches!(create(&manager).await, Err(Refusal::Overloaded(_))), "{name}");
+            let cancelled = manager.cancel(id).await;
             assert!(
-                matches!(answered.await, Ok(Answer::Overloaded(_))),
+                matches!(cancelled, Err(Refusal::Overloaded(_))),
                 "{name}: an operation is answered"
             );
             assert!(

@@ -4,14 +4,13 @@
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
-use workflow_manager::actors::outbox::Answer;
-use workflow_manager::actors::router::{Ending, RouterInput};
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
@@ -45,6 +44,8 @@ struct Known {
     is_over: Cell<bool>,
 }
 
+type Answered = Pin<Box<dyn Future<Output = Result<Now, Refusal>>>>;
+
 struct Clients {
     manager: Manager,
     jobs: RefCell<BTreeMap<JobId, Known>>,
@@ -57,24 +58,16 @@ impl Clients {
         let workflow = if is_kept { "kept" } else { "brief" };
         let message = Message::parse(MESSAGE.as_bytes()).expect("a message");
         let answer = self.manager.create(workflow, None, message).await;
-        if let Answer::Created(id) = answer {
+        if let Ok(Created::New(id)) = answer {
             self.jobs.borrow_mut().insert(id, Known { is_kept, is_over: Cell::new(false) });
         } else {
             self.violations.borrow_mut().push(format!("not created: {answer:?}"));
         }
     }
 
-    fn ask(
-        &self,
-        input: impl FnOnce(oneshot::Sender<Answer>) -> RouterInput,
-    ) -> oneshot::Receiver<Answer> {
-        let (answer, answered) = oneshot::channel();
-        self.manager.shared().wiring().router.post(input(answer));
-        answered
-    }
-
-    fn operate(&self, id: JobId, operation: Operation) -> oneshot::Receiver<Answer> {
-        self.ask(|answer| RouterInput::Operate(id, operation, answer))
+    /// Asked for at once, answered later.
+    fn operate(&self, id: JobId, operation: Operation) -> Answered {
+        Box::pin(self.manager.operate(id, operation))
     }
 
     /// One client asks something of one job, or several things without waiting for the answers.
@@ -98,8 +91,15 @@ impl Clients {
                 0 => Operation::Cancel { reason: "a test".into() },
                 1 => {
                     // As often as a client looks first whether there is anything left to cancel.
-                    let ending = if rng.bool() { Ending::Cancel } else { Ending::Erase };
-                    asked.push((true, self.ask(|answer| RouterInput::End(id, ending, answer))));
+                    let end: Answered = if rng.bool() {
+                        Box::pin(self.manager.cancel(id))
+                    } else {
+                        let erased = self.manager.erase(id);
+                        // Its rows were there to be deleted: it had ended.
+                        let ended = |Erased| Now::Job(JobState::Cancelled);
+                        Box::pin(async move { erased.await.map(ended) })
+                    };
+                    asked.push((true, end));
                     continue;
                 }
                 2..6 => Operation::Pause,
@@ -115,16 +115,8 @@ impl Clients {
         for (ends, answered) in asked {
             let answer = tokio::time::timeout(DEADLINE, answered).await;
             match answer {
-                Ok(Ok(Answer::Changed(_) | Answer::Deleted)) if ends => {
-                    self.jobs.borrow()[&id].is_over.set(true)
-                }
-                Ok(Ok(
-                    Answer::Changed(_)
-                    | Answer::Step(..)
-                    | Answer::Deleted
-                    | Answer::Conflict(_)
-                    | Answer::Unknown,
-                )) => {}
+                Ok(Ok(Now::Job(_))) if ends => self.jobs.borrow()[&id].is_over.set(true),
+                Ok(Ok(_) | Err(Refusal::Conflict(_) | Refusal::Unknown)) => {}
                 other => self.violations.borrow_mut().push(format!("{id} was answered {other:?}")),
             }
         }
@@ -191,7 +183,7 @@ async fn race() {
         .with("last", 1, work);
     let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
     let manager =
-        supervisor::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
+        manager::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
     let clients =
         Rc::new(Clients { manager, jobs: RefCell::default(), violations: RefCell::default() });
     let turns =

@@ -7,8 +7,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uuid::Uuid;
-use workflow_manager::actors::outbox;
-use workflow_manager::actors::supervisor;
+use workflow_manager::actors::manager;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Definition, Graph, JobState, Message, Millis, Retry, Step};
 use workflow_manager::settings::{ServerAddress, Settings};
@@ -345,9 +344,9 @@ async fn retried(on: Option<&Vhost>) {
             Err(WorkerError { reason: "not yet".to_owned() })
         }
     });
-    let manager = supervisor::start(settings, definitions, workers).await.unwrap();
+    let manager = manager::start(settings, definitions, workers).await.unwrap();
     let answer = manager.create("outer", None, Message::default()).await;
-    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = answer.expect("created").id();
     let job = eventually("the job ends", || {
         let job = manager.shared().reader.job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }

@@ -4,8 +4,7 @@
 use lapin::types::AMQPValue;
 use serde_json::Value;
 use std::sync::Arc;
-use workflow_manager::actors::outbox;
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
     Definition, Graph, Job, JobId, JobState, Message, Millis, Retry, Step,
@@ -27,12 +26,12 @@ async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> M
     let step = Step { retry: Some(retry), ..Step::named("swallow") };
     let definition =
         Definition::new("poison", vec![Graph::new("poison".to_owned(), None, vec![step])]);
-    supervisor::start(settings, vec![Arc::new(definition)], Workers::new()).await.unwrap()
+    manager::start(settings, vec![Arc::new(definition)], Workers::new()).await.unwrap()
 }
 
 async fn create(manager: &Manager) -> JobId {
     let answer = manager.create("poison", None, Message::default()).await;
-    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = answer.expect("created").id();
     id
 }
 

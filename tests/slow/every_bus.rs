@@ -5,8 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
-use workflow_manager::actors::outbox;
-use workflow_manager::actors::supervisor::{self, Manager};
+use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::transport::{self, Opening};
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
@@ -106,13 +105,13 @@ impl Transport {
                 }
             }
         }
-        (supervisor::start(settings, definitions, embedded).await.unwrap(), others)
+        (manager::start(settings, definitions, embedded).await.unwrap(), others)
     }
 }
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     let answer = manager.create(workflow, None, Message::parse(text.as_bytes()).unwrap()).await;
-    let outbox::Answer::Created(id) = answer else { panic!("not created: {answer:?}") };
+    let id = answer.expect("created").id();
     id
 }
 

@@ -1,13 +1,14 @@
 //! Calls: a job each, started, joined or refused; and those that wait while no jobs are taken.
 
 use super::Router;
-use super::lookups::{Ask, Left};
-use crate::actors::archive::{Finding, Question};
-use crate::actors::call::{Asker, Call, Refusal, Refused};
-use crate::actors::clock;
-use crate::actors::job::{JobInput, Spawn, Start};
-use crate::actors::outbox::{Answer, Outgoing, promised};
+use super::asks::{Ask, Left};
+use crate::actors::answer::{Refusal, promised};
+use crate::actors::call::{Asker, Call};
+use crate::actors::callers::{CallRefusal, Refused};
+use crate::actors::job::{Spawn, Start};
+use crate::actors::mail::{Finding, JobInput, Outgoing, Question};
 use crate::bus::Delivery;
+use crate::clock;
 use crate::engine::Origin;
 use crate::engine::words::quoted;
 use actix::{AsyncContext, Context};
@@ -66,7 +67,7 @@ impl Router {
             definition.name
         );
         Refused { definition, id, caller: None, ack }
-            .tell(&Refusal { kind: "own_reply_queue", reason }, &self.shared);
+            .tell(&CallRefusal { kind: "own_reply_queue", reason }, &self.shared);
         None
     }
 
@@ -120,7 +121,7 @@ impl Router {
             return None;
         }
         if shared.routes.has(id) {
-            call.refuse(&Refusal { kind: "conflict", reason: promised(id) }, shared);
+            call.refuse(&CallRefusal { kind: "conflict", reason: promised(id) }, shared);
             return None;
         }
         let taken = shared.routes.roots() + self.look_ups.calls();
@@ -168,8 +169,8 @@ impl Router {
                         drop(self.to_live(call.id, Ask::Call(call)));
                         return Left::Nothing;
                     }
-                    Some(Answer::Conflict(reason)) => {
-                        call.refuse(&Refusal { kind: "conflict", reason }, &shared)
+                    Some(Refusal::Conflict(reason)) => {
+                        call.refuse(&CallRefusal { kind: "conflict", reason }, &shared)
                     }
                     Some(_) => self.keep_call(call, ctx),
                 }
@@ -184,7 +185,7 @@ impl Router {
         let shared = &self.shared;
         if shared.routes.has(call.id) {
             let reason = promised(call.id);
-            return call.refuse(&Refusal { kind: "conflict", reason }, shared);
+            return call.refuse(&CallRefusal { kind: "conflict", reason }, shared);
         }
         let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
         if !shared.health.accepts() || is_full && !call.is_of_step() {

@@ -1,10 +1,10 @@
 //! Child jobs: started by their parents, and told what their parents want.
 
 use super::Router;
-use super::lookups::Left;
-use crate::actors::clock;
-use crate::actors::job::{ANY_ROUND, JobInput, Spawn, Start};
-use crate::actors::outbox::{NewChild, Outgoing, ToChild};
+use super::asks::Left;
+use crate::actors::job::{Spawn, Start};
+use crate::actors::mail::{ANY_ROUND, JobInput, NewChild, Outgoing, ToChild};
+use crate::clock;
 use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Parent};
 use crate::journal::Recovered;
 use std::sync::Arc;

@@ -4,10 +4,10 @@
 //! to it: then nothing is in its mailbox, and nothing can come any more. Otherwise it stays, hears
 //! what is there, and asks again unless that has it go on.
 
-use super::{Leave, Router, RouterInput};
-use crate::actors::Mailbox;
-use crate::actors::job::{JobActor, JobInput, Spawn, Start};
-use crate::actors::outbox::ToChild;
+use super::Router;
+use crate::actors::job::{JobActor, Spawn, Start};
+use crate::actors::mail::{JobInput, Leave, RouterInput, ToChild};
+use crate::actors::mailbox::Mailbox;
 use crate::actors::routes::Live;
 use crate::engine::{Effect, Input};
 use crate::journal::Recovered;

@@ -1,80 +1,13 @@
 //! What waits for the archive. Where no job takes input under an id, the archive is asked; what else
 //! comes for the id meanwhile waits behind, in order. The router goes on with all other ids.
 
-use super::{Ending, NewJob, Router};
-use crate::actors::archive::{ArchiveInput, Finding, Question};
-use crate::actors::call::Call;
-use crate::actors::job::JobInput;
-use crate::actors::outbox::{Answer, ToChild};
-use crate::engine::{Input, Instruction, JobId, Operation};
+use super::Router;
+use super::asks::{Ask, Left};
+use crate::actors::answer::{Answer, Refusal};
+use crate::actors::mail::{ArchiveInput, Finding, JobInput, NewJob, Question};
+use crate::engine::{Input, Instruction, JobId};
 use actix::Context;
-use std::collections::{HashMap, VecDeque};
-use tokio::sync::oneshot;
-
-/// Something that concerns one id: a job under it is told; otherwise the archive is asked.
-pub(super) enum Ask {
-    /// A client asks for a job under the id.
-    Create(NewJob),
-    /// A client asks something of the job.
-    Operate(Operation, oneshot::Sender<Answer>),
-    /// A client ends the job.
-    End(Ending, oneshot::Sender<Answer>),
-    /// A message on the workflow's queue asks for a job under the id.
-    Call(Call),
-    /// The job's parent tells it something.
-    Order(ToChild),
-}
-
-impl Ask {
-    /// What has to be known first of a job that takes no input.
-    pub(super) fn question(&self) -> Question {
-        match self {
-            Ask::Create(_) | Ask::Call(_) | Ask::End(Ending::Erase, _) => Question::Creation,
-            Ask::Operate(..) | Ask::End(Ending::Cancel, _) => Question::Job,
-            Ask::Order(told) => Question::ChildOf(told.parent),
-        }
-    }
-
-    fn is_of_client(&self) -> bool {
-        match self {
-            Ask::Create(_) | Ask::Operate(..) | Ask::End(..) => true,
-            // Bounded by the prefetch, and by the window.
-            Ask::Call(_) | Ask::Order(_) => false,
-        }
-    }
-}
-
-/// What is left of an ask once it has heard what the archive found.
-pub(super) enum Left {
-    /// Nothing; what was found holds for the next one as well.
-    Finding(Finding),
-    /// Nothing; what was found is used up, or may be out of date.
-    Nothing,
-    /// The ask, which needs to know something else.
-    Ask(Ask, Question),
-}
-
-/// The ids that the archive looks up now, and who waits for each.
-#[derive(Default)]
-pub(super) struct LookUps {
-    waiting: HashMap<JobId, VecDeque<Ask>>,
-    asks: usize,
-    calls: usize,
-}
-
-impl LookUps {
-    /// Calls that may start a job once their look-up has come back.
-    pub(super) fn calls(&self) -> usize {
-        self.calls
-    }
-
-    fn count(&mut self, ask: &Ask, by: isize) {
-        self.asks = self.asks.saturating_add_signed(by);
-        if matches!(ask, Ask::Call(_)) {
-            self.calls = self.calls.saturating_add_signed(by);
-        }
-    }
-}
+use std::collections::VecDeque;
 
 impl Router {
     /// Brings an ask to the job under the id, or to the archive; behind those that wait for it.
@@ -87,7 +20,7 @@ impl Router {
             let reason = format!(
                 "{limit} requests wait for the journal already (setting limits.creations_waiting_max)"
             );
-            return self.refuse(id, ask, Answer::Overloaded(reason));
+            return self.refuse(id, ask, Refusal::Overloaded(reason));
         }
         self.look_ups.count(&ask, 1);
         if is_looked_up {
@@ -130,10 +63,7 @@ impl Router {
             let Some(ask) = self.to_live(id, ask) else { continue };
             let left = match finding.take() {
                 Some(finding) => self.hear(id, ask, finding, ctx),
-                None => {
-                    let question = ask.question();
-                    Left::Ask(ask, question)
-                }
+                None => Left::of(ask),
             };
             match left {
                 Left::Finding(kept) => finding = Some(kept),
@@ -155,16 +85,14 @@ impl Router {
         match (finding, ask) {
             (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
             (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
-            (finding, Ask::End(ending, answer)) => self.end_ended(id, ending, answer, finding),
+            (finding, Ask::Cancel(answer)) => self.cancel_ended(answer, finding),
+            (finding, Ask::Erase(answer)) => self.erase_ended(id, answer, finding),
             (Finding::Job(found), Ask::Operate(operation, answer)) => {
                 self.operate_ended(id, operation, answer, found)
             }
             (Finding::Child(found), Ask::Order(told)) => self.tell_ended_child(told, found),
             (Finding::Creation(_) | Finding::Child(_), ask @ Ask::Operate(..))
-            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => {
-                let question = ask.question();
-                Left::Ask(ask, question)
-            }
+            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => Left::of(ask),
         }
     }
 
@@ -187,41 +115,36 @@ impl Router {
                 JobInput::Same { workflow: definition.full_name(), message, answer }
             }
             Ask::Operate(operation, answer) => JobInput::Operate(operation, answer),
-            Ask::End(ending, answer) => JobInput::End(ending, answer),
+            Ask::Cancel(answer) => JobInput::Cancel(answer),
+            Ask::Erase(answer) => JobInput::Erase(answer),
             Ask::Call(call) => JobInput::Called(call),
             Ask::Order(told) => JobInput::Take { input: Input::Order(told.order), ack: None },
         });
         None
     }
 
-    fn refuse(&self, id: JobId, ask: Ask, answer: Answer) {
+    fn refuse(&self, id: JobId, ask: Ask, refusal: Refusal) {
         match ask {
-            Ask::Create(NewJob { answer: to, .. }) | Ask::Operate(_, to) | Ask::End(_, to) => {
-                tell(to, answer)
+            Ask::Create(NewJob { answer, .. }) => Answer::Created(answer, Err(refusal)).tell(),
+            Ask::Operate(_, answer) | Ask::Cancel(answer) => {
+                Answer::Now(answer, Err(refusal)).tell()
             }
+            Ask::Erase(answer) => Answer::Erased(answer, Err(refusal)).tell(),
             // The call goes back to its queue.
             Ask::Call(_) => {}
-            Ask::Order(told) => self.cannot_start(
-                told.place,
-                id,
-                told.order.round,
-                "it cannot be read from the journal",
-            ),
+            Ask::Order(told) => {
+                let round = told.order.round;
+                self.cannot_start(told.place, id, round, "it cannot be read from the journal")
+            }
         }
     }
 
     fn fail(&mut self, id: JobId, ask: Ask, reason: &str, ctx: &mut Context<Self>) {
         match ask {
             Ask::Call(call) => self.keep_call_for(call, reason, ctx),
-            Ask::Create(_) | Ask::Operate(..) | Ask::End(..) | Ask::Order(_) => {
-                self.refuse(id, ask, Answer::Failed(reason.to_owned()))
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(_) | Ask::Erase(_) | Ask::Order(_) => {
+                self.refuse(id, ask, Refusal::Failed(reason.to_owned()))
             }
         }
     }
-}
-
-/// Tells a client.
-pub(super) fn tell(to: oneshot::Sender<Answer>, answer: Answer) {
-    // It may have gone.
-    let _ = to.send(answer);
 }

@@ -1,17 +1,15 @@
 //! Jobs that clients ask for, and what they ask of them.
 
-use super::lookups::{Ask, Left, tell};
-use super::{Ending, NewJob, Router};
-use crate::actors::archive::Finding;
-use crate::actors::clock;
+use super::Router;
+use super::asks::{Ask, Left};
+use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal, promised};
 use crate::actors::job::{Spawn, Start};
-use crate::actors::journal::JournalInput;
-use crate::actors::outbox::{Answer, Outgoing, promised};
+use crate::actors::mail::{Finding, JournalInput, NewJob, Outgoing};
+use crate::clock;
 use crate::engine::{JobId, Operation, Origin};
 use crate::faults;
-use crate::journal::Recovered;
+use crate::journal::{JobNumber, Recovered};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 impl Router {
     pub(super) fn create(&mut self, job: NewJob) {
@@ -28,19 +26,19 @@ impl Router {
         let known = match &finding {
             Finding::Creation(creation) => creation
                 .as_ref()
-                .map(|creation| Answer::again(id, creation, &workflow, &job.message)),
+                .map(|creation| Created::again(id, creation, &workflow, &job.message)),
             Finding::Job(found) => {
-                found.as_ref().map(|found| Answer::again(id, &found.job, &workflow, &job.message))
+                found.as_ref().map(|found| Created::again(id, &found.job, &workflow, &job.message))
             }
             Finding::Child(_) => {
-                let ask = Ask::Create(job);
-                let question = ask.question();
-                return Left::Ask(ask, question);
+                return Left::of(Ask::Create(job));
             }
         };
         match known {
-            Some(answer) => tell(job.answer, answer),
-            None if self.shared.routes.has(id) => tell(job.answer, Answer::Conflict(promised(id))),
+            Some(answer) => Answer::Created(job.answer, answer).tell(),
+            None if self.shared.routes.has(id) => {
+                Answer::Created(job.answer, Err(Refusal::Conflict(promised(id)))).tell()
+            }
             None => self.start_job(id, job),
         }
         Left::Finding(finding)
@@ -49,7 +47,7 @@ impl Router {
     fn start_job(&self, id: JobId, job: NewJob) {
         let limit = self.shared.settings.limits.jobs_running_max;
         if self.shared.routes.roots() >= limit {
-            return tell(job.answer, Answer::of_full(limit));
+            return Answer::Created(job.answer, Err(Refusal::of_full(limit))).tell();
         }
         let origin = Origin {
             id,
@@ -61,7 +59,7 @@ impl Router {
             created: clock::now(),
         };
         let number = self.shared.take_number();
-        let release = vec![Outgoing::Answer(job.answer, Answer::Created(id))];
+        let release = vec![Outgoing::Answer(Answer::Created(job.answer, Ok(Created::New(id))))];
         let start =
             Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
         self.spawn(Spawn { id, number, root: number, parent: None, start });
@@ -72,11 +70,11 @@ impl Router {
         &self,
         id: JobId,
         operation: Operation,
-        answer: oneshot::Sender<Answer>,
+        answer: Client<Now>,
         found: Option<Box<Recovered>>,
     ) -> Left {
         let Some(found) = found else {
-            tell(answer, Answer::Unknown);
+            Answer::Now(answer, Err(Refusal::Unknown)).tell();
             return Left::Finding(Finding::Job(None));
         };
         let vhost = &found.job.definition().vhost;
@@ -84,67 +82,63 @@ impl Router {
         {
             Some(objection.into())
         } else if !self.shared.has_bus_for(found.job.definition()) {
-            Some(Answer::Conflict(format!(
+            Some(Refusal::Conflict(format!(
                 "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
             )))
         } else {
             self.refusal_to_revive(&found)
         };
         if let Some(refusal) = refusal {
-            tell(answer, refusal);
+            Answer::Now(answer, Err(refusal)).tell();
             return Left::Finding(Finding::Job(Some(found)));
         }
         self.revive(*found);
         if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(operation, answer)) {
             // Deleted in this very moment, as a late record of its last actor has shown.
-            tell(answer, Answer::Unknown);
+            Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
         Left::Nothing
     }
 
     /// Why a job that has ended cannot go on.
-    pub(super) fn refusal_to_revive(&self, found: &Recovered) -> Option<Answer> {
+    pub(super) fn refusal_to_revive(&self, found: &Recovered) -> Option<Refusal> {
         let (id, limit) = (found.job.id(), self.shared.settings.limits.jobs_running_max);
         if found.parent.is_none() && self.shared.routes.roots() >= limit {
-            Some(Answer::of_full(limit))
+            Some(Refusal::of_full(limit))
         } else {
-            self.shared.routes.has(id).then(|| Answer::Conflict(promised(id)))
+            self.shared.routes.has(id).then(|| Refusal::Conflict(promised(id)))
         }
     }
 
-    pub(super) fn end_ended(
-        &self,
-        id: JobId,
-        ending: Ending,
-        answer: oneshot::Sender<Answer>,
-        finding: Finding,
-    ) -> Left {
-        match (ending, &finding) {
-            (_, Finding::Creation(None) | Finding::Job(None)) => tell(answer, Answer::Unknown),
-            (Ending::Cancel, Finding::Job(Some(found))) => {
-                tell(answer, Answer::Changed(found.job.state()))
+    /// Tells the state of a job that has ended.
+    pub(super) fn cancel_ended(&self, answer: Client<Now>, finding: Finding) -> Left {
+        let state = match &finding {
+            Finding::Creation(None) | Finding::Job(None) => Err(Refusal::Unknown),
+            Finding::Job(Some(found)) => Ok(Now::Job(found.job.state())),
+            Finding::Creation(Some(_)) | Finding::Child(_) => {
+                return Left::of(Ask::Cancel(answer));
             }
-            (Ending::Erase, Finding::Job(Some(found))) => {
-                self.erase(id, found.number, found.parent.is_some(), answer);
-                return Left::Nothing;
-            }
-            (Ending::Erase, Finding::Creation(Some(found))) => {
-                self.erase(id, found.number, found.is_child, answer);
-                return Left::Nothing;
-            }
-            (Ending::Cancel, Finding::Creation(Some(_))) | (_, Finding::Child(_)) => {
-                let ask = Ask::End(ending, answer);
-                let question = ask.question();
-                return Left::Ask(ask, question);
-            }
-        }
+        };
+        Answer::Now(answer, state).tell();
         Left::Finding(finding)
     }
 
-    fn erase(&self, id: JobId, number: i64, is_child: bool, answer: oneshot::Sender<Answer>) {
+    /// Has a job that has ended erased.
+    pub(super) fn erase_ended(&self, id: JobId, answer: Client<Erased>, finding: Finding) -> Left {
+        let (number, is_child): (JobNumber, bool) = match &finding {
+            Finding::Creation(Some(found)) => (found.number, found.is_child),
+            Finding::Job(Some(found)) => (found.number, found.parent.is_some()),
+            Finding::Creation(None) | Finding::Job(None) => {
+                Answer::Erased(answer, Err(Refusal::Unknown)).tell();
+                return Left::Finding(finding);
+            }
+            Finding::Child(_) => return Left::of(Ask::Erase(answer)),
+        };
         if is_child {
-            return tell(answer, Answer::of_ended_child(id));
+            Answer::Erased(answer, Err(Refusal::of_ended_child(id))).tell();
+            return Left::Finding(finding);
         }
         self.shared.wiring().journal.post(JournalInput::Delete(number, answer));
+        Left::Nothing
     }
 }

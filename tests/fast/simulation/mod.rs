@@ -16,13 +16,13 @@ use planted::WrongRules;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
-use workflow_manager::actors::router::{Ending, RouterInput};
-use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::supervisor::{self, StartError, Threads};
-use workflow_manager::actors::transport::{BusMaker, Opening};
+use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::manager::{self, Manager, Threads};
+use workflow_manager::actors::transport::{BusMaker, Opening, StartError};
 use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
@@ -147,14 +147,14 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             }))
         };
     let (transport, rules) = (Arc::new(transport), Arc::new(WrongRules(bug)));
-    let manager =
-        match supervisor::start_on(Threads::Current, settings, definitions, transport, rules) {
-            Ok(manager) => manager,
-            Err(error) => {
-                lock(world).violate(format!("the manager does not start: {error}"));
-                return true;
-            }
-        };
+    let manager = match manager::start_on(Threads::Current, settings, definitions, transport, rules)
+    {
+        Ok(manager) => Rc::new(manager),
+        Err(error) => {
+            lock(world).violate(format!("the manager does not start: {error}"));
+            return true;
+        }
+    };
     loop {
         // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
         let pauses = lock(world).rng.u32(0..4);
@@ -189,22 +189,16 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 tokio::time::sleep(time).await;
                 lock(world).pass(time);
             }
-            Turn::Create(id) => ask(world, manager.shared(), id, None),
-            Turn::CreateAgain(id, same) => ask(world, manager.shared(), id, Some(same)),
-            Turn::Operate(id, operation) => manager
-                .shared()
-                .wiring()
-                .router
-                .post(RouterInput::Operate(id, operation, oneshot::channel().0)),
-            Turn::End(id) => {
-                // Whoever sees that it has ended has it erased.
-                let ending = if lock(world).has_ended(id) { Ending::Erase } else { Ending::Cancel };
-                manager.shared().wiring().router.post(RouterInput::End(
-                    id,
-                    ending,
-                    oneshot::channel().0,
-                ));
+            Turn::Create(id) => ask(world, &manager, id, None),
+            Turn::CreateAgain(id, same) => ask(world, &manager, id, Some(same)),
+            // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
+            Turn::Operate(id, operation) => {
+                let operate = RouterInput::Operate(id, operation, oneshot::channel().0);
+                manager.shared().wiring().router.post(operate);
             }
+            // Whoever sees that it has ended has it erased.
+            Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),
+            Turn::End(id) => drop(manager.cancel(id)),
             Turn::Done => return true,
         }
     }
@@ -212,8 +206,8 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
 
 /// A client asks for its job; `again`: once more, for the same (true) or for another one under the
 /// same id.
-fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option<bool>) {
-    let (world, shared) = (world.clone(), shared.clone());
+fn ask(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Option<bool>) {
+    let (world, manager) = (world.clone(), manager.clone());
     let (workflow, text) = {
         let world = lock(&world);
         let asked = &world.asked[&id];
@@ -222,7 +216,7 @@ fn ask(world: &Arc<Mutex<World>>, shared: &Arc<Shared>, id: JobId, again: Option
     let text = if again == Some(false) { ANOTHER_MESSAGE.to_owned() } else { text };
     actix_rt::spawn(async move {
         let message = Message::parse(text.as_bytes()).expect("an object");
-        let answer = supervisor::create(&shared, &workflow, Some(id), message).await;
+        let answer = manager.create(&workflow, Some(id), message).await;
         let mut world = lock(&world);
         if !world.crashed {
             world.told(id, again, &answer);

@@ -7,8 +7,8 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use workflow_manager::actors::answer::{Created, Refusal};
 use workflow_manager::actors::messages::Sent;
-use workflow_manager::actors::outbox::Answer;
 use workflow_manager::bus::{Publication, Reader};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
@@ -211,33 +211,37 @@ impl World {
         }
     }
 
-    fn answered(&mut self, answer: &Answer) {
+    fn answered(&mut self, answer: Created) {
         if self.crashed {
             return;
         }
-        if let Answer::Created(id) | Answer::Existing(id) = answer {
-            self.note(|| format!("answered {answer:?}"));
-            let is_durable = self.durable(*id).is_some();
-            let twice = self.asked.get_mut(id).is_some_and(|asked| {
-                let before = std::mem::replace(&mut asked.answered, true);
-                before && !asked.ended_by_client && matches!(answer, Answer::Created(_))
-            });
-            if !is_durable {
-                self.violate(format!("{id} was answered before it was committed"));
-            }
-            if twice {
-                self.violate(format!("{id} was created twice"));
-            }
+        let id = answer.id();
+        self.note(|| format!("answered {answer:?}"));
+        let is_durable = self.durable(id).is_some();
+        let twice = self.asked.get_mut(&id).is_some_and(|asked| {
+            let before = std::mem::replace(&mut asked.answered, true);
+            before && !asked.ended_by_client && matches!(answer, Created::New(_))
+        });
+        if !is_durable {
+            self.violate(format!("{id} was answered before it was committed"));
+        }
+        if twice {
+            self.violate(format!("{id} was created twice"));
         }
     }
 
     /// What a client makes of the answer to a creation.
-    pub(crate) fn told(&mut self, id: JobId, again: Option<bool>, answer: &Answer) {
+    pub(crate) fn told(
+        &mut self,
+        id: JobId,
+        again: Option<bool>,
+        answer: &Result<Created, Refusal>,
+    ) {
         self.note(|| format!("a client is told {answer:?}"));
         match (again, answer) {
             // Ended, and deleted, by a client between the question and the answer: then the id is
             // free.
-            (Some(false), Answer::Created(_))
+            (Some(false), Ok(Created::New(_)))
                 if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) =>
             {
                 if let Some(asked) = self.asked.get_mut(&id) {
@@ -245,13 +249,13 @@ impl World {
                     asked.message = ANOTHER_MESSAGE.to_owned();
                 }
             }
-            (Some(false), Answer::Created(_) | Answer::Existing(_)) => {
+            (Some(false), Ok(_)) => {
                 self.violate(format!("{id} was given to another job: {answer:?}"))
             }
-            (None | Some(true), Answer::Conflict(reason)) => {
+            (None | Some(true), Err(Refusal::Conflict(reason))) => {
                 self.violate(format!("{id} was refused: {reason}"))
             }
-            (None, Answer::Overloaded(_) | Answer::Failed(_)) => self.to_ask.push(id),
+            (None, Err(Refusal::Overloaded(_) | Refusal::Failed(_))) => self.to_ask.push(id),
             _ => {}
         }
     }
@@ -542,8 +546,8 @@ impl Hooks for WorldHooks {
                 }
             }
             "outbox::answer" => {
-                if let Some(answer) = what.downcast_ref::<Answer>() {
-                    world.answered(answer);
+                if let Some(answer) = what.downcast_ref::<Created>() {
+                    world.answered(*answer);
                 }
             }
             other => panic!("the simulation does not know what is observed at {other}"),

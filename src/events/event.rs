@@ -5,13 +5,10 @@
 //! from the job and the number of the entry in the job's record: an event that is sent again, also
 //! after a restart, has the same id.
 
-use super::job::JobActor;
-use super::outbox::Outgoing;
 use crate::engine::{
     Entry, Failure, FanOutEntry, Job, JobEntry, JobId, JobState, Json, Progress, Recorded,
     StepEntry, StepIndex, StepState, Timestamp,
 };
-use crate::journal::Notice;
 use crate::times::Time;
 use bytes::Bytes;
 use serde::Serialize;
@@ -369,41 +366,5 @@ impl<'a> Teller<'a> {
             is_end,
             body,
         }
-    }
-}
-
-/// What is told of a decision.
-#[derive(Default)]
-pub(super) struct News {
-    /// To all who listen, after the commit.
-    pub(super) announced: Option<Outgoing>,
-    /// To the webhook: committed with the decision.
-    pub(super) notice: Option<Notice>,
-}
-
-impl JobActor {
-    /// What is to be told of a decision that is applied; nothing is made while nobody listens.
-    pub(super) fn news(&self, recorded: &Recorded) -> News {
-        let Some(job) = self.job() else { return News::default() };
-        let shared = &self.shared;
-        let is_announced = shared.announces(job);
-        let is_noticed = self.parent.is_none()
-            && shared.settings.events.webhook.is_on()
-            && recorded
-                .entries
-                .iter()
-                .any(|entry| entry.job_state().is_some_and(JobState::is_ended));
-        if !is_announced && !is_noticed {
-            return News::default();
-        }
-        let events = Event::of_decision(job, recorded, &shared.settings.events.source);
-        let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
-        let notice = end.map(|event| Notice {
-            at: event.at,
-            body: String::from_utf8_lossy(&event.body).into(),
-        });
-        let announced = (is_announced && !events.is_empty())
-            .then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
-        News { announced, notice }
     }
 }

@@ -6,12 +6,10 @@
 //! there is one call at a time, after a pause that grows; what failed is tried again after a pause
 //! of its own, so that one notice that is never taken does not keep the others back.
 
-use super::clock;
-use super::events::CONTENT_TYPE;
-use super::journal::JournalInput;
-use super::shared::Shared;
+use super::event::CONTENT_TYPE;
+use crate::clock;
 use crate::engine::Timestamp;
-use crate::journal::{JournalError, Notice, NoticeNumber};
+use crate::journal::{JournalError, Notice, NoticeNumber, Reader};
 use crate::settings::{EventSettings, WebhookSettings};
 use crate::telemetry::Metrics;
 use crate::times;
@@ -52,6 +50,16 @@ pub struct Webhook {
     desk: Mutex<Desk>,
     wake: Condvar,
     idle: Notify,
+}
+
+/// What the webhook needs of the manager around it.
+pub struct Surroundings {
+    /// Reads the notices.
+    pub reader: Reader,
+    /// Has notices deleted that are delivered.
+    pub forget: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
+    /// Ends the process in order, for this reason.
+    pub fail: Box<dyn Fn(String) + Send + Sync>,
 }
 
 /// What is to be delivered, and when.
@@ -115,22 +123,21 @@ impl Webhook {
     }
 
     /// Starts to deliver what the journal has.
-    pub fn start(shared: &Arc<Shared>) -> Result<(), JournalError> {
-        let Some(webhook) = &shared.webhook else { return Ok(()) };
-        webhook.metrics.webhook_waiting.set(shared.reader.notice_count()?);
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be read.
+    pub fn start(self: &Arc<Self>, around: Surroundings) -> Result<(), JournalError> {
+        self.metrics.webhook_waiting.set(around.reader.notice_count()?);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            .timeout_global(Some(webhook.settings.timeout.0))
+            .timeout_global(Some(self.settings.timeout.0))
             .build();
-        let agent = Agent::from(config);
-        for _ in 0..webhook.settings.concurrency {
-            let (shared, agent) = (shared.clone(), agent.clone());
-            std::thread::spawn(move || {
-                if let Some(webhook) = &shared.webhook {
-                    webhook.deliver_all(&shared, &agent);
-                }
-            });
+        let (agent, around) = (Agent::from(config), Arc::new(around));
+        for _ in 0..self.settings.concurrency {
+            let (webhook, agent, around) = (self.clone(), agent.clone(), around.clone());
+            std::thread::spawn(move || webhook.deliver_all(&around, &agent));
         }
         Ok(())
     }
@@ -164,13 +171,13 @@ impl Webhook {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn deliver_all(&self, shared: &Shared, agent: &Agent) {
+    fn deliver_all(&self, around: &Surroundings, agent: &Agent) {
         let mut desk = self.desk();
         loop {
             match desk.next(self.now(), &self.settings) {
                 Next::End => return,
                 Next::Wait(time) => {
-                    self.forget(&mut desk, shared, 1);
+                    self.forget(&mut desk, around, 1);
                     desk = match time {
                         Some(time) => self
                             .wake
@@ -181,25 +188,25 @@ impl Webhook {
                 }
                 Next::Read(after) => {
                     drop(desk);
-                    let read = shared.reader.notices(after, PAGE_ROWS);
+                    let read = around.reader.notices(after, PAGE_ROWS);
                     desk = self.desk();
                     desk.is_reading = false;
                     match read {
                         Ok(page) => desk.take_page(page),
                         Err(JournalError::Closed { .. }) => return,
-                        Err(error) => self.broken(shared, &error),
+                        Err(error) => self.broken(around, &error),
                     }
                     self.wake.notify_all();
                 }
                 Next::ReadRetry(number, failed) => {
                     drop(desk);
-                    let read = shared.reader.notice(number);
+                    let read = around.reader.notice(number);
                     desk = self.desk();
                     match read {
                         Ok(Some(notice)) => {
                             desk = self.deliver(
                                 desk,
-                                shared,
+                                around,
                                 agent,
                                 Delivery { number, notice, failed },
                             )
@@ -211,23 +218,23 @@ impl Webhook {
                         }
                         Err(error) => {
                             desk.in_flight -= 1;
-                            self.broken(shared, &error);
+                            self.broken(around, &error);
                         }
                     }
                 }
-                Next::Deliver(delivery) => desk = self.deliver(desk, shared, agent, delivery),
+                Next::Deliver(delivery) => desk = self.deliver(desk, around, agent, delivery),
             }
         }
     }
 
-    fn broken(&self, shared: &Shared, error: &JournalError) {
-        shared.fail(format!("the webhook cannot read its notices: {error}"));
+    fn broken(&self, around: &Surroundings, error: &JournalError) {
+        (around.fail)(format!("the webhook cannot read its notices: {error}"));
     }
 
     fn deliver<'a>(
         &'a self,
         desk: MutexGuard<'a, Desk>,
-        shared: &Shared,
+        around: &Surroundings,
         agent: &Agent,
         delivery: Delivery,
     ) -> MutexGuard<'a, Desk> {
@@ -269,23 +276,23 @@ impl Webhook {
         if was_failing && desk.failures == 0 {
             tracing::info!("the webhook takes calls again");
         }
-        self.forget(&mut desk, shared, FORGOTTEN_MAX);
+        self.forget(&mut desk, around, FORGOTTEN_MAX);
         if desk.in_flight == 0 {
             self.idle.notify_one();
         }
         if desk.is_closing {
-            self.forget(&mut desk, shared, 1);
+            self.forget(&mut desk, around, 1);
         }
         self.wake.notify_all();
         desk
     }
 
     /// Has the notices that are done with deleted, once there are so many.
-    fn forget(&self, desk: &mut Desk, shared: &Shared, least: usize) {
+    fn forget(&self, desk: &mut Desk, around: &Surroundings, least: usize) {
         if desk.done.len() >= least {
             let done = std::mem::take(&mut desk.done);
             self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or_default());
-            shared.wiring().journal.post(JournalInput::Forget(done));
+            (around.forget)(done);
         }
     }
 

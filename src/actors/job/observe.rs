@@ -1,10 +1,9 @@
 //! What a job's decisions look like from outside: metrics and logs, in one place.
 
-use super::job::JobActor;
-use crate::engine::words::shortened;
+use super::JobActor;
 use crate::engine::{
-    CallerEntry, Entry, FanOutEntry, Input, Job, JobEntry, JobId, JobState, Recorded, Rejected,
-    Reply, StepEntry, StepIndex, Timestamp,
+    CallerEntry, Entry, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
+    Timestamp,
 };
 
 impl JobActor {
@@ -176,53 +175,4 @@ impl JobActor {
         metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
         tracing::info!(job = %self.id, workflow, state, elapsed_ms = elapsed / 1_000_000, reason = job.reason().map(|reason| &**reason), "job ended");
     }
-}
-
-/// What a worker said, kept for the log until it is decided whether it counts.
-pub(super) struct Said {
-    step: String,
-    attempt: Option<u32>,
-    reply: Reply,
-}
-
-impl Said {
-    pub(super) fn of(input: &Input) -> Option<Said> {
-        match input {
-            Input::Reply { step, attempt, reply } => {
-                Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() })
-            }
-            Input::Confirmed { .. }
-            | Input::QueueMissing(_)
-            | Input::ChildEnded { .. }
-            | Input::ChildMissing { .. }
-            | Input::Timer { .. }
-            | Input::Order(_)
-            | Input::Operate(_)
-            | Input::Called(_)
-            | Input::Answered { .. }
-            | Input::Abandon(_) => None,
-        }
-    }
-
-    /// Says that it counted for nothing.
-    pub(super) fn log(&self, job: JobId, rejected: Rejected) {
-        let (kind, value) = match &self.reply {
-            Reply::Result(body) => ("result", beginning(body)),
-            Reply::Progress(body) => ("progress", beginning(body)),
-            Reply::Error(body) => ("error", beginning(body)),
-            Reply::DeadLettered { reason, .. } => ("dead letter", shortened(reason)),
-        };
-        let (step, fault) = (shortened(&self.step), rejected.fault());
-        tracing::warn!(
-            %job, step, attempt = self.attempt, reason = rejected.label(), fault, kind, value,
-            "a reply that changes nothing (logged once a minute per reason)"
-        );
-    }
-}
-
-/// The beginning of a body, for the log.
-pub(super) fn beginning(body: &[u8]) -> String {
-    /// More than are shown, as a character has up to four bytes.
-    const LOOKED_AT_BYTES_MAX: usize = 400;
-    shortened(&String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT_BYTES_MAX)]))
 }

@@ -2,9 +2,9 @@
 //! so that however many read, and however slowly, memory is bounded; who falls out of it is told
 //! how many events it has missed.
 //!
-//! The clients' side of [`super::announcer`]: that writes, the API's streams read.
+//! The announcer writes, the API's streams read.
 
-use super::events::{Event, Subject};
+use super::event::{Event, Subject};
 use crate::engine::JobId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

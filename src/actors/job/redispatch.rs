@@ -1,88 +1,18 @@
 //! Step messages that are sent once more by queue, and the count of those that are waited for:
 //! asked of every job.
 
-use super::clock;
-use super::job::JobActor;
-use super::outbox::{Done, Outgoing};
-use crate::bus::{Address, BusKey};
+use super::JobActor;
+use crate::actors::bulk::{Bulk, Census};
+use crate::actors::mail::{Done, Outgoing};
+use crate::clock;
 use crate::engine::{Definition, Input, Operation};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// A redispatch of all steps that wait on a queue.
-pub struct Bulk {
-    queue: Address,
-    /// Only those that have been seen waiting for so long.
-    waiting_for: Option<Duration>,
-    is_dry_run: bool,
-    steps: AtomicUsize,
-    jobs: AtomicUsize,
-}
-
-impl Bulk {
-    /// Of all steps on a queue.
-    pub fn new(queue: Address) -> Bulk {
-        Bulk {
-            queue,
-            waiting_for: None,
-            is_dry_run: false,
-            steps: AtomicUsize::new(0),
-            jobs: AtomicUsize::new(0),
-        }
-    }
-
-    /// Only of those that have waited for this span.
-    pub fn of_those_waiting(self, span: Duration) -> Bulk {
-        Bulk { waiting_for: Some(span), ..self }
-    }
-
-    /// Only counted.
-    pub fn dry_run(self, is_dry_run: bool) -> Bulk {
-        Bulk { is_dry_run, ..self }
-    }
-
-    /// How many steps were found so far, and in how many jobs and child jobs.
-    pub fn found(&self) -> (usize, usize) {
-        (self.steps.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed))
-    }
-}
-
-/// A count of the steps that have waited for a span, by queue; told when the last job has answered.
-pub struct Census {
-    bus: BusKey,
-    span: Duration,
-    counts: Mutex<HashMap<Arc<str>, u64>>,
-    answer: Option<oneshot::Sender<HashMap<Arc<str>, u64>>>,
-}
-
-impl Census {
-    /// Of those whose messages go over this bus; told to `answer`.
-    pub fn new(
-        bus: BusKey,
-        span: Duration,
-        answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
-    ) -> Census {
-        Census { bus, span, counts: Mutex::default(), answer: Some(answer) }
-    }
-}
-
-impl Drop for Census {
-    fn drop(&mut self) {
-        let counts =
-            std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(answer) = self.answer.take() {
-            // Whoever asked may have gone.
-            let _ = answer.send(counts);
-        }
-    }
-}
-
 /// Since when dispatches have been seen waiting, each by the number of its entry.
-pub(super) type Seen = Vec<(u64, Instant)>;
+type Seen = Vec<(u64, Instant)>;
 
 fn has_waited(seen: &Seen, dispatch: u64, span: Duration) -> bool {
     let now = clock::ticks();

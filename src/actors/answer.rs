@@ -1,0 +1,232 @@
+//! What clients are answered: one type for each question.
+
+use crate::engine::{Job, JobId, JobState, Message, Objection, StepState, Timestamp};
+use crate::journal::Creation;
+use std::borrow::Cow;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// The reason that the reader of a cancelled job sees.
+pub const CANCELLED_BY: &str = "by a call of the API";
+
+/// A job that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It exists from now on.
+    New(JobId),
+    /// It existed already, with the same workflow and message.
+    Known(JobId),
+}
+
+impl Created {
+    /// Its id.
+    pub fn id(self) -> JobId {
+        match self {
+            Created::New(id) | Created::Known(id) => id,
+        }
+    }
+}
+
+/// What was asked of a job is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Now {
+    /// The job's state.
+    Job(JobState),
+    /// Of a step: the job's state, and the step.
+    Step(JobState, StepNow),
+}
+
+/// A step after what was asked of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepNow {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its state.
+    pub state: StepState,
+    /// Its status.
+    pub status: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Why it, or its last attempt, failed.
+    pub reason: Option<Arc<str>>,
+    /// When the next attempt is due.
+    pub retry_at: Option<Timestamp>,
+}
+
+/// A job is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Erased;
+
+/// Why a client does not get what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such job, or workflow.
+    Unknown,
+    /// The job has no such step.
+    UnknownStep(String),
+    /// The id belongs to something else, or it makes no sense now.
+    Conflict(String),
+    /// What was said of a step by hand is wrong.
+    Invalid(String),
+    /// There are too many, or nothing is accepted now.
+    Overloaded(String),
+    /// Something broke; the text is for the log and the client.
+    Failed(String),
+}
+
+/// Who waits for an answer.
+pub type Client<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// An answer, and who waits for it.
+pub enum Answer {
+    /// To a creation.
+    Created(Client<Created>, Result<Created, Refusal>),
+    /// To an operation.
+    Now(Client<Now>, Result<Now, Refusal>),
+    /// To a deletion.
+    Erased(Client<Erased>, Result<Erased, Refusal>),
+}
+
+/// What is known of the job that has an id.
+pub struct Known<'a> {
+    /// Whether it is a child job.
+    pub is_child: bool,
+    /// The workflow's full name.
+    pub workflow: Cow<'a, str>,
+    /// A top-level job's message.
+    pub message: Option<&'a Message>,
+}
+
+/// Why no other job can have an id that is promised to a child job.
+pub fn promised(id: JobId) -> String {
+    format!("the id {id} belongs to a child job that is about to start")
+}
+
+impl<'a> From<&'a Creation> for Known<'a> {
+    fn from(creation: &'a Creation) -> Known<'a> {
+        Known {
+            is_child: creation.is_child,
+            workflow: creation.workflow.as_str().into(),
+            message: creation.message.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a Job> for Known<'a> {
+    fn from(job: &'a Job) -> Known<'a> {
+        Known {
+            is_child: job.origin().parent.is_some(),
+            workflow: job.definition().full_name().into(),
+            message: Some(job.message()),
+        }
+    }
+}
+
+impl Answer {
+    /// Tells it. Whoever waited may have gone; it holds all the same.
+    pub fn tell(self) {
+        match self {
+            Answer::Created(to, answer) => drop(to.send(answer)),
+            Answer::Now(to, answer) => drop(to.send(answer)),
+            Answer::Erased(to, answer) => drop(to.send(answer)),
+        }
+    }
+
+    /// A refusal in its place.
+    pub fn refused(self, refusal: Refusal) -> Answer {
+        match self {
+            Answer::Created(to, _) => Answer::Created(to, Err(refusal)),
+            Answer::Now(to, _) => Answer::Now(to, Err(refusal)),
+            Answer::Erased(to, _) => Answer::Erased(to, Err(refusal)),
+        }
+    }
+
+    /// What is left of it if the job turns out to be deleted.
+    pub fn of_deleted(self) -> Answer {
+        match self {
+            Answer::Now(to, Ok(_)) => Answer::Now(to, Err(Refusal::Unknown)),
+            Answer::Created(to, Ok(Created::Known(id))) => Answer::Created(
+                to,
+                Err(Refusal::Overloaded(format!("job {id} was deleted meanwhile: ask again"))),
+            ),
+            Answer::Created(..) | Answer::Now(..) | Answer::Erased(..) => self,
+        }
+    }
+}
+
+impl Created {
+    /// What a client is told who asks for a job under an id that is in use, or was (SPEC §5.1).
+    ///
+    /// # Errors
+    ///
+    /// It asks for another job.
+    pub fn again<'a>(
+        id: JobId,
+        known: impl Into<Known<'a>>,
+        workflow: &str,
+        message: &Message,
+    ) -> Result<Created, Refusal> {
+        let known = known.into();
+        let conflict = if known.is_child {
+            format!("the id {id} belongs to a child job")
+        } else if known.workflow != workflow {
+            format!("the id {id} belongs to a job of workflow \"{}\"", known.workflow)
+        } else if known.message != Some(message) {
+            format!("the id {id} belongs to a job with another message")
+        } else {
+            return Ok(Created::Known(id));
+        };
+        Err(Refusal::Conflict(conflict))
+    }
+}
+
+impl Now {
+    /// What a client is told whose operation, on that step or on the whole job, is done.
+    pub fn of(job: &Job, step: Option<&str>) -> Now {
+        let Some(index) = step.and_then(|step| job.graph().index_of(step)) else {
+            return Now::Job(job.state());
+        };
+        let run = job.step(index);
+        let now = StepNow {
+            name: job.graph().step(index).name.clone(),
+            state: job.step_state(index),
+            status: job.status(index).to_owned(),
+            attempt: run.attempt,
+            reason: run.failure.as_ref().map(|failure| failure.reason.clone()),
+            retry_at: run.retry_at,
+        };
+        Now::Step(job.state(), now)
+    }
+}
+
+impl Refusal {
+    /// While no more jobs can run.
+    pub fn of_full(limit: usize) -> Refusal {
+        Refusal::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
+    }
+
+    /// Of the deletion of a job that runs.
+    pub fn of_running(id: JobId, state: JobState) -> Refusal {
+        Refusal::Conflict(format!(
+            "job {id} is {}: only an ended job can be erased; cancel it first",
+            state.word()
+        ))
+    }
+
+    /// Of the deletion of a child job that has ended.
+    pub fn of_ended_child(id: JobId) -> Refusal {
+        Refusal::Conflict(format!(
+            "job {id} is an ended child job: it goes with the job it belongs to"
+        ))
+    }
+}
+
+impl From<Objection> for Refusal {
+    fn from(objection: Objection) -> Refusal {
+        match objection {
+            Objection::UnknownStep(text) => Refusal::UnknownStep(text),
+            Objection::Conflict(text) => Refusal::Conflict(text),
+            Objection::Invalid(text) => Refusal::Invalid(text),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What is asked of every job: that it sends the messages of its steps on a queue once more, and how
+//! many of its steps wait.
+
+use crate::bus::{Address, BusKey};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A redispatch of all steps that wait on a queue.
+pub struct Bulk {
+    pub(super) queue: Address,
+    /// Only those that have been seen waiting for so long.
+    pub(super) waiting_for: Option<Duration>,
+    pub(super) is_dry_run: bool,
+    pub(super) steps: AtomicUsize,
+    pub(super) jobs: AtomicUsize,
+}
+
+impl Bulk {
+    /// Of all steps on a queue.
+    pub fn new(queue: Address) -> Bulk {
+        Bulk {
+            queue,
+            waiting_for: None,
+            is_dry_run: false,
+            steps: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+        }
+    }
+
+    /// Only of those that have waited for this span.
+    pub fn of_those_waiting(self, span: Duration) -> Bulk {
+        Bulk { waiting_for: Some(span), ..self }
+    }
+
+    /// Only counted.
+    pub fn dry_run(self, is_dry_run: bool) -> Bulk {
+        Bulk { is_dry_run, ..self }
+    }
+
+    /// How many steps were found so far, and in how many jobs and child jobs.
+    pub fn found(&self) -> (usize, usize) {
+        (self.steps.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed))
+    }
+}
+
+/// A count of the steps that have waited for a span, by queue; told when the last job has answered.
+pub struct Census {
+    pub(super) bus: BusKey,
+    pub(super) span: Duration,
+    pub(super) counts: Mutex<HashMap<Arc<str>, u64>>,
+    answer: Option<oneshot::Sender<HashMap<Arc<str>, u64>>>,
+}
+
+impl Census {
+    /// Of those whose messages go over this bus; told to `answer`.
+    pub fn new(
+        bus: BusKey,
+        span: Duration,
+        answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
+    ) -> Census {
+        Census { bus, span, counts: Mutex::default(), answer: Some(answer) }
+    }
+}
+
+impl Drop for Census {
+    fn drop(&mut self) {
+        let counts =
+            std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(answer) = self.answer.take() {
+            // Whoever asked may have gone.
+            let _ = answer.send(counts);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The one door: what clients ask of the manager, and its typed answers. The API, the examples, the
+//! benches and the tests come in here; nobody else sends an actor mail for them.
+
+use super::answer::{Client, Created, Erased, Now, Refusal};
+use super::bulk::Bulk;
+use super::mail::{BusInput, Done, JobInput, Look, NewJob, RouterInput};
+use super::shared::Shared;
+use crate::bus::{Address, BusKey, QueueLook};
+use crate::engine::{Job, JobId, Message, Operation};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Asks for a job of a workflow, under an id if one is chosen; answered after the commit.
+///
+/// # Errors
+///
+/// There is no job.
+pub async fn create(
+    shared: &Shared,
+    workflow: &str,
+    id: Option<JobId>,
+    message: Message,
+) -> Result<Created, Refusal> {
+    let Some(definition) = shared.definitions().get(workflow).cloned() else {
+        return Err(Refusal::Unknown);
+    };
+    if !shared.health.accepts() {
+        let reasons: Vec<String> = shared
+            .health
+            .checks()
+            .into_iter()
+            .filter(|(_, good, _)| !good)
+            .map(|(name, _, text)| format!("{name}: {text}"))
+            .collect();
+        return Err(Refusal::Overloaded(reasons.join("; ")));
+    }
+    let limit = shared.settings.limits.creations_waiting_max;
+    // A client that has gone takes its request with it, wherever that is, and gives its place back.
+    let Ok(_place) = shared.creations.try_acquire() else {
+        return Err(Refusal::Overloaded(format!(
+            "{limit} creations are under way (setting limits.creations_waiting_max)"
+        )));
+    };
+    let panicked = || "the job's creation panicked; the log has the panic".to_owned();
+    asked(shared, |answer| RouterInput::Create(NewJob { id, definition, message, answer }))
+        .answer()
+        .await
+        .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))
+}
+
+/// Asks something of a job, at once; answered after the commit.
+pub fn operate(
+    shared: &Shared,
+    id: JobId,
+    operation: Operation,
+) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+    let answered = if shared.health.accepts() {
+        Ok(asked(shared, |answer| RouterInput::Operate(id, operation, answer)))
+    } else {
+        Err(not_now())
+    };
+    async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
+}
+
+/// Cancels a job, at once; answered after the commit. Of one that has ended the state is told, so
+/// that asking twice does no harm.
+pub fn cancel(shared: &Shared, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+    let answered = asked(shared, |answer| RouterInput::Cancel(id, answer));
+    async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
+}
+
+/// Erases an ended job from the journal; asked for at once.
+pub fn erase(shared: &Shared, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
+    let answered = asked(shared, |answer| RouterInput::Erase(id, answer));
+    async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
+}
+
+/// Sends the messages of all steps that wait on a queue once more, or only counts them. Answered
+/// once all is committed: how many steps, and in how many jobs and child jobs.
+///
+/// # Errors
+///
+/// Nothing is accepted now.
+pub async fn redispatch(
+    shared: &Shared,
+    vhost: &str,
+    queue: &str,
+    is_dry_run: bool,
+) -> Result<(usize, usize), Refusal> {
+    if !shared.health.accepts() {
+        return Err(not_now());
+    }
+    let queue = Address { bus: shared.buses.of_vhost(vhost), queue: queue.into() };
+    let bulk = Arc::new(Bulk::new(queue).dry_run(is_dry_run));
+    let (answer, answered) = oneshot::channel();
+    if shared.wiring().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
+        return Err(full());
+    }
+    let stopping = || Refusal::Overloaded("the manager is stopping".to_owned());
+    answered.await.map_err(|_| stopping())?;
+    Ok(bulk.found())
+}
+
+/// What a bus knows of a queue; none: there is no such bus, or it is closing.
+pub async fn inspect(shared: &Shared, bus: &BusKey, queue: &Arc<str>) -> Option<QueueLook> {
+    let (answer, answered) = oneshot::channel();
+    shared.buses.find(bus)?.post(BusInput::Inspect(queue.clone(), answer));
+    answered.await.ok()
+}
+
+/// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is
+/// under way, or its actor is just ending.
+pub async fn look<T: Send + 'static>(
+    shared: &Shared,
+    id: JobId,
+    see: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, seen) = oneshot::channel();
+    let (done, committed) = oneshot::channel();
+    let look = Look::new(
+        move |job| {
+            // A client that has gone needs no answer.
+            let _ = answer.send(see(job));
+        },
+        Done::new(done),
+    );
+    shared.routes.find(id)?.post(JobInput::Look(look));
+    // An error means that the actor has ended: then all is committed.
+    let _ = committed.await;
+    seen.await.ok()
+}
+
+/// Waits until all that a job has decided is committed.
+pub async fn settled(shared: &Shared, id: JobId) {
+    let (answer, answered) = oneshot::channel();
+    match shared.routes.find(id) {
+        Some(job) => job.post(JobInput::Settled(Done::new(answer))),
+        None => return,
+    }
+    // An error means that its actor has ended: then all is committed.
+    let _ = answered.await;
+}
+
+/// Whoever was asked has ended.
+struct Dropped;
+
+/// An answer that is waited for; none: the router's mailbox is full.
+struct Pending<T>(Option<oneshot::Receiver<Result<T, Refusal>>>);
+
+impl<T> Pending<T> {
+    async fn answer(self) -> Result<Result<T, Refusal>, Dropped> {
+        match self.0 {
+            None => Ok(Err(full())),
+            Some(answered) => answered.await.map_err(|_| Dropped),
+        }
+    }
+}
+
+/// Asks the router, at once.
+fn asked<T>(shared: &Shared, input: impl FnOnce(Client<T>) -> RouterInput) -> Pending<T> {
+    let (answer, answered) = oneshot::channel();
+    let is_taken = shared.wiring().router.offer(input(answer)).is_ok();
+    Pending(is_taken.then_some(answered))
+}
+
+fn full() -> Refusal {
+    Refusal::Overloaded("the router's mailbox is full".to_owned())
+}
+
+fn not_now() -> Refusal {
+    Refusal::Overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned())
+}
+
+/// Its actor ended just now: asked again, the journal answers.
+fn just_ending(id: JobId) -> Refusal {
+    Refusal::Overloaded(format!("job {id} is just ending: try again"))
+}

@@ -1,0 +1,80 @@
+//! What clients and calls ask of a job.
+
+use super::{Asked, JobActor};
+use crate::actors::answer::{Answer, CANCELLED_BY, Client, Created, Erased, Now, Refusal};
+use crate::actors::call::Call;
+use crate::actors::mail::{JournalInput, Outgoing, RouterInput};
+use crate::engine::{Input, Message, Operation};
+
+impl JobActor {
+    /// A client asks for a job under the same id.
+    pub(super) fn same(&self, workflow: &str, message: &Message, answer: Client<Created>) {
+        let Some(job) = self.job() else { return };
+        let told = Created::again(self.id, job, workflow, message);
+        let is_known = told.is_ok();
+        let told = Outgoing::Answer(Answer::Created(answer, told));
+        if is_known {
+            // Through the journal: behind the commit of the creation, which may still be under way.
+            self.release_after_commit(vec![told]);
+        } else {
+            told.release(&self.shared);
+        }
+    }
+
+    /// A message on its workflow's queue asks for a job under the same id.
+    pub(super) fn called(&mut self, call: Call) {
+        let Some(job) = self.job() else { return };
+        match call.join(job, &self.shared) {
+            None => {}
+            Some((Some(caller), ack)) if !job.owes(&caller) => {
+                self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
+            }
+            // Behind the commit of its caller's first message, which may still be under way.
+            Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
+        }
+    }
+
+    /// Says whether one of its steps has sent a call.
+    pub(super) fn vouch(&self, call: Call) {
+        let Some(job) = self.job() else { return };
+        self.shared.wiring().router.post(RouterInput::Asked(call.vouched_by(job)));
+    }
+
+    pub(super) fn cancel(&mut self, answer: Client<Now>) {
+        let Some(job) = self.job() else { return };
+        let state = job.state();
+        if state.is_ended() {
+            // Behind the commit of its end, which may still be under way.
+            let told = Answer::Now(answer, Ok(Now::Job(state)));
+            self.release_after_commit(vec![Outgoing::Answer(told)]);
+        } else {
+            self.operate(Operation::Cancel { reason: CANCELLED_BY.into() }, answer);
+        }
+    }
+
+    pub(super) fn erase(&mut self, answer: Client<Erased>) {
+        let Some(job) = self.job() else { return };
+        let state = job.state();
+        let refusal = if !state.is_ended() {
+            Refusal::of_running(self.id, state)
+        } else if self.parent.is_some() {
+            Refusal::of_ended_child(self.id)
+        } else {
+            // It has failed and was kept for late replies. What comes behind this is void.
+            let erase = JournalInput::Delete(self.number, answer);
+            return self.shared.wiring().journal.post(erase);
+        };
+        Outgoing::Answer(Answer::Erased(answer, Err(refusal))).release(&self.shared);
+    }
+
+    pub(super) fn operate(&mut self, operation: Operation, answer: Client<Now>) {
+        let Some(job) = self.job() else { return };
+        if let Some(objection) = job.objection(&operation, &self.shared.limits) {
+            let refused = Answer::Now(answer, Err(objection.into()));
+            return Outgoing::Answer(refused).release(&self.shared);
+        }
+        tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
+        let asked = Asked { step: operation.step().map(str::to_owned), answer };
+        self.decide(Input::Operate(operation), Vec::new(), Some(asked));
+    }
+}

@@ -1,0 +1,36 @@
+//! What others are told of a decision: those who listen, and the webhook.
+
+use super::JobActor;
+use crate::actors::mail::Outgoing;
+use crate::engine::{JobState, Recorded};
+use crate::events::Event;
+use crate::journal::Notice;
+use std::sync::Arc;
+
+impl JobActor {
+    /// What is to be told of a decision that is applied: to all who listen, after the commit; and to
+    /// the webhook, committed with the decision. Nothing is made while nobody listens.
+    pub(super) fn news(&self, recorded: &Recorded) -> (Option<Outgoing>, Option<Notice>) {
+        let Some(job) = self.job() else { return (None, None) };
+        let shared = &self.shared;
+        let is_announced = shared.announces(job);
+        let is_noticed = self.parent.is_none()
+            && shared.settings.events.webhook.is_on()
+            && recorded
+                .entries
+                .iter()
+                .any(|entry| entry.job_state().is_some_and(JobState::is_ended));
+        if !is_announced && !is_noticed {
+            return (None, None);
+        }
+        let events = Event::of_decision(job, recorded, &shared.settings.events.source);
+        let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
+        let notice = end.map(|event| Notice {
+            at: event.at,
+            body: String::from_utf8_lossy(&event.body).into(),
+        });
+        let announced = (is_announced && !events.is_empty())
+            .then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
+        (announced, notice)
+    }
+}

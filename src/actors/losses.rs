@@ -1,0 +1,61 @@
+//! What queues have lost, as far as is known now.
+
+use crate::bus::{Address, BusKey};
+use crate::telemetry::Metrics;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a queue has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Steps that have waited on it for the whole span.
+    pub waiting: u64,
+    /// The most messages, waiting or with a worker or answered, that were seen meanwhile.
+    pub held: u64,
+}
+
+impl Loss {
+    /// How many messages are gone, at least.
+    pub fn missing(self) -> u64 {
+        self.waiting.saturating_sub(self.held)
+    }
+}
+
+/// The losses known now, by queue.
+#[derive(Default)]
+pub struct Losses(Mutex<BTreeMap<Address, Loss>>);
+
+impl Losses {
+    /// What the queue has lost, if anything.
+    pub fn of(&self, queue: &Address) -> Option<Loss> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
+    }
+
+    /// Puts what is known of a bus in the place of what was; tells which queues are new.
+    pub(super) fn replace(
+        &self,
+        metrics: &Metrics,
+        bus: &BusKey,
+        found: &BTreeMap<Arc<str>, Loss>,
+    ) -> Vec<Arc<str>> {
+        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gauge =
+            |queue: &str| metrics.queue_messages_lost.with_label_values(&[&*bus.vhost, queue]);
+        losses.retain(|Address { bus: of, queue }, _| {
+            let stays = of != bus || found.contains_key(queue);
+            if !stays {
+                gauge(queue).set(0);
+            }
+            stays
+        });
+        let mut new = Vec::new();
+        for (queue, loss) in found {
+            gauge(queue).set(i64::try_from(loss.missing()).unwrap_or(i64::MAX));
+            let address = Address { bus: bus.clone(), queue: queue.clone() };
+            if losses.insert(address, *loss).is_none() {
+                new.push(queue.clone());
+            }
+        }
+        new
+    }
+}

@@ -1,0 +1,327 @@
+//! All that actors are told, and what leaves after a commit. No actor is known here: who sends mail
+//! needs to know nothing of who takes it.
+
+use super::answer::{Answer, Client, Created, Erased, Now};
+use super::bulk::{Bulk, Census};
+use super::call::Call;
+use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
+use crate::engine::{
+    ChildEnd, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Parent,
+};
+use crate::events::Event;
+use crate::journal::{Creation, JobNumber, NoticeNumber, Record, Recovered};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Loaded definitions by full name.
+pub type Definitions = BTreeMap<String, Arc<Definition>>;
+
+/// The end of a child job that was never created counts in whatever round its parent is.
+pub const ANY_ROUND: u32 = u32::MAX;
+
+/// What the router can be told.
+pub enum RouterInput {
+    /// Jobs from the journal go on; before anything else.
+    Recovered(Vec<Recovered>),
+    /// Jobs that have nothing left to do want to leave.
+    Leave(Vec<Leave>),
+    /// A message came in on a reply queue.
+    Delivered(Delivery),
+    /// A message came in on a workflow's queue.
+    Called {
+        /// The workflow's full name.
+        workflow: Arc<str>,
+        /// The message.
+        delivery: Delivery,
+    },
+    /// A call, with what the job says whose step it names.
+    Asked(Call),
+    /// A client asks for a job.
+    Create(NewJob),
+    /// A parent starts a child job.
+    StartChild(Box<NewChild>),
+    /// Something for a job, if it takes input.
+    ToJob(JobId, Input),
+    /// What a parent tells its child job. One that has ended is brought back to be retried.
+    ToChild(ToChild),
+    /// A client asks something of a job.
+    Operate(JobId, Operation, Client<Now>),
+    /// The archive has found what it was asked about an id, or cannot read it.
+    Found(JobId, Result<Finding, String>),
+    /// A client cancels a job. If it has ended already its state is told, so that asking twice does
+    /// no harm.
+    Cancel(JobId, Client<Now>),
+    /// A client has a job erased from the journal, if it has ended.
+    Erase(JobId, Client<Erased>),
+    /// A queue was found missing.
+    QueueMissing {
+        /// The queue.
+        queue: Address,
+        /// Answered once all its running steps are journaled as unconfirmed.
+        taken: oneshot::Sender<()>,
+    },
+    /// The messages of the steps that wait on a queue are to be sent once more; answered after all
+    /// commits.
+    Redispatch(Arc<Bulk>, oneshot::Sender<()>),
+}
+
+/// A job that wants to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The job.
+    pub id: JobId,
+    /// Its number.
+    pub number: JobNumber,
+    /// How many inputs it had heard when nothing was left to do: it leaves unless more were sent,
+    /// and asks again when it has heard those. None: it is gone from the journal, whatever is sent.
+    pub heard: Option<u64>,
+}
+
+/// A top-level job that a client asks for.
+pub struct NewJob {
+    /// The id that the client chose.
+    pub id: Option<JobId>,
+    /// What to run.
+    pub definition: Arc<Definition>,
+    /// With what.
+    pub message: Message,
+    /// Answered after the commit.
+    pub answer: Client<Created>,
+}
+
+/// What a job can be told.
+pub enum JobInput {
+    /// Something happened; the delivery that it came by is acknowledged after the commit.
+    Take {
+        /// What happened.
+        input: Input,
+        /// The delivery.
+        ack: Option<Acknowledge>,
+    },
+    /// A client asks for a job under the same id: the same answer if it asks for the same, a
+    /// conflict otherwise.
+    Same {
+        /// The workflow's full name.
+        workflow: String,
+        /// The message.
+        message: Message,
+        /// Answered after the commit of the job's creation.
+        answer: Client<Created>,
+    },
+    /// A message on its workflow's queue asks for a job under the same id.
+    Called(Call),
+    /// A message on a workflow's queue says that one of its steps has sent it: whether that is so.
+    Vouch(Call),
+    /// A client cancels the job; if it has ended already its state is told.
+    Cancel(Client<Now>),
+    /// A client has the job erased, if it has ended.
+    Erase(Client<Erased>),
+    /// A client asks something of it; answered after the commit.
+    Operate(Operation, Client<Now>),
+    /// A queue was found missing.
+    QueueMissing {
+        /// The queue.
+        queue: Address,
+        /// Dropped after the commit.
+        done: Arc<Done>,
+    },
+    /// Messages of steps that wait on a queue are to be sent once more.
+    Redispatch {
+        /// Which.
+        bulk: Arc<Bulk>,
+        /// Dropped after the commit.
+        done: Arc<Done>,
+    },
+    /// Somebody counts the steps that wait for replies.
+    Count(Arc<Census>),
+    /// The supervisor has had the job rebuilt after a panic.
+    Rebuilt {
+        /// The job.
+        recovered: Box<Recovered>,
+        /// Why it fails now, if it panicked too often: before it hears anything else.
+        abandon: Option<Arc<str>>,
+    },
+    /// Somebody wants to know when all that was decided before is committed.
+    Settled(Arc<Done>),
+    /// Somebody looks at the job as it is.
+    Look(Look),
+    /// Its route is taken away: the actor ends.
+    Close,
+}
+
+/// A look at a job, of which nothing is told before what was seen is committed.
+pub struct Look {
+    pub(super) see: Box<dyn FnOnce(&Job) + Send>,
+    pub(super) done: Arc<Done>,
+}
+
+impl Look {
+    /// Shows the job to `see`; `done` is dropped after the commit of what it has seen.
+    pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<Done>) -> Look {
+        Look { see: Box::new(see), done }
+    }
+}
+
+/// What the journal can be told.
+pub enum JournalInput {
+    /// Commit a record, then let its effects leave.
+    Append(Append),
+    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found:
+    /// some of them may have to end.
+    Retain,
+    /// Delete an ended top-level job.
+    Delete(JobNumber, Client<Erased>),
+    /// Delete notices that are delivered.
+    Forget(Vec<NoticeNumber>),
+    /// Make the relations of statuses of definitions that were loaded anew.
+    Relate(Vec<Arc<Definition>>),
+    /// Answer when all that was appended before is committed and derived.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// A record and what follows its commit.
+pub struct Append {
+    /// The job's id.
+    pub id: JobId,
+    /// What to commit.
+    pub record: Record,
+    /// Whether somebody waits for the commit; a confirm may lag.
+    pub urgent: bool,
+    /// What leaves after it, in order.
+    pub release: Vec<Outgoing>,
+    /// Nothing is left to do for the job, which has heard so many inputs by now: it is to be let go
+    /// once this is committed.
+    pub leaves: Option<u64>,
+}
+
+/// What the archive can be told.
+pub enum ArchiveInput {
+    /// The router asks about an id under which no job takes input.
+    Find(JobId, Question),
+    /// The supervisor has a job rebuilt whose actor panicked.
+    Rebuild(JobNumber),
+}
+
+/// What is asked about an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// How the newest job with it was created.
+    Creation,
+    /// The newest job with it.
+    Job,
+    /// The newest child job with it of the job with this number.
+    ChildOf(JobNumber),
+}
+
+/// The answer to a [`Question`] of the same name; none: there is no such job.
+pub enum Finding {
+    /// How the job was created.
+    Creation(Option<Creation>),
+    /// The job.
+    Job(Option<Box<Recovered>>),
+    /// The child job.
+    Child(Option<Box<Recovered>>),
+}
+
+/// What the supervisor can be told.
+pub enum SupervisorInput {
+    /// A job actor has panicked, and has no job until it is rebuilt.
+    Panicked {
+        /// The job.
+        id: JobId,
+        /// Its number.
+        number: JobNumber,
+    },
+    /// The archive has rebuilt it, if it was there.
+    Reloaded(JobNumber, Option<Box<Recovered>>),
+    /// New definitions take the place of the loaded ones: all, or none with the reason.
+    Redefine(Definitions, oneshot::Sender<Result<(), String>>),
+}
+
+/// What the announcer can be told.
+pub enum AnnouncerInput {
+    /// Events of one decision, committed.
+    Happened(Vec<Arc<Event>>),
+    /// Send what waits for the exchange until the answer is no longer wanted.
+    Close(oneshot::Sender<()>),
+}
+
+/// What a bus can be told.
+pub enum BusInput {
+    /// Publish a message.
+    Publish(Publication),
+    /// Other workflows are loaded: their queues.
+    Serve(Served),
+    /// Look at a queue.
+    Inspect(Arc<str>, oneshot::Sender<QueueLook>),
+    /// Tell how much each queue holds.
+    Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
+    /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
+    Close(oneshot::Sender<()>),
+}
+
+/// One thing to do after the commit.
+pub enum Outgoing {
+    /// Take the delivery off its queue.
+    Ack(Acknowledge),
+    /// Publish a message.
+    Send(Publication),
+    /// Start a child job.
+    StartChild(Box<NewChild>),
+    /// Tell a child job.
+    ToChild(ToChild),
+    /// Tell the parent.
+    ToParent(Parent, ChildEnd),
+    /// Tell a client.
+    Answer(Answer),
+    /// Something that waits for this commit, by being dropped after it.
+    Hold(Arc<Done>),
+    /// Tell those who listen.
+    Announce(Vec<Arc<Event>>),
+    /// A notice for the webhook is in the journal.
+    Noticed,
+}
+
+/// What a child job is told.
+pub struct ToChild {
+    /// The child job.
+    pub id: JobId,
+    /// Its place: another job may have its id by now.
+    pub place: Parent,
+    /// The parent's number.
+    pub parent: JobNumber,
+    /// What it is told.
+    pub order: Order,
+}
+
+/// A child job to be started.
+pub struct NewChild {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Its message.
+    pub message: Message,
+    /// The parent's number.
+    pub parent: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+}
+
+/// Answers when the last clone is dropped.
+pub struct Done(Option<oneshot::Sender<()>>);
+
+impl Done {
+    /// Answers `to`.
+    pub fn new(to: oneshot::Sender<()>) -> Arc<Done> {
+        Arc::new(Done(Some(to)))
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(to) = self.0.take() {
+            // Nobody waits any more: the bus has closed.
+            let _ = to.send(());
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The manager: what is started, asked and stopped by whoever embeds it. The API asks through
+//! [`super::door`], as this does.
+//!
+//! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
+//! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
+//! the journal commits what is left.
+
+use super::announcer::{ANNOUNCED_MAX, Announcer};
+use super::answer::{Created, Erased, Now, Refusal};
+use super::archive::Archive;
+use super::door;
+use super::journal::JournalActor;
+use super::mail::{AnnouncerInput, BusInput, JournalInput, RouterInput};
+use super::mailbox::{Kind, Mailbox, Owner};
+use super::router::Router;
+use super::routes::{self, Table};
+use super::rules::{Engine, Rules};
+use super::shared::{Shared, Wiring, by_name};
+use super::supervisor::Supervisor;
+use super::transport::{
+    Opening, StartError, Transport, Wait, queues_by_vhost, start_bus, topic, transport,
+};
+use crate::bus::embedded::Workers;
+use crate::clock;
+use crate::engine::{Definition, JobId, Message, Millis, Operation};
+use crate::events::Surroundings;
+use crate::faults;
+use crate::journal::{NoticeNumber, Options, Recovered, Remedy, Store};
+use crate::settings::Settings;
+use actix::{Actor, Arbiter, ArbiterHandle};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// How long threads are waited for at least that were told to end.
+const JOINED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A running manager, in this process.
+pub struct Manager {
+    shared: Arc<Shared>,
+    fatal: mpsc::UnboundedReceiver<String>,
+    arbiters: Vec<Arbiter>,
+}
+
+/// Where the actors run.
+pub enum Threads {
+    /// On threads of their own: the journal, the router, each bus, and for the jobs one per core.
+    Own(Vec<Arbiter>),
+    /// All on the current one, so that everything happens in one order.
+    Current,
+}
+
+/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox: dropped, it is
+/// open.
+type Gate = std::sync::mpsc::Sender<()>;
+
+impl Threads {
+    /// A gate for the next thread; none is needed where everything is on one, which has the mail
+    /// before it runs anything.
+    fn gate(&self) -> Option<(Gate, Wait)> {
+        match self {
+            Threads::Own(_) => Some(std::sync::mpsc::channel()),
+            Threads::Current => None,
+        }
+    }
+
+    fn next(&mut self) -> ArbiterHandle {
+        match self {
+            Threads::Own(arbiters) => {
+                let arbiter = Arbiter::new();
+                let handle = arbiter.handle();
+                arbiters.push(arbiter);
+                handle
+            }
+            Threads::Current => Arbiter::current(),
+        }
+    }
+}
+
+/// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the
+/// embedded bus with `workers`.
+pub async fn start(
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    workers: Workers,
+) -> Result<Manager, StartError> {
+    let threads = Threads::Own(Vec::new());
+    start_on(threads, settings, definitions, transport(workers), Arc::new(Engine))
+}
+
+/// Starts a manager on the given threads and transport.
+pub fn start_on(
+    threads: Threads,
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    transport: Transport,
+    rules: Arc<dyn Rules>,
+) -> Result<Manager, StartError> {
+    let by_name = by_name(definitions);
+    let journal = &settings.journal;
+    let options = Options {
+        file: journal.file.clone(),
+        cache_bytes: journal.cache_bytes,
+        verify_bytes_max: journal.verify_bytes_max,
+        pages_max: journal.pages_max,
+    };
+    let mut store = Store::open(&options)?;
+    let started = clock::instant();
+    let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
+    let recovered: Vec<Recovered> = recovered.collect();
+    if !recovered.is_empty() {
+        tracing::info!(
+            jobs = recovered.len(),
+            elapsed_ms = Millis::of(started.elapsed()).0,
+            "recovered from the journal"
+        );
+    }
+    if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
+        match error.remedy() {
+            // The first job of each makes what is missing.
+            Remedy::WaitForRoom => tracing::warn!(%error, "no room for the tables of statuses"),
+            Remedy::Exit => return Err(error.into()),
+        }
+    }
+    let next_number = store.next_number()?;
+    let (fatal_sender, fatal) = mpsc::unbounded_channel();
+    let reader = store.reader();
+    let (table, routes) = routes::table();
+    let shared =
+        Arc::new(Shared::new(settings, by_name, rules, routes, reader, next_number, fatal_sender));
+    let arbiters = wire(&shared, store, (table, recovered), threads, transport)?;
+    shared.wiring().journal.post(JournalInput::Retain);
+    if let Some(webhook) = &shared.webhook {
+        let (journal, of_fail) = (shared.wiring().journal.clone(), shared.clone());
+        webhook.start(Surroundings {
+            reader: shared.reader.clone(),
+            forget: Box::new(move |notices: Vec<NoticeNumber>| {
+                journal.post(JournalInput::Forget(notices));
+            }),
+            fail: Box::new(move |reason| of_fail.fail(reason)),
+        })?;
+    }
+    Ok(Manager { shared, fatal, arbiters })
+}
+
+fn wire(
+    shared: &Arc<Shared>,
+    store: Store,
+    (table, recovered): (Table, Vec<Recovered>),
+    mut threads: Threads,
+    transport: Transport,
+) -> Result<Vec<Arbiter>, StartError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
+    let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
+    let definitions = shared.definitions();
+    let used =
+        definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
+    let mut makers = Vec::new();
+    for (vhost, served) in queues_by_vhost(&definitions, used) {
+        let (key, opening) = (shared.buses.of_vhost(&vhost), Opening { served, joins: false });
+        let maker = transport(&shared.settings, &key, opening)?;
+        makers.push((key, maker));
+    }
+    let owned = shared.clone();
+    let journal =
+        JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
+    let owned = shared.clone();
+    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
+    let owned = shared.clone();
+    let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
+    let owned = shared.clone();
+    let bus_arbiter = router_arbiter.clone();
+    let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| {
+        Supervisor::new(owned, transport, bus_arbiter)
+    });
+    let (owned, connector) = (shared.clone(), topic(&shared.settings)?);
+    let announcer =
+        Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
+    let creations = shared.settings.limits.creations_waiting_max;
+    shared.wire(Wiring {
+        router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
+        journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
+        archive: Mailbox::new(archive, usize::MAX, Kind::new(&shared.metrics, Archive::KIND)),
+        supervisor: Mailbox::new(
+            supervisor,
+            usize::MAX,
+            Kind::new(&shared.metrics, Supervisor::KIND),
+        ),
+        announcer: Mailbox::new(
+            announcer,
+            ANNOUNCED_MAX,
+            Kind::new(&shared.metrics, Announcer::KIND),
+        ),
+        arbiters: job_arbiters,
+    });
+    // Last: what a bus reports goes to the others.
+    let mut gates = Vec::new();
+    for (key, maker) in makers {
+        let (gate, wait) = threads.gate().unzip();
+        let bus = start_bus(shared, &key, maker, &threads.next(), wait);
+        gates.extend(gate);
+        shared.buses.add(key, bus);
+    }
+    shared.wiring().router.post(RouterInput::Recovered(recovered));
+    // A reply to a job that cannot be found would be taken for one to an unknown job.
+    drop(gates);
+    Ok(match threads {
+        Threads::Own(arbiters) => arbiters,
+        Threads::Current => Vec::new(),
+    })
+}
+
+impl Manager {
+    /// What the API and in-process users share with the actors.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks for a job; answered after the commit.
+    ///
+    /// # Errors
+    ///
+    /// There is no job.
+    pub async fn create(
+        &self,
+        workflow: &str,
+        id: Option<JobId>,
+        message: Message,
+    ) -> Result<Created, Refusal> {
+        door::create(&self.shared, workflow, id, message).await
+    }
+
+    /// Asks something of a job at once; answered after the commit.
+    pub fn operate(
+        &self,
+        id: JobId,
+        operation: Operation,
+    ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+        door::operate(&self.shared, id, operation)
+    }
+
+    /// Cancels a job at once, unless it has ended; answered after the commit.
+    pub fn cancel(&self, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+        door::cancel(&self.shared, id)
+    }
+
+    /// Erases an ended job; asked for at once.
+    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
+        door::erase(&self.shared, id)
+    }
+
+    /// Waits for a reason to end that lies in the manager itself.
+    pub async fn failed(&mut self) -> String {
+        self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
+    }
+
+    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
+    /// A thread that does not end is not waited for.
+    pub async fn stop(self) {
+        self.shared.health.stopping.store(true, Ordering::Relaxed);
+        faults::hit("supervisor::stop");
+        let (grace, begun) = (self.shared.settings.shutdown.grace.0, clock::instant());
+        if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
+            tracing::warn!(
+                grace_ms = Millis::of(grace).0,
+                "not all was finished within shutdown.grace: the next start takes it up"
+            );
+        }
+        // Before the journal, which is whole in its main file only when nobody reads the -wal.
+        let (reader, patience) =
+            (self.shared.reader.clone(), grace.saturating_sub(begun.elapsed()));
+        let closed =
+            actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
+        if !closed.await.unwrap_or(false) {
+            tracing::warn!("a read of the journal did not end within shutdown.grace");
+        }
+        let arbiters = self.arbiters;
+        for arbiter in &arbiters {
+            // False for one whose thread has ended already.
+            let _ = arbiter.stop();
+        }
+        // Joined, so that the journal is closed and its lock free when this returns. On a thread
+        // that nobody waits for: a runtime does not end before what was spawned on it.
+        let (joined, is_joined) = oneshot::channel();
+        std::thread::spawn(move || {
+            arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
+            // Whoever waited may have given up.
+            let _ = joined.send(());
+        });
+        let left = grace.saturating_sub(begun.elapsed()).max(JOINED_WITHIN);
+        if tokio::time::timeout(left, is_joined).await.is_err() {
+            tracing::warn!("a thread did not end within shutdown.grace");
+        }
+    }
+
+    async fn stop_in_order(&self) {
+        let wiring = self.shared.wiring();
+        let mut closing = Vec::new();
+        for (_, bus) in self.shared.buses.all() {
+            let (answer, answered) = oneshot::channel();
+            bus.post(BusInput::Close(answer));
+            closing.push(answered);
+        }
+        for answered in closing {
+            // An error means that the bus has ended already.
+            let _ = answered.await;
+        }
+        if let Some(webhook) = &self.shared.webhook {
+            webhook.close().await;
+        }
+        let (answer, answered) = oneshot::channel();
+        wiring.journal.post(JournalInput::Barrier(answer));
+        let _ = answered.await;
+        // Behind the commit of the last events.
+        let (answer, answered) = oneshot::channel();
+        wiring.announcer.post(AnnouncerInput::Close(answer));
+        let _ = answered.await;
+    }
+}

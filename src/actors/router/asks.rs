@@ -1,0 +1,82 @@
+//! What concerns one id, and what is known of those that wait for the archive.
+
+use crate::actors::answer::{Client, Erased, Now};
+use crate::actors::call::Call;
+use crate::actors::mail::{Finding, NewJob, Question, ToChild};
+use crate::engine::{JobId, Operation};
+use std::collections::{HashMap, VecDeque};
+
+/// Something that concerns one id: a job under it is told; otherwise the archive is asked.
+pub(super) enum Ask {
+    /// A client asks for a job under the id.
+    Create(NewJob),
+    /// A client asks something of the job.
+    Operate(Operation, Client<Now>),
+    /// A client cancels the job.
+    Cancel(Client<Now>),
+    /// A client has the job erased.
+    Erase(Client<Erased>),
+    /// A message on the workflow's queue asks for a job under the id.
+    Call(Call),
+    /// The job's parent tells it something.
+    Order(ToChild),
+}
+
+impl Ask {
+    /// What has to be known first of a job that takes no input.
+    pub(super) fn question(&self) -> Question {
+        match self {
+            Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
+            Ask::Operate(..) | Ask::Cancel(_) => Question::Job,
+            Ask::Order(told) => Question::ChildOf(told.parent),
+        }
+    }
+
+    pub(super) fn is_of_client(&self) -> bool {
+        match self {
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(_) | Ask::Erase(_) => true,
+            // Bounded by the prefetch, and by the window.
+            Ask::Call(_) | Ask::Order(_) => false,
+        }
+    }
+}
+
+/// What is left of an ask once it has heard what the archive found.
+pub(super) enum Left {
+    /// Nothing; what was found holds for the next one as well.
+    Finding(Finding),
+    /// Nothing; what was found is used up, or may be out of date.
+    Nothing,
+    /// The ask, which needs to know something else.
+    Ask(Ask, Question),
+}
+
+impl Left {
+    /// The ask, which needs what it asks for itself.
+    pub(super) fn of(ask: Ask) -> Left {
+        let question = ask.question();
+        Left::Ask(ask, question)
+    }
+}
+
+/// The ids that the archive looks up now, and who waits for each.
+#[derive(Default)]
+pub(super) struct LookUps {
+    pub(super) waiting: HashMap<JobId, VecDeque<Ask>>,
+    pub(super) asks: usize,
+    calls: usize,
+}
+
+impl LookUps {
+    /// Calls that may start a job once their look-up has come back.
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    pub(super) fn count(&mut self, ask: &Ask, by: isize) {
+        self.asks = self.asks.saturating_add_signed(by);
+        if matches!(ask, Ask::Call(_)) {
+            self.calls = self.calls.saturating_add_signed(by);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What came in, as the log shows it.
+
+use crate::engine::words::shortened;
+use crate::engine::{Input, JobId, Rejected, Reply};
+
+/// What a worker said, kept for the log until it is decided whether it counts.
+pub(super) struct Said {
+    step: String,
+    attempt: Option<u32>,
+    reply: Reply,
+}
+
+impl Said {
+    pub(super) fn of(input: &Input) -> Option<Said> {
+        match input {
+            Input::Reply { step, attempt, reply } => {
+                Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() })
+            }
+            Input::Confirmed { .. }
+            | Input::QueueMissing(_)
+            | Input::ChildEnded { .. }
+            | Input::ChildMissing { .. }
+            | Input::Timer { .. }
+            | Input::Order(_)
+            | Input::Operate(_)
+            | Input::Called(_)
+            | Input::Answered { .. }
+            | Input::Abandon(_) => None,
+        }
+    }
+
+    /// Says that it counted for nothing.
+    pub(super) fn log(&self, job: JobId, rejected: Rejected) {
+        let (kind, value) = match &self.reply {
+            Reply::Result(body) => ("result", beginning(body)),
+            Reply::Progress(body) => ("progress", beginning(body)),
+            Reply::Error(body) => ("error", beginning(body)),
+            Reply::DeadLettered { reason, .. } => ("dead letter", shortened(reason)),
+        };
+        let (step, fault) = (shortened(&self.step), rejected.fault());
+        tracing::warn!(
+            %job, step, attempt = self.attempt, reason = rejected.label(), fault, kind, value,
+            "a reply that changes nothing (logged once a minute per reason)"
+        );
+    }
+}
+
+/// The beginning of a body, for the log.
+pub(super) fn beginning(body: &[u8]) -> String {
+    /// More than are shown, as a character has up to four bytes.
+    const LOOKED_AT_BYTES_MAX: usize = 400;
+    shortened(&String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT_BYTES_MAX)]))
+}
