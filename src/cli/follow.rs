@@ -5,6 +5,7 @@ use super::client::{Client, ClientError, Opened};
 use super::show::{JobAnswer, StepAnswer, parse};
 use super::stream::{End, Next, Sent, Stream};
 use super::text::Text;
+use crate::clock;
 use crate::engine::JobId;
 use std::collections::HashMap;
 use std::io::Write;
@@ -132,11 +133,11 @@ impl<'c> Follower<'c> {
         stream: &Stream,
         tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
     ) -> Result<Outcome, ClientError> {
-        let mut heard = Instant::now();
+        let mut heard = clock::ticks();
         loop {
             match stream.next(self.tick) {
                 Next::Event(sent) => {
-                    heard = Instant::now();
+                    heard = clock::ticks();
                     if !sent.id.is_empty() {
                         sent.id.clone_into(&mut self.last);
                     }
@@ -154,7 +155,7 @@ impl<'c> Follower<'c> {
                 Next::Nothing => {
                     tell(self, Heard::Nothing)?;
                     if heard.elapsed() >= SILENT_MAX {
-                        heard = Instant::now();
+                        heard = clock::ticks();
                         if let ended @ Outcome::Ended(_) = self.looked()? {
                             return Ok(ended);
                         }
@@ -180,7 +181,7 @@ impl<'c> Follower<'c> {
         if !is_for_now && !is_unknown {
             return Err(ClientError::Refused(detail));
         }
-        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        let (begun, mut pause) = (clock::ticks(), PAUSE_FIRST);
         loop {
             let job = self.look()?;
             for sent in self.changes(&job) {
@@ -284,7 +285,7 @@ impl Silence {
         if !self.was_there {
             return Err(error.to_owned());
         }
-        let now = Instant::now();
+        let now = clock::ticks();
         let since = *self.since.get_or_insert(now);
         if now.duration_since(since) < self.patience {
             return Ok(());
@@ -296,7 +297,7 @@ impl Silence {
     /// It answers: a stream is open from now on.
     pub(super) fn answered(&mut self) -> Instant {
         (self.since, self.was_there) = (None, true);
-        Instant::now()
+        clock::ticks()
     }
 
     /// That stream has ended. One that ends again and again is asked for ever more seldom.

@@ -5,6 +5,7 @@ use super::client::{Client, ClientError};
 use super::follow::{Follower, Heard, say};
 use super::show::{JobAnswer, parse};
 use super::text::Text;
+use crate::clock;
 use crate::engine::JobId;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{Read, Write};
@@ -168,7 +169,7 @@ impl Bar {
                 .steps
                 .iter()
                 .any(|step| step.state == "running" && step.children.is_some()),
-            at: Some(Instant::now()),
+            at: Some(clock::ticks()),
         };
         let (done, all, running) = progress(&job);
         bar.set_length(all);

@@ -242,8 +242,8 @@ fn the_invariants_that_a_search_can_hold_hold() {
         ("SystemTime::now()", "src/clock.rs"),
         ("Uuid::new_v4()", "src/clock.rs"),
         (".do_send(", "src/actors/mailbox.rs"),
-        ("table.insert(", "src/actors/router/lives.rs"),
-        ("table.take_out(", "src/actors/router/lives.rs"),
+        ("self.table.insert(", "src/actors/router/lives.rs"),
+        ("self.table.take_out(", "src/actors/router/lives.rs"),
     ] {
         for (_, path, text) in sources() {
             let release = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -10,6 +10,7 @@ use super::wire::guard::Ties;
 use super::wire::room::Flow;
 use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
+use crate::clock;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::protocol::AMQPSoftError;
 use lapin::types::FieldTable;
@@ -18,7 +19,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// How long the first connection of a process waits for another consumer to go: the broker may not
 /// have noticed yet that a predecessor was killed.
@@ -43,7 +43,7 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
         };
         let end = match opened {
             Ok(session) => {
-                let since = Instant::now();
+                let since = clock::ticks();
                 tracing::info!(server = %common.address, queue = common.settings.reply_queue, "consuming replies");
                 common.board.up(Side::Consumer);
                 let end = consumer.consume(session, &mut phases).await;
@@ -120,7 +120,7 @@ impl Consumer {
             .address
             .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
-        let taken_until = Instant::now() + PREDECESSOR_GOES_WITHIN;
+        let taken_until = clock::ticks() + PREDECESSOR_GOES_WITHIN;
         // Jittered, so that of two processes that gave way to each other one comes first the next
         // time.
         let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
@@ -137,7 +137,7 @@ impl Consumer {
                     if self.lane.is_old() || self.common.settings.joins {
                         return Err(End::Lost(reason));
                     }
-                    if Instant::now() >= taken_until {
+                    if clock::ticks() >= taken_until {
                         return Err(End::Refused(reason));
                     }
                     tokio::time::sleep(pauses.next()).await;

@@ -9,6 +9,7 @@ use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
 use super::{Common, Phase, Side, millis, reached};
 use crate::bus::{Body, BusEvent, ERROR, Notice, Publication, Reader};
+use crate::clock;
 use futures_util::StreamExt;
 use lapin::Event;
 use lapin::protocol::AMQPSoftError;
@@ -56,7 +57,7 @@ pub(super) async fn run(
         };
         let end = match opened {
             Ok(mut link) => {
-                let since = Instant::now();
+                let since = clock::ticks();
                 tracing::info!(server = %common.address, unconfirmed = publisher.unconfirmed.get(), "publishing step messages");
                 common.board.up(Side::Publisher);
                 let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
@@ -165,7 +166,7 @@ impl Publisher {
                 count = self.inbox.recv_many(&mut taken, TAKEN_MAX), if !is_ending || !self.inbox.is_closed() => {
                     if count == 0 { Happened::Ending } else { Happened::Taken }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happened::Due,
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)), if due.is_some() => Happened::Due,
                 () = reached(phases, Phase::EndPublishing), if !is_ending => Happened::Ending,
             };
             let went_on = match happened {
@@ -337,7 +338,7 @@ impl Publisher {
                 .min(self.common.settings.reconnect_max);
             tracing::debug!(message, %queue, retry_in_ms = millis(pause), "the broker does not take it: its queue may be full");
             held.refusals += 1;
-            self.backlog.delayed.insert((Instant::now() + pause, id), held);
+            self.backlog.delayed.insert((clock::ticks() + pause, id), held);
         }
     }
 
@@ -415,7 +416,7 @@ impl Publisher {
             );
             pause = REFUSED_PAUSE;
         }
-        self.backlog.delayed.insert((Instant::now() + pause, id), held);
+        self.backlog.delayed.insert((clock::ticks() + pause, id), held);
         Ok(())
     }
 
@@ -474,7 +475,7 @@ impl Publisher {
         tracing::warn!(%queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "the queue cannot be used");
         link.states.insert(queue.clone(), QueueState::Refused);
         self.numbers += 1;
-        link.looks_again.insert((Instant::now() + QUEUE_PAUSE, self.numbers), queue);
+        link.looks_again.insert((clock::ticks() + QUEUE_PAUSE, self.numbers), queue);
     }
 
     // ---- the rest
@@ -503,7 +504,7 @@ impl Publisher {
     }
 
     fn due(&mut self, link: &mut Link) {
-        let now = Instant::now();
+        let now = clock::ticks();
         while let Some(entry) =
             self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now)
         {
