@@ -25,8 +25,7 @@ async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings
 
 async fn create(manager: &Manager, workflow: &str) -> JobId {
     let answer = manager.create(workflow, None, Message::default()).await;
-    let id = answer.expect("created").id();
-    id
+    answer.expect("created").id()
 }
 
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

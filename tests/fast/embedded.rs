@@ -42,8 +42,7 @@ fn message(text: &str) -> Message {
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     let answer = manager.create(workflow, None, message(text)).await;
-    let id = answer.expect("created").id();
-    id
+    answer.expect("created").id()
 }
 
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -31,8 +31,7 @@ async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> M
 
 async fn create(manager: &Manager) -> JobId {
     let answer = manager.create("poison", None, Message::default()).await;
-    let id = answer.expect("created").id();
-    id
+    answer.expect("created").id()
 }
 
 fn ended(manager: &Manager, id: JobId) -> Job {

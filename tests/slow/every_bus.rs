@@ -111,8 +111,7 @@ impl Transport {
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     let answer = manager.create(workflow, None, Message::parse(text.as_bytes()).unwrap()).await;
-    let id = answer.expect("created").id();
-    id
+    answer.expect("created").id()
 }
 
 fn ended(manager: &Manager, id: JobId) -> Job {
