@@ -63,11 +63,22 @@ async fn slow_reads() {
     let ended = [over(&manager).await, over(&manager).await];
     // Each needs a read of its own.
     let [first, second] = ended;
-    let mut waiting = vec![
-        actix_rt::spawn(told(manager.operate(first, Operation::Retry))),
-        actix_rt::spawn(told(manager.erase(first))),
-        actix_rt::spawn(told(manager.cancel(second))),
-    ];
+    // One after the other: the router's mailbox refuses what comes faster than it is read.
+    let held = |count: i64| {
+        let manager = &manager;
+        async move {
+            let waiting = &manager.shared().metrics.look_ups_waiting;
+            while waiting.get() < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let mut waiting = vec![actix_rt::spawn(told(manager.operate(first, Operation::Retry)))];
+    held(1).await;
+    waiting.push(actix_rt::spawn(told(manager.erase(first))));
+    held(2).await;
+    waiting.push(actix_rt::spawn(told(manager.cancel(second))));
+    held(3).await;
     let refused = manager.cancel(second).await;
     assert!(
         matches!(&refused, Err(Refusal::Overloaded(why)) if why.contains("creations_waiting_max")),
