@@ -69,7 +69,7 @@ fn main() -> Result<()> {
 async fn count(book: &Path, scratch: &Path) -> Result<()> {
     let mut settings = Settings::defaults()?;
     settings.journal.file = scratch.join("journal.db");
-    let workflow = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/word-counts/workflow.yaml");
+    let workflow = Path::new(env!("CARGO_MANIFEST_DIR")).join("workflow.yaml");
     let loaded = load::load_files(&[workflow])?;
     let manager = manager::start(settings, loaded.definitions, workers(scratch)).await?;
 

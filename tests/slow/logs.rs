@@ -280,7 +280,7 @@ fn what_a_worker_says_cannot_forge_what_is_printed() {
         move || run(&mut watch)
     });
     eventually("it is watched", || {
-        when(metric(&daemon, "workflow_event_streams ") == 1, "it is not")
+        when(metric(&daemon, "workflow_event_streams ") == 2, "run and watch do not both follow")
     });
     worker.reply(&message, format!(r#"{{"s":"{HOSTILE}"}}"#));
     let message = worker.take("work");
