@@ -87,7 +87,7 @@ fn the_light_view_counts_child_jobs_and_has_no_ids_and_no_payloads() {
             complete(&api, &children[0], "work", &json!({ "item": "done-payload" })).await;
             api.ask(Method::POST, &format!("/api/job/{}/cancel", children[1]), &[], "").await;
             let view =
-                light(&api, |counts| counts["failed"] == 1 || counts["completed"] == 1).await;
+                light(&api, |counts| counts["failed"] == 1 && counts["completed"] == 1).await;
             assert_eq!((&view["uuid"], &view["state"]), (&json!(ID), &json!("failed")));
             let counts = &view["steps"][0]["children"];
             assert_eq!(
