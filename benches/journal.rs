@@ -1,14 +1,17 @@
-//! The journal: durable records per second by the size of the group that is committed together, the
-//! same without waiting for the disk, and the time to recover 100,000 running jobs.
+//! The journal: durable records per second by the size of the group that is committed together,
+//! what a step of a chain costs it in rows, bytes and CPU, and the time to recover 100,000 running
+//! jobs.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
-    Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Step, Timestamp,
+    Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
+    Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Created, Options, Record, Store};
 
@@ -46,6 +49,128 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
     Record::of(number, created, decision)
 }
 
+/// Jobs of a chain of five that are under way at once, and how many there are.
+const AT_ONCE: usize = 512;
+const CHAINS: i64 = 6_000;
+const STEPS: u16 = 5;
+/// Records of a commit, as seen with a broker.
+const GROUP: usize = 15;
+/// Commits in a `journal.lag` of 200 ms, at 3,000 steps/s.
+const LAG_GROUPS: usize = 80;
+/// Commits in the second after which confirms get records of their own.
+const CARRY_GROUPS: usize = 5 * LAG_GROUPS;
+
+fn chain() -> Arc<Definition> {
+    let step = |at: u16| {
+        let depends = at.checked_sub(1).map(|before| Dependency::Step(StepIndex(before)));
+        Step { depends: depends.into_iter().collect(), ..Step::named(&format!("step-{at}")) }
+    };
+    Arc::new(Definition::new(
+        "chain",
+        vec![Graph::new("chain".to_owned(), None, (0..STEPS).map(step).collect())],
+    ))
+}
+
+/// All records of a chain: its creation, and of each step the confirm and the reply.
+fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
+    let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
+    let origin = Origin {
+        id,
+        definition: definition.clone(),
+        graph: 0,
+        parent: None,
+        root: id,
+        depth: 0,
+        created: Timestamp(number),
+    };
+    let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
+    let context = Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true };
+    let (mut job, decision) = Job::create(origin.clone(), message, &context);
+    let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
+    let mut records = VecDeque::from([Record::of(number, created, decision)]);
+    for step in 0..STEPS {
+        let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1 };
+        let reply = Reply::Result(br#"{"filename":"/data/book.txt","n":1}"#.as_slice().into());
+        let replied = Input::Reply { step: format!("step-{step}"), attempt: None, reply };
+        for input in [confirmed, replied] {
+            let decision = job.take(input, &context).expect("taken");
+            records.push_back(Record::of(number, None, decision));
+        }
+    }
+    records
+}
+
+/// What a file of `/proc/self` says behind a word, or in a place.
+fn of_process(file: &str, find: impl Fn(&str) -> Option<u64>) -> u64 {
+    std::fs::read_to_string(format!("/proc/self/{file}"))
+        .ok()
+        .and_then(|text| find(&text))
+        .unwrap_or(0)
+}
+
+/// Bytes that this process has had written to the disk.
+fn written() -> u64 {
+    of_process("io", |text| text.split("write_bytes: ").nth(1)?.lines().next()?.parse().ok())
+}
+
+/// CPU time of this process, in hundredths of a second: user and system.
+fn cpu() -> u64 {
+    of_process("stat", |text| {
+        let mut fields = text.rsplit(')').next()?.split_whitespace().skip(11);
+        Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+    })
+}
+
+/// What one step of a chain costs, with many under way: rows, bytes and CPU.
+fn steps(file: &Path, out: &mut dyn Write) {
+    let definition = chain();
+    let mut waiting: VecDeque<VecDeque<Record>> =
+        (1..=CHAINS).map(|number| life(number, &definition)).collect();
+    let mut under_way: Vec<VecDeque<Record>> = waiting.drain(..AT_ONCE).collect();
+    let mut records = Vec::new();
+    let mut turn = 0;
+    while !under_way.is_empty() {
+        // Somewhere else each time, so that jobs are at all of their steps.
+        turn = (turn + 197) % under_way.len();
+        match under_way[turn].pop_front() {
+            Some(record) => records.push(record),
+            None => match waiting.pop_front() {
+                Some(next) => under_way[turn] = next,
+                None => drop(under_way.swap_remove(turn)),
+            },
+        }
+    }
+    let mut store = Store::open(&options(file)).expect("opens");
+    store.relate([&*definition]).expect("relates");
+    let (bytes, ticks, started) = (written(), cpu(), Instant::now());
+    for (at, group) in records.chunks(GROUP).enumerate() {
+        store.append(group).expect("commits");
+        if at % LAG_GROUPS == LAG_GROUPS - 1 {
+            store.derive().expect("derives");
+        }
+        if at % CARRY_GROUPS == CARRY_GROUPS - 1 {
+            store.carry().expect("carries");
+        }
+    }
+    let (ticks, elapsed) = (cpu() - ticks, started.elapsed().as_secs_f64());
+    drop(store);
+    let bytes = written() - bytes;
+    let client = rusqlite::Connection::open(file).expect("opens");
+    let count = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
+    // Rows of confirms are deleted again; each has taken a number.
+    let rows = count("SELECT max(seq) FROM entries");
+    let of_chains = (CHAINS * i64::from(STEPS)) as f64;
+    writeln!(
+        out,
+        "chains of {STEPS}, {AT_ONCE} under way, {GROUP} records a commit   {:.2} rows, {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
+        rows as f64 / of_chains,
+        bytes as f64 / of_chains,
+        ticks as f64 * 1e4 / of_chains,
+        of_chains / elapsed
+    )
+    .expect("written");
+}
+
 fn options(file: &Path) -> Options {
     Options {
         file: file.to_owned(),
@@ -80,6 +205,7 @@ fn main() {
         )
         .expect("written");
     }
+    steps(&folder.path().join("steps.db"), out);
     let file = folder.path().join("recover.db");
     {
         let mut store = Store::open(&options(&file)).expect("opens");

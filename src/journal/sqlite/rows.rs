@@ -31,23 +31,34 @@ impl FileRows<'_> {
         values: impl rusqlite::Params,
     ) -> Result<Vec<EntryRow>, JournalError> {
         let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {condition} ORDER BY seq");
+        self.checked_rows(&sql, values)
+    }
+
+    /// The rows of a job, in order.
+    pub(super) fn rows_of(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
+        // By the order of the places: nothing is sorted.
+        let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
+                   FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 ORDER BY p.first";
+        let mut rows = self.checked_rows(sql, [job])?;
+        if !self.is_derived {
+            rows.extend(self.entry_rows(&format!("{TAIL} AND job = ?1"), [job])?);
+        }
+        Ok(rows)
+    }
+
+    fn checked_rows(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<EntryRow>, JournalError> {
         let mut statement =
-            self.connection.prepare_cached(&sql).map_err(|error| self.failed(error))?;
+            self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
         let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
         let mut found = Vec::new();
         while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
             found.push(checked_entry(row, self.file)?);
         }
         Ok(found)
-    }
-
-    /// The rows of a job, in order.
-    pub(super) fn rows_of(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
-        let mut rows = self.entry_rows("seq IN (SELECT seq FROM places WHERE job = ?1)", [job])?;
-        if !self.is_derived {
-            rows.extend(self.entry_rows(&format!("{TAIL} AND job = ?1"), [job])?);
-        }
-        Ok(rows)
     }
 
     /// The numbers of a job's rows, from the one that has the entry numbered `first`.
