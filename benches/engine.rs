@@ -25,7 +25,7 @@ const CHAINS: u32 = 20_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","title":"De finibus","sections":[1,2,3],"n":12345678901234567890}"#;
 
 fn context() -> Context<'static> {
-    Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
+    Context { now: Timestamp(1), limits: &LIMITS }
 }
 
 fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {

@@ -40,11 +40,8 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
         created: Timestamp(number),
     };
     let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
-    let (_, decision) = Job::create(
-        origin.clone(),
-        message,
-        &Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true },
-    );
+    let (_, decision) =
+        Job::create(origin.clone(), message, &Context { now: Timestamp(number), limits: &LIMITS });
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
     Record::of(number, created, decision)
 }
@@ -84,7 +81,7 @@ fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
         created: Timestamp(number),
     };
     let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
-    let context = Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true };
+    let context = Context { now: Timestamp(number), limits: &LIMITS };
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
     let mut records = VecDeque::from([Record::of(number, created, decision)]);

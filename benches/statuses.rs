@@ -73,8 +73,7 @@ fn records(
         depth: 0,
         created: Timestamp(number),
     };
-    let context =
-        Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, claims: &|_| true };
+    let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
     let mut records = vec![Record::of(

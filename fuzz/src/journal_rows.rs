@@ -216,7 +216,7 @@ fn sample() -> &'static [u8] {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
+    Context { now: Timestamp(now), limits: &LIMITS }
 }
 
 fn id(number: i64) -> JobId {

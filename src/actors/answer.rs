@@ -97,11 +97,6 @@ pub struct Known<'a> {
     pub message: Option<&'a Message>,
 }
 
-/// Why no other job can have an id that is promised to a child job.
-pub fn promised(id: JobId) -> String {
-    format!("the id {id} belongs to a child job that is about to start")
-}
-
 impl<'a> From<&'a Creation> for Known<'a> {
     fn from(creation: &'a Creation) -> Known<'a> {
         Known {

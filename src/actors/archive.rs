@@ -120,6 +120,8 @@ impl Archive {
     }
 
     fn tell(&self, wanted: &Wanted, job: Result<Option<Box<Recovered>>, &JournalError>) {
+        let rules = &self.shared.rules;
+        let job = job.map(|found| found.map(|found| Box::new(rules.recovered(*found))));
         match wanted {
             Wanted::Router(id, Question::ChildOf(_)) => {
                 self.tell_router(*id, job.map(Finding::Child))

@@ -21,7 +21,7 @@ use crate::bus::{BusKey, Reader};
 use crate::clock;
 use crate::engine::{
     Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
-    Job, JobId, JobState, Message, Origin, Rejected, StepEntry, Timestamp,
+    Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, Timestamp,
 };
 use crate::faults;
 use crate::journal::{Created, JobNumber, Record, Recovered};
@@ -103,6 +103,16 @@ pub enum Start {
     },
 }
 
+impl Start {
+    /// The job's place in its parent.
+    pub fn place(&self) -> Option<Parent> {
+        match self {
+            Start::New { origin, .. } => origin.parent,
+            Start::Recovered { job, .. } => job.origin().parent,
+        }
+    }
+}
+
 /// Who waits for what follows from an operation.
 struct Asked {
     /// The step that it is about, if it is about one alone.
@@ -157,7 +167,7 @@ impl JobActor {
         let (shared, now) = (self.shared.clone(), clock::now());
         match start {
             Start::New { origin, message, caller, mut release } => {
-                let context = Context { now, limits: &shared.limits, claims: &shared.routes };
+                let context = Context { now, limits: &shared.limits };
                 let (owned, waits) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for(owned, message, waits, &context)
@@ -424,7 +434,7 @@ impl JobActor {
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
         let (shared, now) = (self.shared.clone(), clock::now());
         let Some(job) = self.life.job_mut() else { return };
-        let context = Context { now, limits: &shared.limits, claims: &shared.routes };
+        let context = Context { now, limits: &shared.limits };
         let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);

@@ -229,10 +229,7 @@ impl JournalActor {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { record, release, .. } = append;
             let release = if gone.contains(&record.job) {
-                release
-                    .into_iter()
-                    .filter_map(|outgoing| outgoing.of_deleted(&self.shared))
-                    .collect()
+                release.into_iter().filter_map(|outgoing| outgoing.of_deleted()).collect()
             } else {
                 release
             };

@@ -11,17 +11,14 @@ use std::sync::Arc;
 impl Outgoing {
     /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing
     /// follows.
-    pub fn of_deleted(self, shared: &Shared) -> Option<Outgoing> {
+    pub fn of_deleted(self) -> Option<Outgoing> {
         match self {
             Outgoing::Hold(_) => Some(self),
             // Back to its queue: a reply is for nobody by then, a call finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(answer) => Some(Outgoing::Answer(answer.of_deleted())),
-            Outgoing::StartChild(child) => {
-                shared.routes.unclaim(child.origin.id);
-                None
-            }
             Outgoing::Send(..)
+            | Outgoing::StartChild(_)
             | Outgoing::ToChild(_)
             | Outgoing::ToParent(..)
             | Outgoing::Announce(_)

@@ -3,11 +3,10 @@
 
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
-use crate::engine::{Claims, JobId};
+use crate::engine::{JobId, Parent};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-use dashmap::mapref::one::MappedRef;
+use dashmap::mapref::one::Ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,19 +19,13 @@ pub fn table() -> (Table, Routes) {
 /// Puts jobs into the table, and takes them out.
 pub struct Table(Arc<Shared>);
 
-/// Which jobs take input, and the ids that are promised to child jobs.
+/// Which jobs take input.
 pub struct Routes(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    table: DashMap<JobId, Route>,
+    table: DashMap<JobId, Live>,
     roots: AtomicUsize,
-}
-
-enum Route {
-    /// A child job under this id is about to start.
-    Claimed,
-    Live(Live),
 }
 
 /// A job that takes input.
@@ -41,12 +34,14 @@ pub struct Live {
     pub number: JobNumber,
     /// Its parent's number; none: it is a top-level job.
     pub parent: Option<JobNumber>,
+    /// Its place in its parent.
+    pub place: Option<Parent>,
     /// The way to it.
     pub mailbox: Mailbox<JobInput>,
 }
 
 /// A job that takes input, while nobody can take it out of the table.
-pub struct Found<'a>(MappedRef<'a, JobId, Route, Live>);
+pub struct Found<'a>(Ref<'a, JobId, Live>);
 
 impl Found<'_> {
     /// Tells it.
@@ -59,9 +54,9 @@ impl Found<'_> {
         self.0.number
     }
 
-    /// Its parent's number; none: it is a top-level job.
-    pub fn parent(&self) -> Option<JobNumber> {
-        self.0.parent
+    /// Whether it is the child job at this place of the job with this number.
+    pub fn is_child_of(&self, parent: JobNumber, place: Parent) -> bool {
+        self.0.parent == Some(parent) && self.0.place == Some(place)
     }
 }
 
@@ -74,7 +69,7 @@ impl Table {
         if live.parent.is_none() {
             self.0.roots.fetch_add(1, Ordering::Relaxed);
         }
-        place.insert(Route::Live(live));
+        place.insert(live);
     }
 
     /// Takes the job with this number out of the table, if it has heard so many inputs and no more
@@ -89,31 +84,11 @@ impl Table {
         let leaves = |live: &Live| {
             live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
         };
-        let (_, route) = self
-            .0
-            .table
-            .remove_if(&id, |_, route| matches!(route, Route::Live(live) if leaves(live)))?;
-        match route {
-            Route::Claimed => None,
-            Route::Live(live) => {
-                if live.parent.is_none() {
-                    self.0.roots.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(live.mailbox)
-            }
+        let (_, live) = self.0.table.remove_if(&id, |_, live| leaves(live))?;
+        if live.parent.is_none() {
+            self.0.roots.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-}
-
-impl Claims for Routes {
-    fn claim(&self, id: JobId) -> bool {
-        match self.0.table.entry(id) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(Route::Claimed);
-                true
-            }
-        }
+        Some(live.mailbox)
     }
 }
 
@@ -121,11 +96,7 @@ impl Routes {
     /// The job that takes input under this id. It stays there while this is held; look nothing else
     /// up meanwhile.
     pub fn find(&self, id: JobId) -> Option<Found<'_>> {
-        let live = self.0.table.get(&id)?.try_map(|route| match route {
-            Route::Claimed => None,
-            Route::Live(live) => Some(live),
-        });
-        live.ok().map(Found)
+        self.0.table.get(&id).map(Found)
     }
 
     /// Whether a job takes input under this id.
@@ -133,12 +104,7 @@ impl Routes {
         self.find(id).is_some()
     }
 
-    /// Frees an id that was claimed for a child job which is not to start.
-    pub fn unclaim(&self, id: JobId) {
-        self.0.table.remove_if(&id, |_, route| matches!(route, Route::Claimed));
-    }
-
-    /// Whether no job takes input, and no id is promised.
+    /// Whether no job takes input.
     pub fn is_empty(&self) -> bool {
         self.0.table.is_empty()
     }
@@ -148,25 +114,14 @@ impl Routes {
         self.0.roots.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has(&self, id: JobId) -> bool {
-        self.0.table.contains_key(&id)
-    }
-
     /// Does something with each job that takes input, in no order; looks nothing up meanwhile.
     pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
-        for route in &self.0.table {
-            if let Route::Live(live) = route.value() {
-                act(&live.mailbox);
-            }
-        }
+        self.0.table.iter().for_each(|live| act(&live.mailbox));
     }
 
     /// All jobs that take input, in the order of their creation.
     pub(super) fn all_live(&self) -> Vec<Mailbox<JobInput>> {
-        let live = self.0.table.iter().filter_map(|route| match route.value() {
-            Route::Claimed => None,
-            Route::Live(live) => Some((live.number, live.mailbox.clone())),
-        });
+        let live = self.0.table.iter().map(|live| (live.number, live.mailbox.clone()));
         let mut live: Vec<_> = live.collect();
         live.sort_unstable_by_key(|(number, _)| *number);
         live.into_iter().map(|(_, mailbox)| mailbox).collect()
@@ -205,6 +160,7 @@ mod tests {
             table.insert(id, || Live {
                 number: 7,
                 parent: None,
+                place: None,
                 mailbox: Mailbox::new(Deaf.start(), usize::MAX, kind),
             });
             routes.find(id).expect("it lives").post(JobInput::Close);

@@ -13,7 +13,7 @@ pub trait Rules: Send + Sync {
     /// The input changes nothing.
     fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected>;
 
-    /// A job as it goes on after a start.
+    /// A job from the journal as it goes on: after a start, after its end, after a panic.
     fn recovered(&self, recovered: Recovered) -> Recovered;
 }
 

@@ -20,6 +20,7 @@ impl Said {
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }
             | Input::ChildMissing { .. }
+            | Input::IdTaken { .. }
             | Input::Timer { .. }
             | Input::Order(_)
             | Input::Operate(_)

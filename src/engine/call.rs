@@ -71,7 +71,7 @@ mod tests {
     };
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
+        Context { now: Timestamp(1), limits: &LIMITS }
     }
 
     fn caller(reply_to: &str) -> Caller {

@@ -150,7 +150,7 @@ mod tests {
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, claims: &|_| true }
+        Context { now: Timestamp(1), limits: &LIMITS }
     }
 
     /// 2 kB.

@@ -1,8 +1,9 @@
 //! What follows from an input. A job looks, and changes nothing, here or anywhere.
 
+use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
 use super::fail::{expired, failed};
-use super::id::StepIndex;
+use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply};
 use super::job::Job;
 use super::reply::{Failed, parse_progress, parse_reply};
@@ -22,6 +23,7 @@ impl Job {
             // `take` goes through all that is due.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
+            Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(operation) => self.decide_operation(operation, ctx),
             Input::Called(caller) => self.decide_called(caller),
@@ -160,6 +162,30 @@ impl Job {
             && run.fan_out.as_ref().is_some_and(|fan_out| fan_out.is_under_way(index));
         let id = self.child_id(step, index).filter(|_| is_wanted).ok_or(Rejected::Void)?;
         Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })])
+    }
+
+    /// The child job is tried under another id.
+    fn decide_id_taken(
+        &self,
+        step: StepIndex,
+        index: u32,
+        id: JobId,
+        ctx: &Context<'_>,
+    ) -> Result<Vec<Entry>, Rejected> {
+        self.decide_child_missing(step, index)?;
+        if self.child_id(step, index) != Some(id) {
+            return Err(Rejected::Late);
+        }
+        let name = &self.graph().step(step).name;
+        let fan_out = self.step(step).fan_out.as_ref().ok_or(Rejected::NotRunning)?;
+        match fan_out.next_id(self.origin.id, name, index) {
+            Some(id) => Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })]),
+            None => {
+                let outcome = ChildOutcome::Failed(Cause::of_job("other jobs have all its ids"));
+                let ended = ChildEnd { child: id, round: u32::MAX, outcome };
+                self.decide_child_ended(step, index, ended, ctx)
+            }
+        }
     }
 
     fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {

@@ -175,7 +175,7 @@ pub enum FanOutEntry {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_ids: Vec<(u32, JobId)>,
     },
-    /// A child job is to be started once more: it was never created.
+    /// A child job is to be started once more: it was never created, or another job had its id.
     ChildStarted {
         /// The item's index.
         index: u32,

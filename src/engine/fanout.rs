@@ -191,8 +191,8 @@ impl FanOut {
         self.ended == self.items()
     }
 
-    /// Decides which items to start now: as many as the window has room for, each under an id that
-    /// no job under way has.
+    /// Decides which items to start now: as many as the window has room for. Each has the id that it
+    /// brings, if no item before it has brought the same; whether a job has it shows when it starts.
     pub(super) fn start_next(
         &self,
         job: JobId,
@@ -208,20 +208,14 @@ impl FanOut {
         if count == 0 || count < refill(under_way + count).min(left) {
             return None;
         }
-        let mut own_ids = Vec::new();
-        for index in self.next..self.next + count {
-            // Of a rerun all ids are new: what the child jobs before it tell late must not be taken
-            // for theirs.
-            let brought = self
-                .elements
-                .as_ref()
-                .filter(|_| self.first_salt == 0)
-                .and_then(|elements| uuid_of(&elements.get(index)));
-            let id = match brought {
-                Some(id) if !self.used.contains(&id) && ctx.claims.claim(id) => id,
-                Some(_) | None => self.claim_derived(job, name, index, ctx),
-            };
-            if id != job.derived(name, index, self.first_salt) {
+        let (mut own_ids, mut brought_now) = (Vec::new(), HashSet::new());
+        // Of a rerun all ids are new: what the child jobs before it tell late must not be taken for
+        // theirs.
+        let elements = self.elements.as_ref().filter(|_| self.first_salt == 0);
+        for index in elements.iter().flat_map(|_| self.next..self.next + count) {
+            let brought = elements.and_then(|elements| uuid_of(&elements.get(index)));
+            let Some(id) = brought.filter(|id| !self.used.contains(id)) else { continue };
+            if id != job.derived(name, index, self.first_salt) && brought_now.insert(id) {
                 own_ids.push((index, id));
             }
         }
@@ -277,10 +271,8 @@ impl FanOut {
     }
 
     pub(super) fn on_started_again(&mut self, index: u32, id: JobId) {
-        if self.own_ids.get(&index).is_some_and(|known| *known != id) {
-            self.own_ids.insert(index, id);
-            self.used.insert(id);
-        }
+        self.own_ids.insert(index, id);
+        self.used.insert(id);
     }
 
     pub(super) fn on_completed(
@@ -350,12 +342,13 @@ impl FanOut {
         keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
-    fn claim_derived(&self, job: JobId, step: &str, index: u32, ctx: &Context<'_>) -> JobId {
+    /// The id to be tried after the one that the child job at `index` has now.
+    pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
         let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
-        (0..SALTS_MAX)
-            .map(salted)
-            .find(|id| ctx.claims.claim(*id))
-            .unwrap_or_else(|| salted(SALTS_MAX))
+        let now = self.child_id(job, step, index);
+        let tried = (0..=SALTS_MAX).find(|salt| salted(*salt) == now);
+        let next = tried.map_or(0, |salt| salt + 1);
+        (next <= SALTS_MAX).then(|| salted(next))
     }
 
     /// Frees what only a running fan-out needs; the children's ids stay.
@@ -382,5 +375,5 @@ fn refill(window: u32) -> u32 {
     if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }
 
-/// Salts tried before a child takes an id that is in use; a clash with even one is contrived.
+/// The highest salt that is tried before a child job fails; a clash with even one is contrived.
 const SALTS_MAX: u32 = 16;

@@ -24,27 +24,12 @@ pub struct Limits {
     pub window_bytes: u64,
 }
 
-/// Reserves ids of jobs that have not ended, over all jobs of the process.
-pub trait Claims {
-    /// Reserves `id`; false if a job that has not ended has it.
-    fn claim(&self, id: JobId) -> bool;
-}
-
-/// A rule in place of a table.
-impl<F: Fn(JobId) -> bool> Claims for F {
-    fn claim(&self, id: JobId) -> bool {
-        self(id)
-    }
-}
-
 /// What a decision may look at beside the job: time and chance are arguments.
 pub struct Context<'a> {
     /// The time of the decision.
     pub now: Timestamp,
     /// The limits in force.
     pub limits: &'a Limits,
-    /// Who has which id.
-    pub claims: &'a dyn Claims,
 }
 
 impl Context<'_> {
@@ -90,6 +75,15 @@ pub enum Input {
         step: StepIndex,
         /// The item's index.
         index: u32,
+    },
+    /// A child job cannot start under the id that was tried: a job that has not ended has it.
+    IdTaken {
+        /// The fan-out step.
+        step: StepIndex,
+        /// The item's index.
+        index: u32,
+        /// The id.
+        id: JobId,
     },
     /// The time that [`super::Job::next_timer`] gave has come, by a clock that nobody sets.
     Timer {

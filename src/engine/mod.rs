@@ -72,8 +72,8 @@ pub use expression::Expression;
 pub use fanout::FanOut;
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
-    ChildEnd, ChildOutcome, Claims, Context, Input, Instruction, Limits, Objection, Operation,
-    Order, Rejected, Reply,
+    ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,
+    Rejected, Reply,
 };
 pub use job::Job;
 pub use json::{Json, Message};

@@ -51,7 +51,7 @@ impl<'r> Play<'r> {
     fn of(recorded: &'r Job, record: &'r [Recorded], definition: &Arc<Definition>) -> Job {
         let origin = Origin { definition: definition.clone(), ..recorded.origin().clone() };
         let now = origin.created;
-        let context = Context { now, limits: &LIMITS, claims: &|_| true };
+        let context = Context { now, limits: &LIMITS };
         let (job, _) = Job::create(origin, recorded.message().clone(), &context);
         let pairs = Pairs::of(recorded.graph(), job.graph());
         let mut play = Play { job, pairs, now, early: VecDeque::new() };
@@ -224,7 +224,7 @@ impl<'r> Play<'r> {
     }
 
     fn take(&mut self, input: Input) {
-        let context = Context { now: self.now, limits: &LIMITS, claims: &|_| true };
+        let context = Context { now: self.now, limits: &LIMITS };
         // What changes nothing is of no consequence, and nothing is sent.
         let _ = self.job.take(input, &context);
     }

@@ -4,11 +4,10 @@
 use super::script::{Act, Acts, Test, Told, UserAct};
 use super::value;
 use crate::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId,
-    Limits, Message, Millis, Objection, Operation, Origin, Reply, StepEntry, StepIndex, Timestamp,
+    Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
+    Message, Millis, Objection, Operation, Origin, Parent, Reply, StepEntry, StepIndex, Timestamp,
 };
 use serde_json::Value;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,15 +32,6 @@ enum Coming {
     Timer(JobId, Timestamp),
 }
 
-#[derive(Default)]
-struct Reserved(RefCell<HashSet<JobId>>);
-
-impl Claims for Reserved {
-    fn claim(&self, id: JobId) -> bool {
-        self.0.borrow_mut().insert(id)
-    }
-}
-
 pub(super) struct Stage<'t> {
     test: &'t Test,
     jobs: HashMap<JobId, Job>,
@@ -52,7 +42,8 @@ pub(super) struct Stage<'t> {
     planned: u64,
     effects: VecDeque<(JobId, Effect)>,
     inputs: HashMap<Arc<str>, Vec<Message>>,
-    reserved: Reserved,
+    /// The ids of jobs that take input.
+    live: HashSet<JobId>,
     pub(super) story: Vec<String>,
 }
 
@@ -67,7 +58,7 @@ impl<'t> Stage<'t> {
             planned: 0,
             effects: VecDeque::new(),
             inputs: HashMap::new(),
-            reserved: Reserved::default(),
+            live: HashSet::new(),
             story: Vec::new(),
         }
     }
@@ -92,7 +83,6 @@ impl<'t> Stage<'t> {
 
     pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
         let id = JOB_ID;
-        self.reserved.claim(id);
         for act in &self.test.users {
             self.plan(act.at.0, Coming::User(act.clone()));
         }
@@ -168,7 +158,7 @@ impl<'t> Stage<'t> {
     }
 
     fn objection(&self, id: JobId, operation: &Operation) -> Option<Objection> {
-        self.jobs.get(&id)?.objection(operation, context(self.now, &self.reserved).limits)
+        self.jobs.get(&id)?.objection(operation, context(self.now).limits)
     }
 
     fn plan(&mut self, after: Duration, coming: Coming) {
@@ -179,13 +169,19 @@ impl<'t> Stage<'t> {
 
     fn start(&mut self, origin: Origin, message: Message) {
         let id = origin.id;
-        let (job, decision) = Job::create(origin, message, &context(self.now, &self.reserved));
+        if !self.live.insert(id) {
+            if let Some(Parent { job, step, index }) = origin.parent {
+                self.take(job, Input::IdTaken { step, index, id });
+            }
+            return;
+        }
+        let (job, decision) = Job::create(origin, message, &context(self.now));
         self.jobs.insert(id, job);
         self.follow(id, decision);
     }
 
     fn take(&mut self, id: JobId, input: Input) {
-        let context = context(self.now, &self.reserved);
+        let context = context(self.now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         // What changes nothing is of no consequence.
         if let Ok(decision) = job.take(input, &context) {
@@ -209,7 +205,7 @@ impl<'t> Stage<'t> {
             }
         }
         if decision.closed {
-            self.reserved.0.borrow_mut().remove(&id);
+            self.live.remove(&id);
         }
         self.effects.extend(decision.effects.into_iter().map(|effect| (id, effect)));
         if let Some(due) = self.jobs.get(&id).and_then(Job::next_timer) {
@@ -376,7 +372,7 @@ fn nanoseconds(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn context(now: Timestamp, claims: &Reserved) -> Context<'_> {
+fn context(now: Timestamp) -> Context<'static> {
     const LIMITS: Limits = Limits {
         step_message_bytes_max: 16 << 20,
         reply_bytes_max: 16 << 20,
@@ -384,5 +380,5 @@ fn context(now: Timestamp, claims: &Reserved) -> Context<'_> {
         window: 10_000,
         window_bytes: 1 << 26,
     };
-    Context { now, limits: &LIMITS, claims }
+    Context { now, limits: &LIMITS }
 }

@@ -92,7 +92,7 @@ impl Live {
             created: Timestamp(number),
         };
         let message = Message::parse(format!("{{\"n\":{number}}}").as_bytes()).expect("a message");
-        let context = Context { now: Timestamp(number), limits: &LIMITS, claims: &|_| true };
+        let context = Context { now: Timestamp(number), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), message, &context);
         let live = Live { number, job };
         let created = Created { origin: Arc::new(origin), root: number, parent: None };
@@ -101,7 +101,7 @@ impl Live {
     }
 
     fn take(&mut self, input: Input) -> Record {
-        let context = Context { now: Timestamp(100), limits: &LIMITS, claims: &|_| true };
+        let context = Context { now: Timestamp(100), limits: &LIMITS };
         let decision = self.job.take(input, &context).expect("taken");
         self.record(decision, None)
     }

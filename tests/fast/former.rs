@@ -173,7 +173,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
+    Context { now: Timestamp(now), limits: &LIMITS }
 }
 
 fn options(file: &Path) -> Options {

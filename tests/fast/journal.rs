@@ -27,7 +27,7 @@ fn definition() -> Arc<Definition> {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
+    Context { now: Timestamp(now), limits: &LIMITS }
 }
 
 fn new_job(number: i64) -> (Job, Record) {

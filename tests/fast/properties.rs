@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Dependency, FanOutKeys, Graph, Input, Job, JobState, Limits, Message, Operation,
-    Rejected, Step, StepIndex,
+    Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message,
+    Operation, Rejected, Step, StepIndex,
 };
 
 /// A random graph: each step depends on a subset of the earlier ones, in any order; some fan out.
@@ -257,4 +257,52 @@ fn an_id_that_items_bring_twice_is_given_once() {
     assert_eq!(ids[0], brought);
     assert!(ids.len() == 3 && ids[1] != ids[0] && ids[2] != ids[0] && ids[1] != ids[2], "{ids:?}");
     assert_eq!(world.job(id).result().to_text(), message);
+}
+
+/// Jobs whose ids items bring: another job's, that of a child job of another step, their own.
+#[test]
+fn a_child_job_whose_id_another_job_has_gets_another_one() {
+    let step = |name: &str| Step { task: Some(1), ..Step::named(name) };
+    let task = Graph::new(
+        "t".to_owned(),
+        Some(FanOutKeys::new("items", "item")),
+        vec![Step::named("work")],
+    );
+    let own = Graph::new("w".to_owned(), None, vec![step("first"), step("second")]);
+    let definition = Arc::new(Definition::new("w", vec![own, task]));
+    let mut world = World::new();
+    let taken =
+        world.create(&definition, Message::parse(br#"{"items":["x"]}"#).expect("a message"));
+    let shared = "3a0e4a55-9b39-4c6e-8b55-0d4f2a1c9e77";
+    let message = format!(r#"{{"items":["{taken}","{shared}"]}}"#);
+    let id = world.create(&definition, Message::parse(message.as_bytes()).expect("a message"));
+    let ids: Vec<(StepIndex, u32, JobId)> = [0, 1]
+        .into_iter()
+        .flat_map(|step| [0, 1].map(|item| (StepIndex(step), item)))
+        .map(|(step, item)| (step, item, world.job(id).child_id(step, item).expect("started")))
+        .collect();
+    let names = ["first", "second"];
+    for (step, item, child) in &ids {
+        let is_first_to_ask = (step.0, *item) == (0, 1);
+        let wanted = if is_first_to_ask {
+            shared.parse().expect("an id")
+        } else {
+            id.derived(names[step.at()], *item, 0)
+        };
+        assert_eq!(*child, wanted, "item {item} of step {step:?}");
+    }
+    // The derived id may be taken, too: then it is salted.
+    let (step, item) = (StepIndex(0), 0);
+    let again = Input::IdTaken { step, index: item, id: id.derived("first", 0, 0) };
+    world.take(id, again.clone()).expect("it is tried under another");
+    assert_eq!(world.job(id).child_id(step, item), Some(id.derived("first", 0, 1)));
+    assert!(world.take(id, again).is_err(), "it has another id by now");
+    while let Some(next) = world.dispatched.pop_front() {
+        let text = next.input.to_text();
+        // The child job that was renamed is there twice in this world: its first start is void.
+        let _ = world.reply(&next, &text);
+    }
+    assert_eq!(world.job(id).state(), JobState::Completed);
+    assert_eq!(world.job(id).result().to_text(), message);
+    assert_eq!(world.job(taken).state(), JobState::Completed);
 }

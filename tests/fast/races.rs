@@ -220,7 +220,7 @@ async fn race() {
             }
             if left.is_empty() {
                 left.push(format!(
-                    "{} top-level jobs, child jobs or promised ids are still there",
+                    "{} top-level jobs or child jobs are still there",
                     routes.roots()
                 ));
             }

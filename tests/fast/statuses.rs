@@ -122,7 +122,7 @@ impl Live {
             depth: 0,
             created: Timestamp(now),
         };
-        let context = Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true };
+        let context = Context { now: Timestamp(now), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };
         live.keep(decision, Some(Created { origin: Arc::new(origin), root: number, parent: None }));
@@ -131,7 +131,7 @@ impl Live {
 
     fn take(&mut self, input: Input) -> &mut Live {
         self.now += 1_500_000_000;
-        let context = Context { now: Timestamp(self.now), limits: &LIMITS, claims: &|_| true };
+        let context = Context { now: Timestamp(self.now), limits: &LIMITS };
         let decision = self.job.take(input, &context).expect("taken");
         self.keep(decision, None);
         self

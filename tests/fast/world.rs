@@ -2,12 +2,11 @@
 //! test. After every decision each job is rebuilt from its entries, as the journal would hold them,
 //! and compared with the live one.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Claims, Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message,
-    Origin, Recorded, Rejected, Reply, StepIndex, Timestamp,
+    Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin,
+    Parent, Recorded, Rejected, Reply, StepIndex, Timestamp,
 };
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -33,19 +32,11 @@ struct Live {
     rows: Vec<Recorded>,
 }
 
-#[derive(Default)]
-struct Reserved(RefCell<HashSet<JobId>>);
-
-impl Claims for Reserved {
-    fn claim(&self, id: JobId) -> bool {
-        self.0.borrow_mut().insert(id)
-    }
-}
-
 pub(crate) struct World {
     jobs: HashMap<JobId, Live>,
     pub(crate) dispatched: VecDeque<Dispatched>,
-    reserved: Reserved,
+    /// The ids of jobs that take input.
+    live: HashSet<JobId>,
     now: i64,
     pub(crate) limits: Limits,
     /// Compare with the rebuilt job after every decision (costs the square of the entries).
@@ -57,7 +48,7 @@ impl World {
         World {
             jobs: HashMap::new(),
             dispatched: VecDeque::new(),
-            reserved: Reserved::default(),
+            live: HashSet::new(),
             now: 1,
             limits: LIMITS,
             compare: true,
@@ -68,7 +59,6 @@ impl World {
         let id = JobId(uuid::Uuid::from_u128(
             0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128,
         ));
-        self.reserved.claim(id);
         let origin = Origin {
             id,
             definition: definition.clone(),
@@ -104,8 +94,7 @@ impl World {
     pub(crate) fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
         self.now += 1;
         let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
-        let context =
-            Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        let context = Context { now: Timestamp(self.now), limits: &self.limits };
         let decision = live.job.take(input, &context)?;
         self.apply(id, decision);
         Ok(())
@@ -114,8 +103,12 @@ impl World {
     fn start(&mut self, origin: Origin, message: Message) {
         self.now += 1;
         let id = origin.id;
-        let context =
-            Context { now: Timestamp(self.now), limits: &self.limits, claims: &self.reserved };
+        if !self.live.insert(id) {
+            let Parent { job, step, index } = origin.parent.expect("clients choose other ids");
+            self.take(job, Input::IdTaken { step, index, id }).expect("it is tried under another");
+            return;
+        }
+        let context = Context { now: Timestamp(self.now), limits: &self.limits };
         let (job, decision) = Job::create(origin, message, &context);
         self.jobs.insert(id, Live { job, rows: Vec::new() });
         self.apply(id, decision);
@@ -143,7 +136,7 @@ impl World {
             );
         }
         if decision.closed {
-            self.reserved.0.borrow_mut().remove(&id);
+            self.live.remove(&id);
         }
         for effect in decision.effects {
             match effect {

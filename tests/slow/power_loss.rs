@@ -233,7 +233,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, claims: &|_| true }
+    Context { now: Timestamp(now), limits: &LIMITS }
 }
 
 fn new_job(number: i64, bytes: usize) -> (Job, Record) {

@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::asks::{Ask, Left};
-use crate::actors::answer::{Refusal, promised};
+use crate::actors::answer::Refusal;
 use crate::actors::call::{Asker, Call};
 use crate::actors::callers::{CallRefusal, Refused};
 use crate::actors::job::{Spawn, Start};
@@ -120,10 +120,6 @@ impl Router {
             job.post(JobInput::Called(call));
             return None;
         }
-        if shared.routes.has(id) {
-            call.refuse(&CallRefusal { kind: "conflict", reason: promised(id) }, shared);
-            return None;
-        }
         let taken = shared.routes.roots() + self.look_ups.calls();
         let is_full = taken >= shared.settings.limits.jobs_running_max;
         if shared.health.accepts() && is_full && !call.is_of_step() {
@@ -183,10 +179,6 @@ impl Router {
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let shared = &self.shared;
-        if shared.routes.has(call.id) {
-            let reason = promised(call.id);
-            return call.refuse(&CallRefusal { kind: "conflict", reason }, shared);
-        }
         let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
         if !shared.health.accepts() || is_full && !call.is_of_step() {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);

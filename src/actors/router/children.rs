@@ -3,7 +3,7 @@
 use super::Router;
 use super::asks::Left;
 use crate::actors::job::{Spawn, Start};
-use crate::actors::mail::{ANY_ROUND, JobInput, NewChild, Outgoing, ToChild};
+use crate::actors::mail::{JobInput, NewChild, Outgoing, ToChild};
 use crate::clock;
 use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Parent};
 use crate::journal::Recovered;
@@ -16,14 +16,21 @@ impl Router {
     pub(super) fn start_child(&self, child: NewChild) {
         let mut origin = child.origin;
         let id = origin.id;
-        if let Some(parent) = self.shared.routes.find(id).map(|found| found.parent()) {
+        let Some(place) = origin.parent else { return };
+        let is_there =
+            self.shared.routes.find(id).map(|found| found.is_child_of(child.parent, place));
+        match is_there {
+            None => {}
             // Recovery may ask for a child that lives already.
-            if parent != Some(child.parent)
-                && let Some(place) = origin.parent
-            {
-                self.cannot_start(place, id, ANY_ROUND, TAKEN);
+            Some(true) => return,
+            Some(false) => {
+                let (step, index) = (place.step, place.index);
+                if let Some(parent) = self.shared.routes.find(place.job) {
+                    let input = Input::IdTaken { step, index, id };
+                    parent.post(JobInput::Take { input, ack: None });
+                }
+                return;
             }
-            return;
         }
         origin.created = clock::now();
         let number = self.shared.take_number();
@@ -41,6 +48,8 @@ impl Router {
     pub(super) fn tell_ended_child(&self, told: ToChild, found: Option<Box<Recovered>>) -> Left {
         let ToChild { id, place, order, .. } = told;
         let round = order.round;
+        // Another step of the parent may have had a child job with this id.
+        let found = found.filter(|found| found.job.origin().parent == Some(place));
         let Some(mut found) = found else {
             if let Some(job) = self.shared.routes.find(place.job) {
                 let input = Input::ChildMissing { step: place.step, index: place.index };

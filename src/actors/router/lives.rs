@@ -21,6 +21,7 @@ impl Router {
         let shared = &self.shared;
         let arbiters = &shared.wiring().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
+        let child_of = spawn.start.place();
         // Not the parent's own, which gathers what they give.
         let place = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
@@ -30,7 +31,7 @@ impl Router {
             // Deliveries are bounded by the prefetch, children by the window: nothing is ever
             // offered.
             let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
-            Live { number, parent, mailbox }
+            Live { number, parent, place: child_of, mailbox }
         });
     }
 

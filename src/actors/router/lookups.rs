@@ -100,7 +100,7 @@ impl Router {
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
         let live = self.shared.routes.find(id);
         if let Ask::Order(told) = ask {
-            return match live.filter(|job| job.parent() == Some(told.parent)) {
+            return match live.filter(|job| job.is_child_of(told.parent, told.place)) {
                 Some(job) => {
                     job.post(JobInput::Take { input: Input::Order(told.order), ack: None });
                     None

@@ -2,7 +2,7 @@
 
 use super::Router;
 use super::asks::{Ask, Left};
-use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal, promised};
+use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal};
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{Finding, JournalInput, NewJob, Outgoing};
 use crate::clock;
@@ -36,9 +36,6 @@ impl Router {
         };
         match known {
             Some(answer) => Answer::Created(job.answer, answer).tell(),
-            None if self.shared.routes.has(id) => {
-                Answer::Created(job.answer, Err(Refusal::Conflict(promised(id)))).tell()
-            }
             None => self.start_job(id, job),
         }
         Left::Finding(finding)
@@ -106,7 +103,8 @@ impl Router {
         if found.parent.is_none() && self.shared.routes.roots() >= limit {
             Some(Refusal::of_full(limit))
         } else {
-            self.shared.routes.has(id).then(|| Refusal::Conflict(promised(id)))
+            let taken = || Refusal::Conflict(format!("the id {id} belongs to another job by now"));
+            self.shared.routes.is_live(id).then(taken)
         }
     }
 

@@ -263,12 +263,12 @@ fn number(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-/// `SIMULATION_SEEDS` and `SIMULATION_FIRST` say which; `SIMULATION_SEED` runs one and prints its
-/// trace.
+/// `SIMULATION_SEEDS` and `SIMULATION_FIRST` say which; `SIMULATION_SEED` runs one, with the bug
+/// `SIMULATION_BUG` if there is one, and prints its trace.
 #[test]
 fn nothing_is_lost_whatever_the_seed() {
     if let Some(seed) = number("SIMULATION_SEED") {
-        let outcome = simulate(seed, None);
+        let outcome = simulate(seed, planted::asked_for());
         eprintln!("{}\n{:?}", outcome.trace.join("\n"), outcome.counts);
         assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
         return;
