@@ -2,28 +2,35 @@
 //! only user of the CEL crate.
 //!
 //! ```text
-//! syntax    what the parser says of a text that is no CEL, in words that teach
-//! names     which variables, functions and steps a text uses: unknown ones are errors; what of the data it needs
+//! source    the text of an expression, and errors at a place in it
+//! scope     what a condition sees of its job
+//! syntax    what the parser says of a text that is not CEL, in words that teach
+//! names     which variables, functions and steps a text uses; which part of the data it needs
 //! cost      the tree, in which each value that an evaluation copies, compares or runs through is paid for
 //! values    JSON → CEL values, only those that are needed
 //! ```
 //!
-//! A text is untrusted, and so is the data: text and nesting are limited before anything recurses
-//! over them, and an the evaluations of one decision end when they have cost [`DECISION_COST_MAX`]
-//! together. There is no function that knows the time or chance.
+//! Neither the text nor the data is trusted. The text's length and nesting are limited before
+//! anything recurses over it. The evaluations of one decision end when together they have cost
+//! [`DECISION_COST_MAX`]. No function knows the time or chance.
 
 mod cost;
 mod names;
+mod scope;
+mod source;
 mod syntax;
 mod values;
 
-use super::json::Message;
+pub use scope::{Scope, SeenStep};
+pub use source::{DEPTH_MAX, ExpressionError};
+
 use super::words::shortened;
 use cel::common::ast::{IdedExpr, SourceInfo};
 use cel::{Context, Env, ExecutionError, Value};
 use cost::Budget;
 use names::Need;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use source::Source;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
@@ -34,10 +41,6 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 /// The most operators, dots, brackets and other marks of an expression. The parser recurses over a
 /// chain of them.
 pub const MARKS_MAX: usize = 1_000;
-
-/// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The
-/// evaluation recurses over it.
-pub const DEPTH_MAX: usize = 64;
 
 /// What the evaluations of one decision may cost together, those of `when` and those of
 /// `cancelWhen` each. Each value that an evaluation builds, copies, compares or runs through costs
@@ -66,43 +69,6 @@ struct Compiled {
     mistakes: Vec<ExpressionError>,
     need: Need,
     root: IdedExpr,
-}
-
-/// Why a text is no condition.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ExpressionError {
-    /// The line in the expression's text, from 1.
-    pub line: usize,
-    /// The column, in characters, from 1.
-    pub column: usize,
-    /// What is wrong, in one sentence.
-    pub message: String,
-}
-
-/// What a condition sees.
-pub trait Scope {
-    /// `input`: the step's merged input.
-    fn input(&self) -> Message;
-    /// `job`: the job's message.
-    fn job(&self) -> &Message;
-    /// `steps["name"]`.
-    fn step(&self, name: &str) -> Option<SeenStep<'_>>;
-    /// `steps`: every step of the job.
-    fn steps(&self) -> Vec<SeenStep<'_>>;
-}
-
-/// A step as a condition sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct SeenStep<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// `state`: `waiting`, `running`, `completed`, `failed`, `skipped` or `cancelled`.
-    pub state: &'static str,
-    /// `status`: the business word; empty while it waits.
-    pub status: &'a str,
-    /// `output`: its output; an empty object as long as there is none.
-    pub output: Option<&'a Message>,
 }
 
 impl Expression {
@@ -256,33 +222,6 @@ fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
         Ok(Ok(parsed)) => Ok(parsed),
         Ok(Err(errors)) => Err(syntax::explained(&errors, text)),
         Err(_) => Err(whole("is no CEL".to_owned())),
-    }
-}
-
-/// The text of an expression and the places of its parts.
-struct Source<'t> {
-    text: &'t str,
-    source: &'t SourceInfo,
-}
-
-impl Source<'_> {
-    /// An error at a part of the expression.
-    fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
-        let before = self.text.get(..self.offset(part)).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        ExpressionError {
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-            message: message.into(),
-        }
-    }
-
-    /// Where a part begins, in bytes. Of an operator that is its sign.
-    fn offset(&self, part: &IdedExpr) -> usize {
-        self.source
-            .offset_for(part.id)
-            .and_then(|(start, _)| usize::try_from(start).ok())
-            .unwrap_or_default()
     }
 }
 

@@ -8,6 +8,7 @@
 //! selecting a key. The text limits how many there are, and the body of a loop is charged with
 //! their number at each turn.
 
+use super::names::parts;
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
 };
@@ -265,5 +266,5 @@ fn call_of_charge(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
 }
 
 fn count(node: &IdedExpr) -> usize {
-    1 + super::names::parts(node).into_iter().map(count).sum::<usize>()
+    1 + parts(node).into_iter().map(count).sum::<usize>()
 }

@@ -1,7 +1,7 @@
 //! What an expression names: variables, functions, steps. Unknown names are errors; of the known
 //! ones it follows what an evaluation needs of the data.
 
-use super::{DEPTH_MAX, ExpressionError, Source};
+use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::engine::state::StepState;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};

@@ -1,6 +1,6 @@
 //! Text that is no CEL: what the parser says, and what to write instead.
 
-use super::ExpressionError;
+use super::source::{DEPTH_MAX, ExpressionError};
 use crate::engine::words::{quoted, shortened};
 use cel::ParseErrors;
 
@@ -40,7 +40,7 @@ fn message(said: &str, text: &str, line: usize, column: usize) -> String {
         return unknown_sign(rest);
     }
     if syntax.contains("Recursion limit") {
-        return format!("nests deeper than {} levels", super::DEPTH_MAX);
+        return format!("nests deeper than {DEPTH_MAX} levels");
     }
     if rest.is_empty() && !text.split('\n').skip(line).any(|later| !later.trim().is_empty()) {
         return "ends too early; a value, a bracket or a `:` is missing".to_owned();

@@ -1,9 +1,9 @@
 //! JSON as CEL values, and CEL values in errors. Of the data only what an expression needs is
 //! built.
 
-use super::Scope;
 use super::cost::Budget;
 use super::names::Need;
+use super::scope::Scope;
 use crate::engine::json::Message;
 use crate::engine::words::{quoted, shortened};
 use cel::common::types::{
