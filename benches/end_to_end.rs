@@ -186,7 +186,7 @@ async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> 
         // The manager's threads are others.
         std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 1_000 }));
         running.retain(|(id, begun)| {
-            let runs = manager.shared().routes.is_live(*id);
+            let runs = manager.ways().routes.is_live(*id);
             if !runs {
                 times.push(begun.elapsed());
             }

@@ -44,11 +44,11 @@ async fn run(items: usize) -> (Duration, u64) {
         .expect("a message");
     let started = Instant::now();
     let id = manager.create("fan", None, message).await.expect("created").id();
-    while manager.shared().routes.find(id).is_some() {
+    while manager.ways().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let elapsed = started.elapsed();
-    let found = manager.shared().reader.job(id).expect("reads").expect("is kept");
+    let found = manager.common().reader.job(id).expect("reads").expect("is kept");
     assert_eq!(found.job.state(), JobState::Completed);
     manager.stop().await;
     (elapsed, resident())

@@ -6,12 +6,13 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 5 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 4 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
+//! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
+//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
+//! | 4 | [`reload`] | the workflow files, read again while the manager runs |
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
 //! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
-//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; SQLite; transports |
+//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
@@ -65,6 +66,8 @@ pub mod faults;
 pub mod journal;
 pub mod load;
 pub mod rehearsal;
+pub mod reload;
+pub mod room;
 pub mod settings;
 pub mod telemetry;
 pub mod times;

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use workflow_manager::actors::shared::Shared;
-use workflow_manager::actors::{manager, reload};
+use workflow_manager::actors::common::Common;
+use workflow_manager::actors::manager;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 use workflow_manager::settings::{BusKind, Settings};
 use workflow_manager::telemetry::log;
-use workflow_manager::{api, load};
+use workflow_manager::{api, load, reload};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -131,8 +131,8 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
 }
 
 /// Says when `/readyz` turns green for the first time.
-async fn tell_when_ready(shared: Arc<Shared>) {
-    shared.health.ready().await;
+async fn tell_when_ready(common: Arc<Common>) {
+    common.health.ready().await;
     tracing::info!("ready");
 }
 
@@ -186,20 +186,20 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let mut hang_up = signal(SignalKind::hangup())?;
     let stopping = cut_off_late_stops(settings.shutdown.grace.0)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let shared = manager.shared().clone();
+    let ways = manager.ways().clone();
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
-            if let Err(error) = reload::reload(&shared).await {
+            if let Err(error) = reload::reload(&ways).await {
                 tracing::error!(%error, "SIGHUP: the workflow files were not reloaded, nothing was changed");
             }
         }
     });
-    let (server, address) = api::serve(manager.shared().clone()).with_context(|| {
+    let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
         format!("cannot listen on {listen}; choose another address with --listen")
     })?;
     let server_handle = server.handle();
-    tracing::info!(%address, bus, journal = %manager.shared().settings.journal.file.display(), "listening");
-    actix_rt::spawn(tell_when_ready(manager.shared().clone()));
+    tracing::info!(%address, bus, journal = %manager.common().settings.journal.file.display(), "listening");
+    actix_rt::spawn(tell_when_ready(manager.common().clone()));
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
         _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }
@@ -208,7 +208,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     };
     // Closed only when a signal has begun it.
     let _ = stopping.send(());
-    manager.shared().feeds.close();
+    manager.common().feeds.close();
     server_handle.stop(true).await;
     manager.stop().await;
     tracing::info!("stopped");

@@ -203,7 +203,7 @@ async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     loop {
         look.tick().await;
-        let Some(found) = manager.shared().reader.job(id)? else {
+        let Some(found) = manager.common().reader.job(id)? else {
             bail!("job {id} is not in the journal")
         };
         let children: Vec<(u32, u32)> = found

@@ -2,9 +2,9 @@
 //! Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
 //! readers.
 
+use super::common::Common;
 use super::mail::AnnouncerInput;
 use super::mailbox::{Mail, Owner};
-use super::shared::Shared;
 use crate::bus::topic::{Announcement, Topic, TopicEvent, TopicMaker};
 use crate::events::{CONTENT_TYPE, Event};
 use crate::times;
@@ -19,25 +19,25 @@ const KEY_BYTES_MAX: usize = 255;
 
 /// Hands events on.
 pub struct Announcer {
-    shared: Arc<Shared>,
+    common: Arc<Common>,
     maker: Option<TopicMaker>,
     topic: Option<Box<dyn Topic>>,
 }
 
 impl Announcer {
     /// The actor; with what makes the topic, if there is to be one.
-    pub fn new(shared: Arc<Shared>, maker: Option<TopicMaker>) -> Announcer {
-        Announcer { shared, maker, topic: None }
+    pub fn new(common: Arc<Common>, maker: Option<TopicMaker>) -> Announcer {
+        Announcer { common, maker, topic: None }
     }
 
     fn receive(&mut self, input: AnnouncerInput, ctx: &mut Context<Self>) {
         match input {
             AnnouncerInput::Happened(events) => {
-                self.shared.feeds.tell(&events);
+                self.common.feeds.tell(&events);
                 if let Some(topic) = &self.topic {
                     let refused =
                         events.iter().filter(|event| !topic.publish(announcement(event))).count();
-                    self.shared
+                    self.common
                         .metrics
                         .events_dropped
                         .with_label_values(&["exchange"])
@@ -86,14 +86,14 @@ impl Actor for Announcer {
     type Context = Context<Self>;
 
     fn started(&mut self, _: &mut Self::Context) {
-        let shared = self.shared.clone();
+        let common = self.common.clone();
         self.topic = self.maker.take().map(|make| {
             make(Box::new(move |event| match event {
                 TopicEvent::Published => {
-                    shared.metrics.events_published.with_label_values(&["exchange"]).inc()
+                    common.metrics.events_published.with_label_values(&["exchange"]).inc()
                 }
                 TopicEvent::Dropped(count) => {
-                    shared.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count)
+                    common.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count)
                 }
             }))
         });

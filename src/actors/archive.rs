@@ -6,7 +6,7 @@
 
 use super::mail::{ArchiveInput, Finding, JournalInput, Question, RouterInput, SupervisorInput};
 use super::mailbox::{Mail, Owner};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::engine::JobId;
 use crate::faults;
 use crate::journal::{JobNumber, JournalError, Recovered};
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 /// Reads the journal for the router and the supervisor.
 pub struct Archive {
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
     /// Jobs to be rebuilt.
     wanted: Vec<Wanted>,
     /// A barrier is under way for some of those that were wanted before.
@@ -35,8 +35,8 @@ const REBUILT_AT_ONCE: usize = 1_000;
 
 impl Archive {
     /// The archive.
-    pub fn new(shared: Arc<Shared>) -> Archive {
-        Archive { shared, wanted: Vec::new(), is_behind: false }
+    pub fn new(ways: Arc<Ways>) -> Archive {
+        Archive { ways, wanted: Vec::new(), is_behind: false }
     }
 
     fn receive(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
@@ -56,7 +56,7 @@ impl Archive {
 
     fn find_creation(&self, id: JobId) {
         faults::hit("archive::read");
-        let found = self.shared.reader.creation(id);
+        let found = self.ways.common.reader.creation(id);
         self.tell_router(id, found.map(Finding::Creation));
     }
 
@@ -67,8 +67,8 @@ impl Archive {
         }
         let rest = self.wanted.split_off(self.wanted.len().min(REBUILT_AT_ONCE));
         let wanted = std::mem::replace(&mut self.wanted, rest);
-        let shared = self.shared.clone();
-        let barrier = async move { barrier(&shared).await };
+        let ways = self.ways.clone();
+        let barrier = async move { barrier(&ways).await };
         ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
             archive.read(wanted);
             archive.is_behind = false;
@@ -80,7 +80,7 @@ impl Archive {
         faults::hit("archive::read");
         let numbers: Vec<_> = wanted.iter().map(|wanted| self.number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
-        let mut recovered = match self.shared.reader.recover_some(&known) {
+        let mut recovered = match self.ways.common.reader.recover_some(&known) {
             Ok(recovered) => recovered,
             // What cannot be read must not take the others with it.
             Err(_) if known.len() > 1 => HashMap::new(),
@@ -102,7 +102,7 @@ impl Archive {
                 self.tell(wanted, Ok(Some(Box::new(job))));
                 continue;
             }
-            match self.shared.reader.recover_some(&[number]) {
+            match self.ways.common.reader.recover_some(&[number]) {
                 Ok(mut job) => self.tell(wanted, Ok(job.remove(&number).map(Box::new))),
                 Err(error) => self.tell(wanted, Err(&error)),
             }
@@ -112,15 +112,17 @@ impl Archive {
     fn number(&self, wanted: &Wanted) -> Result<Option<JobNumber>, JournalError> {
         match wanted {
             Wanted::Supervisor(number) => Ok(Some(*number)),
-            Wanted::Router(id, Question::ChildOf(parent)) => self.shared.reader.child(*parent, *id),
+            Wanted::Router(id, Question::ChildOf(parent)) => {
+                self.ways.common.reader.child(*parent, *id)
+            }
             Wanted::Router(id, Question::Job | Question::Creation) => {
-                self.shared.reader.number(*id)
+                self.ways.common.reader.number(*id)
             }
         }
     }
 
     fn tell(&self, wanted: &Wanted, job: Result<Option<Box<Recovered>>, &JournalError>) {
-        let rules = &self.shared.rules;
+        let rules = &self.ways.common.rules;
         let job = job.map(|found| found.map(|found| Box::new(rules.recovered(*found))));
         match wanted {
             Wanted::Router(id, Question::ChildOf(_)) => {
@@ -131,11 +133,11 @@ impl Archive {
             }
             Wanted::Supervisor(number) => match job {
                 Ok(job) => {
-                    self.shared.wiring().supervisor.post(SupervisorInput::Reloaded(*number, job))
+                    self.ways.mailboxes().supervisor.post(SupervisorInput::Reloaded(*number, job))
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => {}
-                Err(error) => self.shared.fail(format!(
+                Err(error) => self.ways.common.fail(format!(
                     "a job whose actor panicked cannot be rebuilt from the journal: {error}"
                 )),
             },
@@ -144,21 +146,21 @@ impl Archive {
 
     fn tell_router(&self, id: JobId, found: Result<Finding, impl ToString>) {
         let found = found.map_err(|error| error.to_string());
-        self.shared.wiring().router.post(RouterInput::Found(id, found));
+        self.ways.mailboxes().router.post(RouterInput::Found(id, found));
     }
 }
 
 /// Waits until all that was appended before this is committed. Once the journal is lost that comes
 /// never: then the read says so.
-async fn barrier(shared: &Shared) {
+async fn barrier(ways: &Ways) {
     loop {
         let (answer, committed) = oneshot::channel();
-        shared.wiring().journal.post(JournalInput::Barrier(answer));
-        if committed.await.is_ok() || shared.health.lost_journal().is_some() {
+        ways.mailboxes().journal.post(JournalInput::Barrier(answer));
+        if committed.await.is_ok() || ways.common.health.lost_journal().is_some() {
             return;
         }
         // No room on the disk.
-        tokio::time::sleep(shared.settings.journal.full_retry.0).await;
+        tokio::time::sleep(ways.common.settings.journal.full_retry.0).await;
     }
 }
 

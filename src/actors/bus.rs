@@ -5,7 +5,7 @@ use super::lost;
 use super::mail::{BusInput, JobInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::{Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Notice, Receipt};
 use crate::engine::{CorrelationId, Definition, Input, JobId};
 use crate::settings::BusKind;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct BusActor {
     bus: Box<dyn Bus>,
     key: BusKey,
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
 }
 
 /// How often the number of unconfirmed messages is looked at, for its metric.
@@ -25,8 +25,8 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
     /// The actor around a bus.
-    pub fn new(bus: Box<dyn Bus>, key: BusKey, shared: Arc<Shared>) -> BusActor {
-        BusActor { bus, key, shared }
+    pub fn new(bus: Box<dyn Bus>, key: BusKey, ways: Arc<Ways>) -> BusActor {
+        BusActor { bus, key, ways }
     }
 
     fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
@@ -60,28 +60,28 @@ impl BusActor {
 }
 
 /// Where a bus reports.
-pub fn event_sink(shared: &Arc<Shared>, key: &BusKey) -> EventSink {
-    let (shared, key, vhost) = (shared.clone(), key.clone(), key.vhost.clone());
+pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
+    let (ways, key, vhost) = (ways.clone(), key.clone(), key.vhost.clone());
     Arc::new(move |event| match event {
         BusEvent::Reply(delivery) => {
-            shared.wiring().router.post(RouterInput::Delivered(with_attempt(delivery)))
+            ways.mailboxes().router.post(RouterInput::Delivered(with_attempt(delivery)))
         }
         BusEvent::Call { queue, delivery } => {
             let delivery = with_attempt(delivery);
             let workflow = workflow_of(&queue, &vhost);
-            shared.wiring().router.post(RouterInput::Called { workflow, delivery });
+            ways.mailboxes().router.post(RouterInput::Called { workflow, delivery });
         }
-        BusEvent::Taken(receipt) => taken(&shared, receipt),
+        BusEvent::Taken(receipt) => taken(&ways, receipt),
         BusEvent::Unroutable(receipt) => {
             if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
-                unroutable(&shared, &vhost, *job);
+                unroutable(&ways, &vhost, *job);
             }
-            taken(&shared, receipt);
+            taken(&ways, receipt);
         }
         BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_kept } => {
             let outcome = if is_kept { "kept" } else { "dropped" };
-            shared.metrics.unreadable.with_label_values(&[&*vhost, &*queue, outcome]).inc();
-            if shared.throttle.may_log("unreadable") {
+            ways.common.metrics.unreadable.with_label_values(&[&*vhost, &*queue, outcome]).inc();
+            if ways.common.throttle.may_log("unreadable") {
                 let correlation_id = correlation_id.unwrap_or_default();
                 tracing::warn!(
                     vhost = &*vhost,
@@ -96,10 +96,10 @@ pub fn event_sink(shared: &Arc<Shared>, key: &BusKey) -> EventSink {
         }
         BusEvent::QueueMissing { queue, taken } => {
             let queue = Address { bus: key.clone(), queue };
-            shared.wiring().router.post(RouterInput::QueueMissing { queue, taken });
+            ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
         }
         BusEvent::State(state) => {
-            let metrics = &shared.metrics;
+            let metrics = &ways.common.metrics;
             metrics
                 .bus_connected
                 .with_label_values(&[&*vhost])
@@ -108,23 +108,23 @@ pub fn event_sink(shared: &Arc<Shared>, key: &BusKey) -> EventSink {
                 .bus_blocked
                 .with_label_values(&[&*vhost])
                 .set(i64::from(matches!(state, BusState::Blocked { .. })));
-            shared.health.set_bus(&key, state);
+            ways.common.health.set_bus(&key, state);
         }
-        BusEvent::Refused(reason) => shared.fail(reason),
+        BusEvent::Refused(reason) => ways.common.fail(reason),
         BusEvent::Noted(notice) => {
             let kind = match notice {
                 Notice::Returned => "returned",
                 Notice::Refused => "refused",
                 Notice::Resent => "resent",
             };
-            shared.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
+            ways.common.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
         }
     })
 }
 
 /// The broker has a message, or it is gone with the queue that it was for: whoever sent it hears of
 /// that.
-fn taken(shared: &Shared, receipt: Receipt) {
+fn taken(ways: &Ways, receipt: Receipt) {
     // Every message that is sent has such a receipt.
     let Ok(sent) = receipt.open() else { return };
     let (job, input) = match sent {
@@ -133,7 +133,7 @@ fn taken(shared: &Shared, receipt: Receipt) {
         Sent::Refusal { ack, .. } => return ack.ack(),
     };
     // A job that has ended needs no confirm.
-    if let Some(job) = shared.routes.find(job) {
+    if let Some(job) = ways.routes.find(job) {
         job.post(JobInput::Take { input, ack: None });
     }
 }
@@ -161,9 +161,9 @@ fn attempt_in(message_id: &str) -> Option<u32> {
 }
 
 /// The queue that a caller named is not there: nobody can be told.
-fn unroutable(shared: &Shared, vhost: &str, job: JobId) {
-    shared.metrics.bus_notices.with_label_values(&[vhost, "unanswerable"]).inc();
-    if shared.throttle.may_log("unanswerable") {
+fn unroutable(ways: &Ways, vhost: &str, job: JobId) {
+    ways.common.metrics.bus_notices.with_label_values(&[vhost, "unanswerable"]).inc();
+    if ways.common.throttle.may_log("unanswerable") {
         tracing::warn!(%job, vhost, "the queue that a caller waits at is not there: its answer is dropped (logged once a minute)");
     }
 }
@@ -175,15 +175,16 @@ impl Actor for BusActor {
         ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
             let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
             actor
-                .shared
+                .ways
+                .common
                 .metrics
                 .bus_unconfirmed
                 .with_label_values(&[&*actor.key.vhost])
                 .set(unconfirmed);
         });
-        let settings = &self.shared.settings;
+        let settings = &self.ways.common.settings;
         if settings.bus() == BusKind::Amqp && !settings.amqp.management.0.is_empty() {
-            ctx.spawn(lost::watch(self.shared.clone(), self.key.clone()).into_actor(self));
+            ctx.spawn(lost::watch(self.ways.clone(), self.key.clone()).into_actor(self));
         }
     }
 }

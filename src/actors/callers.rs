@@ -4,7 +4,7 @@ use super::answer::{Created, Known, Refusal};
 use super::call::{Asker, Call};
 use super::mail::Outgoing;
 use super::messages::{Sent, Told, answer};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::{Acknowledge, Body, Delivery};
 use crate::clock;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
@@ -30,11 +30,11 @@ pub(super) struct Refused {
 impl Refused {
     /// Tells the caller; the message is acknowledged once the broker has that, or at once where
     /// nobody waits.
-    pub(super) fn tell(self, refusal: &CallRefusal, shared: &Shared) {
+    pub(super) fn tell(self, refusal: &CallRefusal, ways: &Ways) {
         let Refused { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
-        shared.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
-        if shared.throttle.may_log(refusal.kind) {
+        ways.common.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
+        if ways.common.throttle.may_log(refusal.kind) {
             let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
             tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
         }
@@ -45,28 +45,28 @@ impl Refused {
             result: Err(Body::error(&refusal.reason, false)),
             sent: Sent::Refusal { job: id, ack },
         };
-        let bus = shared.buses.of(&definition);
-        Outgoing::Send(answer(told, &caller, bus, clock::now())).release(shared);
+        let bus = ways.buses.of(&definition);
+        Outgoing::Send(answer(told, &caller, bus, clock::now())).release(ways);
     }
 }
 
 impl Call {
-    pub(super) fn refuse(self, refusal: &CallRefusal, shared: &Shared) {
+    pub(super) fn refuse(self, refusal: &CallRefusal, ways: &Ways) {
         let Call { definition, id, caller, ack, .. } = self;
-        Refused { definition, id, caller, ack }.tell(refusal, shared);
+        Refused { definition, id, caller, ack }.tell(refusal, ways);
     }
 
     /// The caller, to be told the end of the job that has its id; none: it asks for another job, or
     /// too many ask, and is refused.
-    pub(super) fn join(self, job: &Job, shared: &Shared) -> Option<(Option<Caller>, Acknowledge)> {
-        let call = self.unless_conflict(job, shared)?;
-        let callers_max = shared.settings.limits.callers_max;
+    pub(super) fn join(self, job: &Job, ways: &Ways) -> Option<(Option<Caller>, Acknowledge)> {
+        let call = self.unless_conflict(job, ways)?;
+        let callers_max = ways.common.settings.limits.callers_max;
         if call.caller.as_ref().is_some_and(|caller| !job.has_room_for(caller, callers_max)) {
             let reason = format!(
                 "{callers_max} callers wait for job {} already (setting limits.callers_max)",
                 call.id
             );
-            call.refuse(&CallRefusal { kind: "too_many_callers", reason }, shared);
+            call.refuse(&CallRefusal { kind: "too_many_callers", reason }, ways);
             return None;
         }
         Some((call.caller, call.ack))
@@ -76,12 +76,12 @@ impl Call {
     pub(super) fn unless_conflict<'a>(
         self,
         known: impl Into<Known<'a>>,
-        shared: &Shared,
+        ways: &Ways,
     ) -> Option<Call> {
         if let Err(Refusal::Conflict(reason)) =
             Created::again(self.id, known, &self.definition.full_name(), &self.message)
         {
-            self.refuse(&CallRefusal { kind: "conflict", reason }, shared);
+            self.refuse(&CallRefusal { kind: "conflict", reason }, ways);
             return None;
         }
         Some(self)
@@ -91,23 +91,23 @@ impl Call {
     pub(super) fn read(
         definition: Arc<Definition>,
         delivery: Delivery,
-        shared: &Shared,
+        ways: &Ways,
     ) -> Option<Call> {
         let (id, caller, asker) = (
             id_of(&definition, &delivery),
             caller_of(&delivery),
-            asker_of(&delivery, shared.own_reply_queue()),
+            asker_of(&delivery, ways.common.own_reply_queue()),
         );
         // Nobody is above one who says nothing of it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
-        let limits = &shared.settings.limits;
+        let limits = &ways.common.settings.limits;
         let message = message_of(&delivery.body, limits.step_message_bytes_max)
             .and_then(|message| not_too_deep(depth, limits.depth_max, message));
         let ack = delivery.into_settlement();
         match message {
             Ok(message) => Some(Call { definition, id, message, caller, depth, asker, ack }),
             Err(refusal) => {
-                Refused { definition, id, caller, ack }.tell(&refusal, shared);
+                Refused { definition, id, caller, ack }.tell(&refusal, ways);
                 None
             }
         }

@@ -3,8 +3,10 @@
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
 use super::bulk::Bulk;
-use super::mail::{BusInput, Done, JobInput, Look, NewJob, RouterInput};
-use super::shared::Shared;
+use super::mail::{
+    BusInput, Definitions, Done, JobInput, Look, NewJob, RouterInput, SupervisorInput,
+};
+use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
 use crate::engine::{Job, JobId, Message, Operation};
 use std::sync::Arc;
@@ -16,16 +18,17 @@ use tokio::sync::oneshot;
 ///
 /// There is no job.
 pub async fn create(
-    shared: &Shared,
+    ways: &Ways,
     workflow: &str,
     id: Option<JobId>,
     message: Message,
 ) -> Result<Created, Refusal> {
-    let Some(definition) = shared.definitions().get(workflow).cloned() else {
+    let Some(definition) = ways.common.definitions().get(workflow).cloned() else {
         return Err(Refusal::Unknown);
     };
-    if !shared.health.accepts() {
-        let reasons: Vec<String> = shared
+    if !ways.common.health.accepts() {
+        let reasons: Vec<String> = ways
+            .common
             .health
             .checks()
             .into_iter()
@@ -34,15 +37,15 @@ pub async fn create(
             .collect();
         return Err(Refusal::Overloaded(reasons.join("; ")));
     }
-    let limit = shared.settings.limits.creations_waiting_max;
+    let limit = ways.common.settings.limits.creations_waiting_max;
     // A client that has gone takes its request with it, wherever that is, and gives its place back.
-    let Ok(_place) = shared.creations.try_acquire() else {
+    let Ok(_place) = ways.common.creations.try_acquire() else {
         return Err(Refusal::Overloaded(format!(
             "{limit} creations are under way (setting limits.creations_waiting_max)"
         )));
     };
     let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-    asked(shared, |answer| RouterInput::Create(NewJob { id, definition, message, answer }))
+    asked(ways, |answer| RouterInput::Create(NewJob { id, definition, message, answer }))
         .answer()
         .await
         .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))
@@ -50,12 +53,12 @@ pub async fn create(
 
 /// Asks something of a job, at once; answered after the commit.
 pub fn operate(
-    shared: &Shared,
+    ways: &Ways,
     id: JobId,
     operation: Operation,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = if shared.health.accepts() {
-        Ok(asked(shared, |answer| RouterInput::Operate(id, operation, answer)))
+    let answered = if ways.common.health.accepts() {
+        Ok(asked(ways, |answer| RouterInput::Operate(id, operation, answer)))
     } else {
         Err(not_now())
     };
@@ -64,14 +67,14 @@ pub fn operate(
 
 /// Cancels a job, at once; answered after the commit. Of one that has ended the state is told, so
 /// that asking twice does no harm.
-pub fn cancel(shared: &Shared, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = asked(shared, |answer| RouterInput::Cancel(id, answer));
+pub fn cancel(ways: &Ways, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+    let answered = asked(ways, |answer| RouterInput::Cancel(id, answer));
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
 /// Erases an ended job from the journal; asked for at once.
-pub fn erase(shared: &Shared, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
-    let answered = asked(shared, |answer| RouterInput::Erase(id, answer));
+pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
+    let answered = asked(ways, |answer| RouterInput::Erase(id, answer));
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -82,18 +85,18 @@ pub fn erase(shared: &Shared, id: JobId) -> impl Future<Output = Result<Erased, 
 ///
 /// Nothing is accepted now.
 pub async fn redispatch(
-    shared: &Shared,
+    ways: &Ways,
     vhost: &str,
     queue: &str,
     is_dry_run: bool,
 ) -> Result<(usize, usize), Refusal> {
-    if !shared.health.accepts() {
+    if !ways.common.health.accepts() {
         return Err(not_now());
     }
-    let queue = Address { bus: shared.buses.of_vhost(vhost), queue: queue.into() };
+    let queue = Address { bus: ways.buses.of_vhost(vhost), queue: queue.into() };
     let bulk = Arc::new(Bulk::new(queue).dry_run(is_dry_run));
     let (answer, answered) = oneshot::channel();
-    if shared.wiring().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
+    if ways.mailboxes().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
         return Err(full());
     }
     let stopping = || Refusal::Overloaded("the manager is stopping".to_owned());
@@ -101,17 +104,28 @@ pub async fn redispatch(
     Ok(bulk.found())
 }
 
-/// What a bus knows of a queue; none: there is no such bus, or it is closing.
-pub async fn inspect(shared: &Shared, bus: &BusKey, queue: &Arc<str>) -> Option<QueueLook> {
+/// Replaces the definitions for new jobs: by all of these, or by none with the reason.
+///
+/// # Errors
+///
+/// Nothing was changed.
+pub async fn redefine(ways: &Ways, definitions: Definitions) -> Result<(), String> {
     let (answer, answered) = oneshot::channel();
-    shared.buses.find(bus)?.post(BusInput::Inspect(queue.clone(), answer));
+    ways.mailboxes().supervisor.post(SupervisorInput::Redefine(definitions, answer));
+    answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
+}
+
+/// What a bus knows of a queue; none: there is no such bus, or it is closing.
+pub async fn inspect(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> Option<QueueLook> {
+    let (answer, answered) = oneshot::channel();
+    ways.buses.find(bus)?.post(BusInput::Inspect(queue.clone(), answer));
     answered.await.ok()
 }
 
 /// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is
 /// under way, or its actor is just ending.
 pub async fn look<T: Send + 'static>(
-    shared: &Shared,
+    ways: &Ways,
     id: JobId,
     see: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
@@ -124,16 +138,16 @@ pub async fn look<T: Send + 'static>(
         },
         Done::new(done),
     );
-    shared.routes.find(id)?.post(JobInput::Look(look));
+    ways.routes.find(id)?.post(JobInput::Look(look));
     // An error means that the actor has ended: then all is committed.
     let _ = committed.await;
     seen.await.ok()
 }
 
 /// Waits until all that a job has decided is committed.
-pub async fn settled(shared: &Shared, id: JobId) {
+pub async fn settled(ways: &Ways, id: JobId) {
     let (answer, answered) = oneshot::channel();
-    match shared.routes.find(id) {
+    match ways.routes.find(id) {
         Some(job) => job.post(JobInput::Settled(Done::new(answer))),
         None => return,
     }
@@ -157,9 +171,9 @@ impl<T> Pending<T> {
 }
 
 /// Asks the router, at once.
-fn asked<T>(shared: &Shared, input: impl FnOnce(Client<T>) -> RouterInput) -> Pending<T> {
+fn asked<T>(ways: &Ways, input: impl FnOnce(Client<T>) -> RouterInput) -> Pending<T> {
     let (answer, answered) = oneshot::channel();
-    let is_taken = shared.wiring().router.offer(input(answer)).is_ok();
+    let is_taken = ways.mailboxes().router.offer(input(answer)).is_ok();
     Pending(is_taken.then_some(answered))
 }
 

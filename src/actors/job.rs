@@ -16,7 +16,7 @@ use super::mail::{
 use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
 use super::said::Said;
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::{BusKey, Reader};
 use crate::clock;
 use crate::engine::{
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 /// A job under way.
 pub struct JobActor {
-    pub(super) shared: Arc<Shared>,
+    pub(super) ways: Arc<Ways>,
     pub(super) id: JobId,
     number: JobNumber,
     root: JobNumber,
@@ -142,10 +142,10 @@ pub struct Spawn {
 
 impl JobActor {
     /// An actor that begins when it is started.
-    pub(super) fn new(shared: Arc<Shared>, spawn: Spawn) -> JobActor {
+    pub(super) fn new(ways: Arc<Ways>, spawn: Spawn) -> JobActor {
         let Spawn { id, number, root, parent, start } = spawn;
         JobActor {
-            shared,
+            ways,
             id,
             number,
             root,
@@ -164,10 +164,10 @@ impl JobActor {
     }
 
     fn begin(&mut self, start: Start) {
-        let (shared, now) = (self.shared.clone(), clock::now());
+        let (ways, now) = (self.ways.clone(), clock::now());
         match start {
             Start::New { origin, message, caller, mut release } => {
-                let context = Context { now, limits: &shared.limits };
+                let context = Context { now, limits: &ways.common.limits };
                 let (owned, waits) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for(owned, message, waits, &context)
@@ -177,7 +177,7 @@ impl JobActor {
                 self.life = Life::Live(job);
                 let created = Created { origin, root: self.root, parent: self.parent };
                 if faults::planted("answer before commit") {
-                    release.drain(..).for_each(|outgoing| outgoing.release(&shared));
+                    release.drain(..).for_each(|outgoing| outgoing.release(&ways));
                 }
                 self.append(decision, Some(created), release);
             }
@@ -189,12 +189,12 @@ impl JobActor {
     fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         let leave = Leave { id: self.id, number: self.number, heard: None };
-        self.shared.wiring().router.post(RouterInput::Leave(vec![leave]));
+        self.ways.mailboxes().router.post(RouterInput::Leave(vec![leave]));
         if let Some(parent) = origin.parent {
             let outcome =
                 ChildOutcome::Failed(Cause::of_job("the creation of the child job panicked"));
             Outgoing::ToParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome })
-                .release(&self.shared);
+                .release(&self.ways);
         }
         for outgoing in release {
             if let Outgoing::Ack(ack) = outgoing {
@@ -208,7 +208,7 @@ impl JobActor {
                     caller: caller.clone(),
                     ack,
                 }
-                .tell(&refusal, &self.shared);
+                .tell(&refusal, &self.ways);
             }
         }
     }
@@ -314,13 +314,13 @@ impl JobActor {
     /// Attempts that began before this may have been answered, and the answer may still lie in the
     /// reply queue.
     fn deaf_to(&self) -> Option<Timestamp> {
-        let bus = self.shared.buses.of(self.job()?.definition());
-        self.shared.health.deaf_to(&bus, self.shared.settings.amqp.replies_first.0)
+        let bus = self.ways.buses.of(self.job()?.definition());
+        self.ways.common.health.deaf_to(&bus, self.ways.common.settings.amqp.replies_first.0)
     }
 
     /// Whether its messages go over this bus.
     pub(super) fn runs_on(&self, bus: &BusKey) -> bool {
-        self.job().is_some_and(|job| self.shared.buses.carries(bus, job.definition()))
+        self.job().is_some_and(|job| self.ways.buses.carries(bus, job.definition()))
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
@@ -396,7 +396,7 @@ impl JobActor {
                         round: ANY_ROUND,
                         outcome: ChildOutcome::Failed(Cause::of_job(&reason)),
                     };
-                    Outgoing::ToParent(place, ended).release(&self.shared);
+                    Outgoing::ToParent(place, ended).release(&self.ways);
                 }
                 self.take(Input::Abandon(reason), Vec::new());
             }
@@ -416,11 +416,11 @@ impl JobActor {
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.life = Life::Live(job);
         self.count();
-        let (shared, now) = (self.shared.clone(), clock::now());
+        let (ways, now) = (self.ways.clone(), clock::now());
         effects
             .into_iter()
             .filter_map(|effect| self.outgoing(effect, now))
-            .for_each(|outgoing| outgoing.release(&shared));
+            .for_each(|outgoing| outgoing.release(&ways));
     }
 
     /// Lets the engine decide; `release` follows the commit.
@@ -432,18 +432,18 @@ impl JobActor {
     /// from the journal, what comes in meanwhile is set aside, and a delivery that was being taken
     /// goes back to its queue. A client is told the job's state.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
-        let (shared, now) = (self.shared.clone(), clock::now());
+        let (ways, now) = (self.ways.clone(), clock::now());
         let Some(job) = self.life.job_mut() else { return };
-        let context = Context { now, limits: &shared.limits };
+        let context = Context { now, limits: &ways.common.limits };
         let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
-            shared.rules.take(job, input, &context)
+            ways.common.rules.take(job, input, &context)
         }));
         match taken {
             Ok(Ok(decision)) => {
                 if faults::planted("ack before commit") {
-                    release.drain(..).for_each(|outgoing| outgoing.release(&shared));
+                    release.drain(..).for_each(|outgoing| outgoing.release(&ways));
                 }
                 release.extend(answer.map(|Asked { step, answer }| {
                     Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
@@ -459,8 +459,7 @@ impl JobActor {
             }
             Err(_) => {
                 self.life = Life::Broken { set_aside: Vec::new() };
-                shared
-                    .wiring()
+                ways.mailboxes()
                     .supervisor
                     .post(SupervisorInput::Panicked { number: self.number, id: self.id });
             }
@@ -469,15 +468,16 @@ impl JobActor {
 
     fn reject(&mut self, rejected: Rejected, said: Option<Said>, release: Vec<Outgoing>) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
-            self.shared.metrics.rejected.with_label_values(&[rejected.label()]).inc();
-            if let (Some(said), true) = (said, self.shared.throttle.may_log(rejected.label())) {
+            self.ways.common.metrics.rejected.with_label_values(&[rejected.label()]).inc();
+            if let (Some(said), true) = (said, self.ways.common.throttle.may_log(rejected.label()))
+            {
                 said.log(self.id, rejected);
             }
         }
         // Behind the commit of what made it void, which may still be under way: this may be the
         // last copy of a reply.
         if faults::planted("rejected replies acknowledged at once") {
-            release.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+            release.into_iter().for_each(|outgoing| outgoing.release(&self.ways));
         } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
             self.release_after_commit(release);
         }
@@ -489,7 +489,7 @@ impl JobActor {
 
     fn append_nothing(&self, release: Vec<Outgoing>, leaves: Option<u64>) {
         let record = Record::nothing(self.number);
-        self.shared.wiring().journal.post(JournalInput::Append(Append {
+        self.ways.mailboxes().journal.post(JournalInput::Append(Append {
             id: self.id,
             record,
             urgent: true,
@@ -517,13 +517,13 @@ impl JobActor {
         let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) = effects
             .partition(|outgoing| matches!(outgoing, Outgoing::Send(message) if message.reader == Reader::Caller));
         if faults::planted("caller answered before commit") {
-            answers.into_iter().for_each(|outgoing| outgoing.release(&self.shared));
+            answers.into_iter().for_each(|outgoing| outgoing.release(&self.ways));
         } else {
             release.extend(answers);
         }
         let effects = effects.into_iter();
         if faults::planted("effects before commit") {
-            effects.for_each(|outgoing| outgoing.release(&self.shared));
+            effects.for_each(|outgoing| outgoing.release(&self.ways));
         } else {
             release.extend(effects);
         }
@@ -532,7 +532,7 @@ impl JobActor {
         release.extend(announced);
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let record = Record { notice, ..Record::of(self.number, created, decision) };
-        self.shared.wiring().journal.post(JournalInput::Append(Append {
+        self.ways.mailboxes().journal.post(JournalInput::Append(Append {
             id: self.id,
             record,
             urgent,
@@ -545,7 +545,7 @@ impl JobActor {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
-                let bus = self.shared.buses.of(job.definition());
+                let bus = self.ways.buses.of(job.definition());
                 Outgoing::Send(step_message(job, bus, step, attempt, input, now))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
@@ -559,8 +559,8 @@ impl JobActor {
             }
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let bus = self.shared.buses.of(job.definition());
-                let bytes_max = self.shared.limits.step_message_bytes_max;
+                let bus = self.ways.buses.of(job.definition());
+                let bytes_max = self.ways.common.limits.step_message_bytes_max;
                 Outgoing::Send(caller_answer(job, bus, caller, end, bytes_max, now)?)
             }
         })

@@ -4,7 +4,7 @@
 use super::answer::{Answer, Erased, Refusal};
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::clock;
 use crate::engine::Millis;
 use crate::faults;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Owns the journal's writing end.
 pub struct JournalActor {
     store: Store,
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
     waiting: Vec<Waiting>,
     flush: Flush,
     /// A commit is going to be tried again.
@@ -65,10 +65,10 @@ const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
     /// The actor around an opened store.
-    pub fn new(store: Store, shared: Arc<Shared>) -> JournalActor {
+    pub fn new(store: Store, ways: Arc<Ways>) -> JournalActor {
         JournalActor {
             store,
-            shared,
+            ways,
             waiting: Vec::new(),
             flush: Flush::NotDue,
             is_retried: false,
@@ -81,7 +81,7 @@ impl JournalActor {
         match input {
             JournalInput::Append(mut append) => {
                 if self.flush == Flush::Lost {
-                    refuse(&mut append, &self.shared);
+                    refuse(&mut append, &self.ways);
                 }
                 let urgent = append.urgent;
                 self.waiting.push(Waiting { append, since: clock::instant() });
@@ -89,7 +89,7 @@ impl JournalActor {
             }
             JournalInput::Retain => {
                 ctx.run_interval(
-                    self.shared.settings.journal.retention_interval.0,
+                    self.ways.common.settings.journal.retention_interval.0,
                     |actor, ctx| actor.delete_retained(ctx),
                 );
                 self.delete_retained(ctx);
@@ -97,8 +97,8 @@ impl JournalActor {
             JournalInput::Delete(number, answer) => {
                 let is_behind = !self.commit(ctx);
                 if is_behind && self.flush == Flush::Lost {
-                    let refused = Answer::Erased(answer, Err(refusal(&self.shared)));
-                    return Outgoing::Answer(refused).release(&self.shared);
+                    let refused = Answer::Erased(answer, Err(refusal(&self.ways)));
+                    return Outgoing::Answer(refused).release(&self.ways);
                 }
                 let outcome = match self.store.delete(&[number]) {
                     Ok(deleted) if deleted.left > 0 => {
@@ -112,19 +112,20 @@ impl JournalActor {
                         Remedy::WaitForRoom => Err(Refusal::Overloaded(error.to_string())),
                         Remedy::Exit => {
                             self.broken(&error);
-                            Err(refusal(&self.shared))
+                            Err(refusal(&self.ways))
                         }
                     },
                 };
-                Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.shared);
+                Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.ways);
             }
             JournalInput::Forget(_) if self.flush == Flush::Lost => {}
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
                 Ok(()) => {}
                 Err(error) if error.remedy() == Remedy::WaitForRoom => {
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, move |actor, ctx| {
-                        actor.receive(JournalInput::Forget(notices), ctx)
-                    });
+                    ctx.run_later(
+                        self.ways.common.settings.journal.full_retry.0,
+                        move |actor, ctx| actor.receive(JournalInput::Forget(notices), ctx),
+                    );
                 }
                 Err(error) => self.broken(&error),
             },
@@ -163,7 +164,7 @@ impl JournalActor {
             }
             (Flush::NotDue, false) => {
                 self.flush = Flush::Lagging;
-                ctx.run_later(self.shared.settings.journal.confirm_lag.0, |actor, ctx| {
+                ctx.run_later(self.ways.common.settings.journal.confirm_lag.0, |actor, ctx| {
                     if actor.flush == Flush::Lagging {
                         actor.commit(ctx);
                     }
@@ -216,12 +217,12 @@ impl JournalActor {
             decided.map(|record| record.job).collect()
         });
         faults::hit("journal::committed");
-        let metrics = &self.shared.metrics;
+        let metrics = &self.ways.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(self.waiting.len() as f64);
-        if self.shared.health.journal_full.swap(false, Ordering::Relaxed) {
+        if self.ways.common.health.journal_full.swap(false, Ordering::Relaxed) {
             tracing::info!("there is room on the disk again: the journal goes on");
-            self.shared.health.tell_change();
+            self.ways.common.health.tell_change();
         }
         let waiting = std::mem::take(&mut self.waiting);
         self.let_go(&waiting, &gone);
@@ -234,7 +235,7 @@ impl JournalActor {
                 release
             };
             for outgoing in release {
-                if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.shared))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.ways))).is_err() {
                     // At once: what waits behind it must not be dropped, which clients would take
                     // for an answer.
                     end_at_once();
@@ -256,14 +257,14 @@ impl JournalActor {
         };
         let leaving: Vec<Leave> = committed.iter().filter_map(leaves).collect();
         if !leaving.is_empty() {
-            self.shared.wiring().router.post(RouterInput::Leave(leaving));
+            self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
         }
     }
 
     /// Has what is committed derived, and confirms carried, behind the commits.
     fn follow(&mut self, ctx: &mut Context<Self>) {
         if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
-            ctx.run_later(self.shared.settings.journal.lag.0, |actor, ctx| {
+            ctx.run_later(self.ways.common.settings.journal.lag.0, |actor, ctx| {
                 actor.is_deriving = false;
                 let derived = actor.store.derive();
                 actor.followed(derived, ctx);
@@ -299,7 +300,7 @@ impl JournalActor {
             Err(error) => match error.remedy() {
                 // All is committed: lists and statuses stay behind until there is room.
                 Remedy::WaitForRoom => {
-                    ctx.run_later(self.shared.settings.journal.full_retry.0, Self::follow);
+                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow);
                 }
                 Remedy::Exit => self.broken(&error),
             },
@@ -308,14 +309,14 @@ impl JournalActor {
 
     fn wait_for_room(&mut self, error: &JournalError, ctx: &mut Context<Self>) {
         self.flush = Flush::WaitingForRoom;
-        self.shared.metrics.journal_failures.with_label_values(&["full"]).inc();
-        if !self.shared.health.journal_full.swap(true, Ordering::Relaxed) {
+        self.ways.common.metrics.journal_failures.with_label_values(&["full"]).inc();
+        if !self.ways.common.health.journal_full.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
         }
         if !faults::planted("no retry after a full disk")
             && !std::mem::replace(&mut self.is_retried, true)
         {
-            ctx.run_later(self.shared.settings.journal.full_retry.0, |actor, ctx| {
+            ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {
                 actor.is_retried = false;
                 actor.commit(ctx);
             });
@@ -350,13 +351,13 @@ impl JournalActor {
 
     fn lose(&mut self, loss: &Loss) {
         self.flush = Flush::Lost;
-        let shared = &self.shared;
-        shared.metrics.journal_failures.with_label_values(&["lost"]).inc();
-        let what = shared.health.lose_journal(loss);
+        let ways = &self.ways;
+        ways.common.metrics.journal_failures.with_label_values(&["lost"]).inc();
+        let what = ways.common.health.lose_journal(loss);
         tracing::error!(waiting = self.waiting.len(), "{what}");
         // What is read now may be the file of somebody else.
-        shared.reader.close(what, Duration::ZERO);
-        self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.shared));
+        ways.common.reader.close(what, Duration::ZERO);
+        self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.ways));
     }
 
     fn delete_retained(&mut self, ctx: &mut Context<Self>) {
@@ -364,7 +365,8 @@ impl JournalActor {
             return;
         }
         let kept = Millis(
-            u64::try_from(self.shared.settings.journal.retention.0.as_millis()).unwrap_or(u64::MAX),
+            u64::try_from(self.ways.common.settings.journal.retention.0.as_millis())
+                .unwrap_or(u64::MAX),
         );
         match self.store.delete_ended(clock::now(), kept, RETENTION_BATCH) {
             Ok(deleted) => {
@@ -391,25 +393,25 @@ impl JournalActor {
         let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
         let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();
         if !leaving.is_empty() {
-            self.shared.wiring().router.post(RouterInput::Leave(leaving));
+            self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
         }
     }
 }
 
 /// Answers whoever waits for a commit that will not come; all else is held.
-fn refuse(append: &mut Append, shared: &Shared) {
+fn refuse(append: &mut Append, ways: &Ways) {
     for outgoing in
         append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
     {
         if let Outgoing::Answer(answer) = outgoing {
-            Outgoing::Answer(answer.refused(refusal(shared))).release(shared);
+            Outgoing::Answer(answer.refused(refusal(ways))).release(ways);
         }
     }
 }
 
 /// What a client is told once the journal is lost.
-fn refusal(shared: &Shared) -> Refusal {
-    Refusal::Overloaded(shared.health.lost_journal().unwrap_or_default().to_owned())
+fn refusal(ways: &Ways) -> Refusal {
+    Refusal::Overloaded(ways.common.health.lost_journal().unwrap_or_default().to_owned())
 }
 
 struct Now;

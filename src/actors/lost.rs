@@ -15,7 +15,7 @@
 use super::bulk::{Bulk, Census};
 use super::losses::Loss;
 use super::mail::{BusInput, JobInput, RouterInput};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::{Address, BusKey, BusState, QueueDepth};
 use crate::clock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -43,8 +43,8 @@ const AGREEING_MIN: usize = 3;
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// Looks at the queues of a bus, again and again, until it is closed.
-pub(super) async fn watch(shared: Arc<Shared>, bus: BusKey) {
-    let span = shared.settings.amqp.lost_after.0;
+pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
+    let span = ways.common.settings.amqp.lost_after.0;
     let mut watch = Watch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
     let mut ticks = tokio::time::interval(span / LOOKS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,7 +52,7 @@ pub(super) async fn watch(shared: Arc<Shared>, bus: BusKey) {
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if watch.look(&shared, &bus).await.is_none() {
+        if watch.look(&ways, &bus).await.is_none() {
             return;
         }
     }
@@ -76,20 +76,22 @@ struct Watch {
 
 impl Watch {
     /// None: the bus is closed.
-    async fn look(&mut self, shared: &Arc<Shared>, bus: &BusKey) -> Option<()> {
+    async fn look(&mut self, ways: &Arc<Ways>, bus: &BusKey) -> Option<()> {
         let vhost = &*bus.vhost;
         let (answer, depths) = oneshot::channel();
-        shared.buses.find(bus)?.post(BusInput::Depths(answer));
+        ways.buses.find(bus)?.post(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
         let now = clock::ticks();
-        let hears = matches!(shared.health.bus(bus), Some(BusState::Connected))
-            && shared.health.deaf_to(bus, self.span).is_none();
+        let hears = matches!(ways.common.health.bus(bus), Some(BusState::Connected))
+            && ways.common.health.deaf_to(bus, self.span).is_none();
         match depths {
             // What comes after a time in which replies could not be taken says nothing of the time
             // before.
-            _ if !hears || shared.health.journal_full.load(Ordering::Relaxed) => self.looks.clear(),
+            _ if !hears || ways.common.health.journal_full.load(Ordering::Relaxed) => {
+                self.looks.clear()
+            }
             Err(reason) => {
-                if shared.throttle.may_log("queue depths") {
+                if ways.common.throttle.may_log("queue depths") {
                     tracing::warn!(
                         vhost,
                         reason,
@@ -97,13 +99,13 @@ impl Watch {
                     );
                 }
             }
-            Ok(depths) => self.keep(now, depths, &shared.settings.amqp.reply_queue),
+            Ok(depths) => self.keep(now, depths, &ways.common.settings.amqp.reply_queue),
         }
         // Asked for at each look: a job counts how long a step has waited from the first that found
         // it waiting.
-        let waiting = waiting(shared, bus, self.span).await?;
+        let waiting = waiting(ways, bus, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
-        for queue in shared.losses.replace(&shared.metrics, bus, &found) {
+        for queue in ways.common.losses.replace(&ways.common.metrics, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(
@@ -111,8 +113,8 @@ impl Watch {
                 "the queue has lost messages: fewer than steps wait on it; `workflow-manager redispatch --queue` sends them again"
             );
         }
-        if shared.settings.amqp.redispatch_lost {
-            self.redispatch(shared, bus, &found, now);
+        if ways.common.settings.amqp.redispatch_lost {
+            self.redispatch(ways, bus, &found, now);
         }
         Some(())
     }
@@ -160,7 +162,7 @@ impl Watch {
     /// is sent at ever longer pauses.
     fn redispatch(
         &mut self,
-        shared: &Shared,
+        ways: &Ways,
         bus: &BusKey,
         found: &BTreeMap<Arc<str>, Loss>,
         now: Instant,
@@ -181,8 +183,7 @@ impl Watch {
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             let bulk = Bulk::new(address).of_those_waiting(self.span);
             // Nobody waits for the end of it.
-            shared
-                .wiring()
+            ways.mailboxes()
                 .router
                 .post(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
         }
@@ -190,10 +191,10 @@ impl Watch {
 }
 
 /// How many steps have waited on each queue for a span; none: the jobs are ending.
-async fn waiting(shared: &Shared, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
+async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
     let (answer, counted) = oneshot::channel();
     let census = Arc::new(Census::new(bus.clone(), span, answer));
-    shared.routes.each(|job| job.post(JobInput::Count(census.clone())));
+    ways.routes.each(|job| job.post(JobInput::Count(census.clone())));
     drop(census);
     counted.await.ok()
 }

@@ -8,6 +8,7 @@
 use super::announcer::{ANNOUNCED_MAX, Announcer};
 use super::answer::{Created, Erased, Now, Refusal};
 use super::archive::Archive;
+use super::common::{Common, by_name};
 use super::door;
 use super::journal::JournalActor;
 use super::mail::{AnnouncerInput, BusInput, JournalInput, RouterInput};
@@ -15,11 +16,11 @@ use super::mailbox::{Kind, Mailbox, Owner};
 use super::router::Router;
 use super::routes::{self, Table};
 use super::rules::{Engine, Rules};
-use super::shared::{Shared, Wiring, by_name};
 use super::supervisor::Supervisor;
 use super::transport::{
     Opening, StartError, Transport, Wait, queues_by_vhost, start_bus, topic, transport,
 };
+use super::ways::{Mailboxes, Ways};
 use crate::bus::embedded::Workers;
 use crate::clock;
 use crate::engine::{Definition, JobId, Message, Millis, Operation};
@@ -38,7 +39,7 @@ const JOINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A running manager, in this process.
 pub struct Manager {
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
@@ -127,25 +128,25 @@ pub fn start_on(
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = store.reader();
     let (table, routes) = routes::table();
-    let shared =
-        Arc::new(Shared::new(settings, by_name, rules, routes, reader, next_number, fatal_sender));
-    let arbiters = wire(&shared, store, (table, recovered), threads, transport)?;
-    shared.wiring().journal.post(JournalInput::Retain);
-    if let Some(webhook) = &shared.webhook {
-        let (journal, of_fail) = (shared.wiring().journal.clone(), shared.clone());
+    let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
+    let ways = Arc::new(Ways::new(Arc::new(common), routes));
+    let arbiters = wire(&ways, store, (table, recovered), threads, transport)?;
+    ways.mailboxes().journal.post(JournalInput::Retain);
+    if let Some(webhook) = &ways.common.webhook {
+        let (journal, of_fail) = (ways.mailboxes().journal.clone(), ways.common.clone());
         webhook.start(Surroundings {
-            reader: shared.reader.clone(),
+            reader: ways.common.reader.clone(),
             forget: Box::new(move |notices: Vec<NoticeNumber>| {
                 journal.post(JournalInput::Forget(notices));
             }),
             fail: Box::new(move |reason| of_fail.fail(reason)),
         })?;
     }
-    Ok(Manager { shared, fatal, arbiters })
+    Ok(Manager { ways, fatal, arbiters })
 }
 
 fn wire(
-    shared: &Arc<Shared>,
+    ways: &Arc<Ways>,
     store: Store,
     (table, recovered): (Table, Vec<Recovered>),
     mut threads: Threads,
@@ -154,44 +155,48 @@ fn wire(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
-    let definitions = shared.definitions();
+    let definitions = ways.common.definitions();
     let used =
         definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
     let mut makers = Vec::new();
     for (vhost, served) in queues_by_vhost(&definitions, used) {
-        let (key, opening) = (shared.buses.of_vhost(&vhost), Opening { served, joins: false });
-        let maker = transport(&shared.settings, &key, opening)?;
+        let (key, opening) = (ways.buses.of_vhost(&vhost), Opening { served, joins: false });
+        let maker = transport(&ways.common.settings, &key, opening)?;
         makers.push((key, maker));
     }
-    let owned = shared.clone();
+    let owned = ways.clone();
     let journal =
         JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
-    let owned = shared.clone();
+    let owned = ways.clone();
     let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
-    let owned = shared.clone();
+    let owned = ways.clone();
     let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
-    let owned = shared.clone();
+    let owned = ways.clone();
     let bus_arbiter = router_arbiter.clone();
     let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| {
         Supervisor::new(owned, transport, bus_arbiter)
     });
-    let (owned, connector) = (shared.clone(), topic(&shared.settings)?);
+    let (owned, connector) = (ways.common.clone(), topic(&ways.common.settings)?);
     let announcer =
         Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
-    let creations = shared.settings.limits.creations_waiting_max;
-    shared.wire(Wiring {
-        router: Mailbox::new(router, creations, Kind::new(&shared.metrics, Router::KIND)),
-        journal: Mailbox::new(journal, usize::MAX, Kind::new(&shared.metrics, JournalActor::KIND)),
-        archive: Mailbox::new(archive, usize::MAX, Kind::new(&shared.metrics, Archive::KIND)),
+    let creations = ways.common.settings.limits.creations_waiting_max;
+    ways.connect(Mailboxes {
+        router: Mailbox::new(router, creations, Kind::new(&ways.common.metrics, Router::KIND)),
+        journal: Mailbox::new(
+            journal,
+            usize::MAX,
+            Kind::new(&ways.common.metrics, JournalActor::KIND),
+        ),
+        archive: Mailbox::new(archive, usize::MAX, Kind::new(&ways.common.metrics, Archive::KIND)),
         supervisor: Mailbox::new(
             supervisor,
             usize::MAX,
-            Kind::new(&shared.metrics, Supervisor::KIND),
+            Kind::new(&ways.common.metrics, Supervisor::KIND),
         ),
         announcer: Mailbox::new(
             announcer,
             ANNOUNCED_MAX,
-            Kind::new(&shared.metrics, Announcer::KIND),
+            Kind::new(&ways.common.metrics, Announcer::KIND),
         ),
         arbiters: job_arbiters,
     });
@@ -199,11 +204,11 @@ fn wire(
     let mut gates = Vec::new();
     for (key, maker) in makers {
         let (gate, wait) = threads.gate().unzip();
-        let bus = start_bus(shared, &key, maker, &threads.next(), wait);
+        let bus = start_bus(ways, &key, maker, &threads.next(), wait);
         gates.extend(gate);
-        shared.buses.add(key, bus);
+        ways.buses.add(key, bus);
     }
-    shared.wiring().router.post(RouterInput::Recovered(recovered));
+    ways.mailboxes().router.post(RouterInput::Recovered(recovered));
     // A reply to a job that cannot be found would be taken for one to an unknown job.
     drop(gates);
     Ok(match threads {
@@ -213,9 +218,14 @@ fn wire(
 }
 
 impl Manager {
-    /// What the API and in-process users share with the actors.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// The ways to the actors, for the API and for users in this process.
+    pub fn ways(&self) -> &Arc<Ways> {
+        &self.ways
+    }
+
+    /// What the actors and the API have in common.
+    pub fn common(&self) -> &Arc<Common> {
+        &self.ways.common
     }
 
     /// Asks for a job; answered after the commit.
@@ -229,7 +239,7 @@ impl Manager {
         id: Option<JobId>,
         message: Message,
     ) -> Result<Created, Refusal> {
-        door::create(&self.shared, workflow, id, message).await
+        door::create(&self.ways, workflow, id, message).await
     }
 
     /// Asks something of a job at once; answered after the commit.
@@ -238,17 +248,17 @@ impl Manager {
         id: JobId,
         operation: Operation,
     ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::operate(&self.shared, id, operation)
+        door::operate(&self.ways, id, operation)
     }
 
     /// Cancels a job at once, unless it has ended; answered after the commit.
     pub fn cancel(&self, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::cancel(&self.shared, id)
+        door::cancel(&self.ways, id)
     }
 
     /// Erases an ended job; asked for at once.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
-        door::erase(&self.shared, id)
+        door::erase(&self.ways, id)
     }
 
     /// Waits for a reason to end that lies in the manager itself.
@@ -259,9 +269,9 @@ impl Manager {
     /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
     /// A thread that does not end is not waited for.
     pub async fn stop(self) {
-        self.shared.health.stopping.store(true, Ordering::Relaxed);
+        self.ways.common.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("supervisor::stop");
-        let (grace, begun) = (self.shared.settings.shutdown.grace.0, clock::instant());
+        let (grace, begun) = (self.ways.common.settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
             tracing::warn!(
                 grace_ms = Millis::of(grace).0,
@@ -270,7 +280,7 @@ impl Manager {
         }
         // Before the journal, which is whole in its main file only when nobody reads the -wal.
         let (reader, patience) =
-            (self.shared.reader.clone(), grace.saturating_sub(begun.elapsed()));
+            (self.ways.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
         let closed =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
         if !closed.await.unwrap_or(false) {
@@ -296,9 +306,9 @@ impl Manager {
     }
 
     async fn stop_in_order(&self) {
-        let wiring = self.shared.wiring();
+        let mailboxes = self.ways.mailboxes();
         let mut closing = Vec::new();
-        for (_, bus) in self.shared.buses.all() {
+        for (_, bus) in self.ways.buses.all() {
             let (answer, answered) = oneshot::channel();
             bus.post(BusInput::Close(answer));
             closing.push(answered);
@@ -307,15 +317,15 @@ impl Manager {
             // An error means that the bus has ended already.
             let _ = answered.await;
         }
-        if let Some(webhook) = &self.shared.webhook {
+        if let Some(webhook) = &self.ways.common.webhook {
             webhook.close().await;
         }
         let (answer, answered) = oneshot::channel();
-        wiring.journal.post(JournalInput::Barrier(answer));
+        mailboxes.journal.post(JournalInput::Barrier(answer));
         let _ = answered.await;
         // Behind the commit of the last events.
         let (answer, answered) = oneshot::channel();
-        wiring.announcer.post(AnnouncerInput::Close(answer));
+        mailboxes.announcer.post(AnnouncerInput::Close(answer));
         let _ = answered.await;
     }
 }

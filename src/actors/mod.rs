@@ -7,10 +7,11 @@
 //! | what | files |
 //! |---|---|
 //! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer`], [`bulk`], [`call`], [`mail`] |
-//! | what all look at: settings, limits, metrics; ways to the others, a view of the routes | [`routes`], [`buses`], `losses`, [`room`], [`rules`], [`shared`] |
+//! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`health`], [`rules`], [`common`] |
+//! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
 //! | what leaves after a commit | [`outbox`], `callers` |
 //! | the actors | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`], [`transport`], [`supervisor`] |
-//! | the door: what the API, examples and benches call | [`door`], [`reload`], [`manager`] |
+//! | the door: what the API, examples and benches call | [`door`], [`manager`] |
 
 pub mod announcer;
 pub mod answer;
@@ -20,7 +21,9 @@ pub mod bus;
 pub mod buses;
 pub mod call;
 mod callers;
+pub mod common;
 pub mod door;
+pub mod health;
 pub mod job;
 pub mod journal;
 mod losses;
@@ -30,12 +33,10 @@ pub mod mailbox;
 pub mod manager;
 pub mod messages;
 pub mod outbox;
-pub mod reload;
-pub mod room;
 pub mod router;
 pub mod routes;
 pub mod rules;
 mod said;
-pub mod shared;
 pub mod supervisor;
 pub mod transport;
+pub mod ways;

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::mail::{AnnouncerInput, BusInput, JobInput, Outgoing, RouterInput};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::engine::Input;
 use crate::events::Event;
 use crate::faults;
@@ -27,7 +27,7 @@ impl Outgoing {
     }
 
     /// Does it. Called by the journal actor after the commit, in order.
-    pub fn release(self, shared: &Shared) {
+    pub fn release(self, ways: &Ways) {
         match self {
             Outgoing::Ack(acknowledge) => {
                 faults::hit("outbox::ack");
@@ -35,7 +35,7 @@ impl Outgoing {
             }
             Outgoing::Send(message) => {
                 faults::hit("outbox::dispatch");
-                match shared.buses.find(&message.to.bus) {
+                match ways.buses.find(&message.to.bus) {
                     Some(bus) => bus.post(BusInput::Publish(message)),
                     None => {
                         tracing::error!(bus = %message.to.bus, message = message.id, "no such bus");
@@ -43,12 +43,12 @@ impl Outgoing {
                 }
             }
             Outgoing::StartChild(child) => {
-                shared.wiring().router.post(RouterInput::StartChild(child))
+                ways.mailboxes().router.post(RouterInput::StartChild(child))
             }
             // Through the router, behind the child's start.
-            Outgoing::ToChild(told) => shared.wiring().router.post(RouterInput::ToChild(told)),
+            Outgoing::ToChild(told) => ways.mailboxes().router.post(RouterInput::ToChild(told)),
             Outgoing::ToParent(parent, ended) => {
-                if let Some(job) = shared.routes.find(parent.job) {
+                if let Some(job) = ways.routes.find(parent.job) {
                     job.post(JobInput::Take {
                         input: Input::ChildEnded { step: parent.step, index: parent.index, ended },
                         ack: None,
@@ -63,20 +63,24 @@ impl Outgoing {
                 answer.tell();
             }
             Outgoing::Hold(done) => drop(done),
-            Outgoing::Announce(events) => announce(events, shared),
-            Outgoing::Noticed => shared.webhook.iter().for_each(|webhook| webhook.noticed()),
+            Outgoing::Announce(events) => announce(events, ways),
+            Outgoing::Noticed => ways.common.webhook.iter().for_each(|webhook| webhook.noticed()),
         }
     }
 }
 
 /// Best effort: an announcer that is behind does not hold up the journal.
-fn announce(events: Vec<Arc<Event>>, shared: &Shared) {
-    if let Err(refused) = shared.wiring().announcer.offer(AnnouncerInput::Happened(events)) {
+fn announce(events: Vec<Arc<Event>>, ways: &Ways) {
+    if let Err(refused) = ways.mailboxes().announcer.offer(AnnouncerInput::Happened(events)) {
         let AnnouncerInput::Happened(events) = refused else { return };
-        shared.feeds.lose(events.len());
-        shared.metrics.events_dropped.with_label_values(&["streams"]).inc_by(events.len() as u64);
-        if !shared.settings.events.exchange.is_empty() {
-            shared
+        ways.common.feeds.lose(events.len());
+        ways.common
+            .metrics
+            .events_dropped
+            .with_label_values(&["streams"])
+            .inc_by(events.len() as u64);
+        if !ways.common.settings.events.exchange.is_empty() {
+            ways.common
                 .metrics
                 .events_dropped
                 .with_label_values(&["exchange"])

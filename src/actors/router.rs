@@ -12,7 +12,7 @@ use super::mail::{Done, JobInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::routes::Table;
 use super::said::beginning;
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Input, Reply};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// The one router of a process.
 pub struct Router {
-    pub(super) shared: Arc<Shared>,
+    pub(super) ways: Arc<Ways>,
     table: Table,
     /// Calls that came while the manager takes no jobs, in their order.
     pub(super) waiting: VecDeque<Call>,
@@ -35,9 +35,9 @@ pub struct Router {
 
 impl Router {
     /// The router, which alone writes the table.
-    pub fn new(shared: Arc<Shared>, table: Table) -> Router {
+    pub fn new(ways: Arc<Ways>, table: Table) -> Router {
         Router {
-            shared,
+            ways,
             table,
             waiting: VecDeque::new(),
             is_waiting: false,
@@ -57,7 +57,7 @@ impl Router {
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
             RouterInput::ToJob(id, input) => {
-                if let Some(job) = self.shared.routes.find(id) {
+                if let Some(job) = self.ways.routes.find(id) {
                     job.post(JobInput::Take { input, ack: None });
                 }
             }
@@ -70,14 +70,14 @@ impl Router {
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let done = Done::new(answer);
-                for mailbox in self.shared.routes.all_live() {
+                for mailbox in self.ways.routes.all_live() {
                     mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
                 }
             }
             RouterInput::QueueMissing { queue, taken } => {
                 let done = Done::new(taken);
                 tracing::info!(vhost = %queue.bus.vhost, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
-                for mailbox in self.shared.routes.all_live() {
+                for mailbox in self.ways.routes.all_live() {
                     let (queue, done) = (queue.clone(), done.clone());
                     mailbox.post(JobInput::QueueMissing { queue, done });
                 }
@@ -92,7 +92,7 @@ impl Router {
         let Ok(CorrelationId { job, step }) = text.parse() else {
             return self.reject(delivery, "malformed_correlation_id");
         };
-        let Some(job) = self.shared.routes.find(job) else {
+        let Some(job) = self.ways.routes.find(job) else {
             return self.reject(delivery, "unknown_job");
         };
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
@@ -113,7 +113,7 @@ impl Router {
 
     /// A worker that says `Error` where `error` is meant should hear of it.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
-        if self.shared.throttle.may_log("unknown_type") {
+        if self.ways.common.throttle.may_log("unknown_type") {
             let (kind, correlation_id) = (shortened(kind), shortened(correlation_id));
             tracing::warn!(
                 kind,
@@ -124,8 +124,8 @@ impl Router {
     }
 
     fn reject(&self, delivery: Delivery, reason: &'static str) {
-        self.shared.metrics.rejected.with_label_values(&[reason]).inc();
-        if self.shared.throttle.may_log(reason) {
+        self.ways.common.metrics.rejected.with_label_values(&[reason]).inc();
+        if self.ways.common.throttle.may_log(reason) {
             let correlation_id: String =
                 delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
             let (kind, value) =

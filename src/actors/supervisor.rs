@@ -6,8 +6,8 @@ use super::mail::{
     SupervisorInput,
 };
 use super::mailbox::{Mail, Owner};
-use super::shared::Shared;
 use super::transport::{Opening, Transport, queues_by_vhost, start_bus};
+use super::ways::Ways;
 use crate::engine::JobId;
 use crate::faults;
 use crate::journal::JobNumber;
@@ -21,7 +21,7 @@ const REBUILDS_MAX: u32 = 3;
 /// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload
 /// brings.
 pub struct Supervisor {
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
     panicked: HashMap<JobNumber, (JobId, u32)>,
     transport: Transport,
     /// Where the buses of a reload run.
@@ -30,12 +30,8 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// The supervisor; `bus_arbiter` is where the buses of a reload run.
-    pub fn new(
-        shared: Arc<Shared>,
-        transport: Transport,
-        bus_arbiter: ArbiterHandle,
-    ) -> Supervisor {
-        Supervisor { shared, panicked: HashMap::new(), transport, bus_arbiter }
+    pub fn new(ways: Arc<Ways>, transport: Transport, bus_arbiter: ArbiterHandle) -> Supervisor {
+        Supervisor { ways, panicked: HashMap::new(), transport, bus_arbiter }
     }
 
     fn receive(&mut self, input: SupervisorInput) {
@@ -44,9 +40,9 @@ impl Supervisor {
                 let (_, panics) = self.panicked.entry(number).or_insert((id, 0));
                 *panics += 1;
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
-                self.shared.metrics.restarts.with_label_values(&["job"]).inc();
+                self.ways.common.metrics.restarts.with_label_values(&["job"]).inc();
                 if !faults::planted("panicked actors not rebuilt") {
-                    self.shared.wiring().archive.post(ArchiveInput::Rebuild(number));
+                    self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
                 }
             }
             SupervisorInput::Reloaded(number, recovered) => {
@@ -55,9 +51,9 @@ impl Supervisor {
                     // Deleted while it was broken.
                     self.panicked.remove(&number);
                     let leave = Leave { id, number, heard: None };
-                    return self.shared.wiring().router.post(RouterInput::Leave(vec![leave]));
+                    return self.ways.mailboxes().router.post(RouterInput::Leave(vec![leave]));
                 };
-                let Some(job) = self.shared.routes.find(id).filter(|job| job.number() == number)
+                let Some(job) = self.ways.routes.find(id).filter(|job| job.number() == number)
                 else {
                     return;
                 };
@@ -75,7 +71,7 @@ impl Supervisor {
     }
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
-        let buses = &self.shared.buses;
+        let buses = &self.ways.buses;
         let mut by_vhost = queues_by_vhost(&definitions, definitions.values());
         let serving: Vec<_> = buses
             .all()
@@ -85,19 +81,19 @@ impl Supervisor {
         let mut makers = Vec::new();
         for (vhost, served) in by_vhost {
             let (key, opening) = (buses.of_vhost(&vhost), Opening { served, joins: true });
-            let maker = (self.transport)(&self.shared.settings, &key, opening)
+            let maker = (self.transport)(&self.ways.common.settings, &key, opening)
                 .map_err(|error| error.to_string())?;
             makers.push((key, maker));
         }
         for (key, maker) in makers {
-            let bus = start_bus(&self.shared, &key, maker, &self.bus_arbiter, None);
+            let bus = start_bus(&self.ways, &key, maker, &self.bus_arbiter, None);
             buses.add(key, bus);
         }
-        self.shared
-            .wiring()
+        self.ways
+            .mailboxes()
             .journal
             .post(JournalInput::Relate(definitions.values().cloned().collect()));
-        self.shared.set_definitions(definitions);
+        self.ways.common.set_definitions(definitions);
         // Who calls a workflow now finds it.
         for (bus, queues) in serving {
             bus.post(BusInput::Serve(queues));

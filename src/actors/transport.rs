@@ -3,7 +3,7 @@
 use super::bus::{BusActor, event_sink};
 use super::mail::{BusInput, Definitions};
 use super::mailbox::{Kind, Mailbox, Owner};
-use super::shared::Shared;
+use super::ways::Ways;
 use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
 use crate::bus::embedded::{EmbeddedBus, Workers};
 use crate::bus::topic::TopicMaker;
@@ -112,14 +112,14 @@ pub(super) fn queues_by_vhost<'a>(
 pub(super) type Wait = std::sync::mpsc::Receiver<()>;
 
 pub(super) fn start_bus(
-    shared: &Arc<Shared>,
+    ways: &Arc<Ways>,
     key: &BusKey,
     maker: BusMaker,
     arbiter: &ArbiterHandle,
     wait: Option<Wait>,
 ) -> Mailbox<BusInput> {
-    shared.health.set_bus(key, BusState::Disconnected { reason: String::new() });
-    let (owned, key) = (shared.clone(), key.clone());
+    ways.common.health.set_bus(key, BusState::Disconnected { reason: String::new() });
+    let (owned, key) = (ways.clone(), key.clone());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
         if let Some(wait) = wait {
             // An error means that the gate is open.
@@ -128,7 +128,7 @@ pub(super) fn start_bus(
         let sink = event_sink(&owned, &key);
         BusActor::new(maker(sink), key, owned)
     });
-    Mailbox::new(address, usize::MAX, Kind::new(&shared.metrics, BusActor::KIND))
+    Mailbox::new(address, usize::MAX, Kind::new(&ways.common.metrics, BusActor::KIND))
 }
 
 fn amqp_settings(settings: &Settings, vhost: &str, opening: Opening) -> AmqpSettings {

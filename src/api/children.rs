@@ -4,7 +4,7 @@ use super::jobs::{PAGE_ROWS, job_id, unknown_job};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, read};
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use crate::engine::{Graph, JobId, StepIndex};
 use crate::journal::{ChildCursor, ChildFilter, ChildRow};
@@ -40,7 +40,7 @@ struct ChildView<'a> {
 
 /// `GET /api/job/{id}/children[?state=S][&step=NAME][&limit=N][&after=CURSOR]`: by step and item.
 pub(super) async fn of_job(
-    shared: web::Data<Shared>,
+    common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -50,11 +50,11 @@ pub(super) async fn of_job(
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
     let after = after.as_deref().map_or(Ok(ChildCursor::START), cursor)?;
     let family =
-        read(&shared, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
+        read(&common, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
     let step = step.map(|name| step_named(family.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
     let bytes = ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX);
-    let page = reads::answer(&shared, bytes, move |reader, answer| {
+    let page = reads::answer(&common, bytes, move |reader, answer| {
         let rows = reader.children(&family, filter, after, limit)?;
         let next =
             rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));

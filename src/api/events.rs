@@ -4,18 +4,20 @@ use super::Problem;
 use super::jobs::{job_id, with_jobs};
 use super::query::{self, Query};
 use super::reads;
+use crate::actors::common::Common;
 use crate::actors::door;
-use crate::actors::shared::Shared;
+use crate::actors::ways::Ways;
 use crate::engine::JobId;
 use crate::events::{Batch, Event, Feed, Subject, Wanted};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
-pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [workflow, vhost, kind] = query.of(["workflow", "vhost", "kind"])?;
     let subject = match kind.as_deref() {
         None => None,
@@ -27,21 +29,22 @@ pub async fn all(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse
     };
     query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = match &workflow {
-        Some(name) => Some(with_jobs(&shared, name, vhost.as_deref()).await?),
+        Some(name) => Some(with_jobs(&common, name, vhost.as_deref()).await?),
         None => None,
     };
-    let feed = open(&shared, Wanted::All { workflow, subject })?;
-    Ok(streamed(&shared, String::new(), Some(feed), None))
+    let feed = open(&common, Wanted::All { workflow, subject })?;
+    Ok(streamed(&common, String::new(), Some(feed), None))
 }
 
 /// `GET /api/job/{id}/events[?children=all|none]`: what happens to a job and its child jobs, until
 /// it has ended. Of one that has ended already its end, at once.
 pub async fn of_job(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
+    let common = &ways.common;
     let [children] = query.of(["children"])?;
     let id = job_id(&path)?;
     let wanted = match children.as_deref() {
@@ -51,16 +54,16 @@ pub async fn of_job(
             return Err(Problem::malformed(format!("children is {other:?}, expected all or none")));
         }
     };
-    let feed = open(&shared, wanted)?;
-    door::settled(&shared, id).await;
-    let source = shared.settings.events.source.clone();
+    let feed = open(common, wanted)?;
+    door::settled(&ways, id).await;
+    let source = common.settings.events.source.clone();
     // What is decided from now on is in the feed, what was decided before is in the journal: no end
     // gets lost in between.
-    let end = reads::job(&shared, id, move |found, _| {
+    let end = reads::job(common, id, move |found, _| {
         Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))
     });
     let (end, _) = end.await?;
-    let Some(end) = end else { return Ok(streamed(&shared, String::new(), Some(feed), Some(id))) };
+    let Some(end) = end else { return Ok(streamed(common, String::new(), Some(feed), Some(id))) };
     // A reader that comes back after the end has nothing more to come for: 204 ends the
     // reconnecting of browsers.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
@@ -69,12 +72,12 @@ pub async fn of_job(
     }
     let mut text = String::new();
     write_event(&mut text, &end);
-    Ok(streamed(&shared, text, None, None))
+    Ok(streamed(common, text, None, None))
 }
 
-fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
-    let max = shared.settings.http.event_streams_max;
-    let feed = shared.feeds.open(wanted, max);
+fn open(common: &Common, wanted: Wanted) -> Result<Feed, Problem> {
+    let max = common.settings.http.event_streams_max;
+    let feed = common.feeds.open(wanted, max);
     feed.ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
@@ -84,7 +87,7 @@ fn open(shared: &Shared, wanted: Wanted) -> Result<Feed, Problem> {
 
 /// A stream under way.
 struct Streaming {
-    shared: web::Data<Shared>,
+    common: Arc<Common>,
     /// Written before anything else.
     first: Option<String>,
     feed: Option<Feed>,
@@ -95,21 +98,21 @@ struct Streaming {
 
 impl Drop for Streaming {
     fn drop(&mut self) {
-        self.shared.metrics.event_streams.dec();
+        self.common.metrics.event_streams.dec();
     }
 }
 
 fn streamed(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     first: String,
     feed: Option<Feed>,
     until: Option<JobId>,
 ) -> HttpResponse {
-    shared.metrics.event_streams.inc();
+    common.metrics.event_streams.inc();
     // The comment opens the stream for readers that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
-    let heartbeat = shared.settings.http.event_heartbeat.0;
-    let streaming = Streaming { shared: shared.clone(), first, feed, until, heartbeat };
+    let heartbeat = common.settings.http.event_heartbeat.0;
+    let streaming = Streaming { common: common.clone(), first, feed, until, heartbeat };
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("X-Accel-Buffering", "no"))

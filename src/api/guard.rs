@@ -5,7 +5,7 @@
 //! `Host`. Programs send neither of the first two.
 
 use super::problem::Problem;
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::words::quoted;
 use crate::settings::HttpSettings;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
@@ -48,13 +48,13 @@ pub(super) async fn refuse_strangers(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let Some(shared) = request.app_data::<web::Data<Shared>>() else {
+    let Some(common) = request.app_data::<web::Data<Common>>() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let Err(problem) = admitted(&request, &shared.settings.http) else {
+    let Err(problem) = admitted(&request, &common.settings.http) else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    if shared.throttle.may_log("stranger") {
+    if common.throttle.may_log("stranger") {
         let peer = request.peer_addr().map(|peer| peer.to_string());
         tracing::warn!(
             peer,

@@ -4,12 +4,13 @@ use super::jobs::{PAGE_ROWS, job_id, unknown_job};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, read};
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::JobId;
 use crate::journal::Then;
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Rows are read for a page up to this size, in bytes; the last one may pass it.
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -26,7 +27,7 @@ struct Page<'a> {
 
 /// `GET /api/job/{id}/entries[?after=N][&limit=N]`
 pub(super) async fn of_job(
-    shared: web::Data<Shared>,
+    common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -35,9 +36,9 @@ pub(super) async fn of_job(
     let after = after.as_deref().map_or(Ok(0), |text| number("after", text))?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
     let job_bytes =
-        read(&shared, move |reader| reader.job_bytes(id)).await?.ok_or_else(|| unknown_job(id))?;
-    let bytes = job_bytes.min(PAGE_BYTES_MAX + shared.limits.reply_bytes_max);
-    let page = reads::answer(&shared, SHOWN_FACTOR * bytes, move |reader, answer| {
+        read(&common, move |reader| reader.job_bytes(id)).await?.ok_or_else(|| unknown_job(id))?;
+    let bytes = job_bytes.min(PAGE_BYTES_MAX + common.limits.reply_bytes_max);
+    let page = reads::answer(&common, SHOWN_FACTOR * bytes, move |reader, answer| {
         let page =
             reader.record(id, after, limit, PAGE_BYTES_MAX)?.ok_or_else(|| unknown_job(id))?;
         let rows = page.rows.iter();
@@ -51,7 +52,7 @@ pub(super) async fn of_job(
 
 /// The job as it was after the entry numbered `at`.
 pub(super) async fn at(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     id: JobId,
     at: u64,
     is_light: bool,
@@ -59,7 +60,7 @@ pub(super) async fn at(
     let load = move |reader: &crate::journal::Reader| {
         reader.job_at(id, at)?.ok_or_else(|| unknown_job(id))
     };
-    let shown = reads::rebuilt(shared, id, load, move |then, answer| match then {
+    let shown = reads::rebuilt(common, id, load, move |then, answer| match then {
         Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
         Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),
         Then::Never { entries } => Err(Problem::malformed(format!(

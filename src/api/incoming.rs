@@ -1,14 +1,15 @@
 //! Bodies of requests: each within its size and its time, all of them within their room.
 
 use super::problem::Problem;
-use crate::actors::room::{Room, SMALL_BODY_BYTES_MAX, Taken};
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::words::quoted;
+use crate::room::{Room, SMALL_BODY_BYTES_MAX, Taken};
 use actix_web::dev::Payload;
 use actix_web::http::header;
 use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use std::sync::Arc;
 
 /// What an entry of a parsed message takes, however short: key, value, a place in the list and one
 /// in the table; in bytes.
@@ -45,15 +46,15 @@ impl FromRequest for Incoming {
 
 impl Incoming {
     /// Reads it whole.
-    pub(super) async fn read(self, shared: &Shared) -> Result<Body, Problem> {
+    pub(super) async fn read(self, common: &Common) -> Result<Body, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
                 "the body is encoded (Content-Encoding: {}), which is not read here: send it as it is, without that header",
                 quoted(&encoding)
             )));
         }
-        let limit = shared.settings.http.body_timeout;
-        match tokio::time::timeout(limit.0, self.collect(shared)).await {
+        let limit = common.settings.http.body_timeout;
+        match tokio::time::timeout(limit.0, self.collect(common)).await {
             Ok(body) => body,
             Err(_) => Err(Problem::late(format!(
                 "the body was not whole within {limit} (setting http.body_timeout)"
@@ -61,8 +62,8 @@ impl Incoming {
         }
     }
 
-    async fn collect(mut self, shared: &Shared) -> Result<Body, Problem> {
-        let max = shared.settings.http.body_bytes_max;
+    async fn collect(mut self, common: &Common) -> Result<Body, Problem> {
+        let max = common.settings.http.body_bytes_max;
         let too_large = || {
             Problem::too_large(format!(
                 "the body is larger than {max} bytes (setting http.body_bytes_max)"
@@ -73,9 +74,9 @@ impl Incoming {
         }
         // Room for all of it before any of it: bodies that come side by side would else stop one
         // another half-way.
-        let mut taken = room(shared, self.length.unwrap_or_default())
+        let mut taken = room(common, self.length.unwrap_or_default())
             .take(self.length.unwrap_or_default())
-            .ok_or_else(|| full(shared))?;
+            .ok_or_else(|| full(common))?;
         let mut bytes = BytesMut::with_capacity(self.length.unwrap_or_default());
         while let Some(chunk) = self.payload.next().await {
             let chunk = chunk.map_err(|error| {
@@ -88,7 +89,7 @@ impl Incoming {
             if self.length.is_none() {
                 // A buffer that grows is there twice while it is moved.
                 taken =
-                    grown(shared, taken, before, length, 2 * length).ok_or_else(|| full(shared))?;
+                    grown(common, taken, before, length, 2 * length).ok_or_else(|| full(common))?;
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -97,17 +98,17 @@ impl Incoming {
 }
 
 /// The room of a body that is so long.
-fn room(shared: &Shared, length: usize) -> &Room {
+fn room(common: &Common, length: usize) -> &Room {
     if length <= SMALL_BODY_BYTES_MAX {
-        &shared.rooms.small_bodies
+        &common.rooms.small_bodies
     } else {
-        &shared.rooms.large_bodies
+        &common.rooms.large_bodies
     }
 }
 
 /// Room of so many bytes for a body that has grown.
 fn grown(
-    shared: &Shared,
+    common: &Common,
     mut taken: Taken,
     before: usize,
     length: usize,
@@ -115,13 +116,13 @@ fn grown(
 ) -> Option<Taken> {
     let was_small = before <= SMALL_BODY_BYTES_MAX;
     if was_small && length > SMALL_BODY_BYTES_MAX {
-        return room(shared, length).take(bytes);
+        return room(common, length).take(bytes);
     }
-    room(shared, length).grow(&mut taken, bytes).then_some(taken)
+    room(common, length).grow(&mut taken, bytes).then_some(taken)
 }
 
-fn full(shared: &Shared) -> Problem {
-    let max = shared.settings.http.bodies_bytes_max;
+fn full(common: &Common) -> Problem {
+    let max = common.settings.http.bodies_bytes_max;
     Problem::overloaded(format!(
         "too many bytes of bodies at once: there is room for {max} (setting http.bodies_bytes_max)"
     ))
@@ -142,17 +143,17 @@ impl Body {
     /// answered. A large one is parsed off the threads that answer.
     pub(super) async fn parsed<T: Send + 'static>(
         mut self,
-        shared: &web::Data<Shared>,
+        common: &Arc<Common>,
         parse: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<(T, Body), Problem> {
         if self.bytes.len() <= SMALL_BODY_BYTES_MAX {
             return Ok((parse(&self.bytes)?, self));
         }
-        let shared = shared.clone();
+        let common = common.clone();
         let parsed = web::block(move || {
             let needed = self.bytes.len().max(entries_at_most(&self.bytes) * ENTRY_BYTES);
-            if !room(&shared, self.bytes.len()).grow(&mut self.taken, needed) {
-                return Err(full(&shared));
+            if !room(&common, self.bytes.len()).grow(&mut self.taken, needed) {
+                return Err(full(&common));
             }
             Ok((parse(&self.bytes)?, self))
         });

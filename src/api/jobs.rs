@@ -7,8 +7,9 @@ use super::operations::{refused, respond, respond_erased};
 use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
 use super::reads::{self, pieces, read};
+use crate::actors::common::Common;
 use crate::actors::door;
-use crate::actors::shared::Shared;
+use crate::actors::ways::Ways;
 use crate::clock;
 use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId, JobState, Message, Timestamp};
@@ -40,14 +41,14 @@ struct WorkflowRow<'a> {
 
 /// `GET /api/workflows[?all=true]`: those that are loaded; with `all` also those that are not,
 /// while jobs of them are under way.
-pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [all] = query.of(["all"])?;
     let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
-    let counts = read(&shared, Reader::running_counts).await?;
+    let counts = read(&common, Reader::running_counts).await?;
     let count = |name: &str| {
         counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count)
     };
-    let definitions = shared.definitions();
+    let definitions = common.definitions();
     let mut rows: Vec<WorkflowRow<'_>> = definitions
         .iter()
         .map(|(full, definition)| WorkflowRow {
@@ -70,18 +71,18 @@ pub async fn workflows(shared: web::Data<Shared>, query: Query) -> Result<HttpRe
 
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
 pub async fn create(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.of(["id", "vhost"])?;
-    let definition = definition(&shared, &path, vhost.as_deref())?;
-    let body = incoming.read(&shared).await?;
+    let definition = definition(&ways.common, &path, vhost.as_deref())?;
+    let body = incoming.read(&ways.common).await?;
     let ((id, message), _body) =
-        body.parsed(&shared, move |body| asked_for(id.as_deref(), body)).await?;
+        body.parsed(&ways.common, move |body| asked_for(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
-    match door::create(&shared, &workflow, id, message).await {
+    match door::create(&ways, &workflow, id, message).await {
         Ok(created) => {
             let id = created.id();
             Ok(HttpResponse::Created()
@@ -134,7 +135,7 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
 
 /// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`
 pub async fn of_workflow(
-    shared: web::Data<Shared>,
+    common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -142,7 +143,7 @@ pub async fn of_workflow(
         query.of(["vhost", "interval", "limit", "cursor", "states"])?;
     let with_states = states.map_or(Ok(false), |value| query::flag("states", &value))?;
     query::refuse_alone("states", with_states, "limit", limit.is_some())?;
-    let workflow = with_jobs(&shared, &path, vhost.as_deref()).await?;
+    let workflow = with_jobs(&common, &path, vhost.as_deref()).await?;
     let since = match interval
         .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))?
     {
@@ -155,10 +156,10 @@ pub async fn of_workflow(
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
         let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
-        return Ok(streamed(&shared, vec![("running", running), ("completed", ended)], false));
+        return Ok(streamed(&common, vec![("running", running), ("completed", ended)], false));
     };
     let bytes = 2 * row_bytes(limit);
-    let page = reads::answer(&shared, bytes, move |reader, answer| {
+    let page = reads::answer(&common, bytes, move |reader, answer| {
         let running = reader.running(&workflow, cursor.running, limit)?;
         let ended = reader.ended(&workflow, since, cursor.ended, limit)?;
         let more = running.len() == limit as usize || ended.len() == limit as usize;
@@ -236,13 +237,13 @@ impl WorkflowCursor {
 }
 
 /// `GET /api/jobs[?limit=N][&cursor=C]`: the running jobs, child jobs included.
-pub async fn running(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn running(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [limit, cursor] = query.of(["limit", "cursor"])?;
     let after = cursor.as_deref().map_or(Ok(0), query::cursor)?;
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
-        return Ok(streamed(&shared, vec![("jobs", Listing::All { after: 0 })], true));
+        return Ok(streamed(&common, vec![("jobs", Listing::All { after: 0 })], true));
     };
-    let page = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+    let page = reads::answer(&common, row_bytes(limit), move |reader, answer| {
         let page = reader.all_running(after, limit)?;
         let next = page
             .last()
@@ -293,12 +294,12 @@ impl Listing {
 /// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty
 /// lists are left out unless `keep_empty`.
 fn streamed(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
 ) -> HttpResponse {
     let state = Streaming {
-        reader: shared.reader.clone(),
+        reader: common.reader.clone(),
         lists: lists.into_iter().rev().collect(),
         began: false,
         in_list: false,
@@ -307,7 +308,7 @@ fn streamed(
         ended: false,
     };
     HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(
-        shared,
+        common,
         state,
         Streaming::next_piece,
     ))
@@ -366,7 +367,7 @@ impl Streaming {
 /// `GET /api/job/{id}[?view=light][&at=N]`: also of child jobs, and of ended ones until their retention is
 /// over.
 pub async fn job(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -374,41 +375,39 @@ pub async fn job(
     let is_light = view.as_deref().map_or(Ok(false), query::is_light)?;
     let id = job_id(&path)?;
     if let Some(at) = at {
-        return history::at(&shared, id, history::number("at", &at)?, is_light).await;
+        return history::at(&ways.common, id, history::number("at", &at)?, is_light).await;
     }
     let now = clock::now();
     if is_light {
-        return light(&shared, id, now).await;
+        return light(&ways, id, now).await;
     }
-    let whole =
-        reads::job(&shared, id, move |found, answer| answer.json(&JobView::whole(&found.job, now)));
+    let whole = reads::job(&ways.common, id, move |found, answer| {
+        answer.json(&JobView::whole(&found.job, now))
+    });
     Ok(whole.await?.1.into_response())
 }
 
 /// Of a job under way its actor tells, whatever the length of its record.
-async fn light(
-    shared: &web::Data<Shared>,
-    id: JobId,
-    now: Timestamp,
-) -> Result<HttpResponse, Problem> {
-    let told = live::look(shared, id, move |job| serde_json::to_vec(&JobView::light(job, now)));
+async fn light(ways: &Ways, id: JobId, now: Timestamp) -> Result<HttpResponse, Problem> {
+    let told = live::look(ways, id, move |job| serde_json::to_vec(&JobView::light(job, now)));
     if let Some(Ok(body)) = told.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let light =
-        reads::job(shared, id, move |found, answer| answer.json(&JobView::light(&found.job, now)));
+    let light = reads::job(&ways.common, id, move |found, answer| {
+        answer.json(&JobView::light(&found.job, now))
+    });
     Ok(light.await?.1.into_response())
 }
 
 /// `GET /api/job/{id}/result`: the result of a job that is completed, and nothing else.
 pub(super) async fn result(
-    shared: web::Data<Shared>,
+    common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
-    let result = reads::job(&shared, id, move |found, answer| {
+    let result = reads::job(&common, id, move |found, answer| {
         let state = found.job.state();
         if state != JobState::Completed {
             let why = "only a completed job has a result";
@@ -422,7 +421,7 @@ pub(super) async fn result(
 /// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one;
 /// erases an ended one where that is asked for, so that a call sent twice erases nothing.
 pub async fn end(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -430,9 +429,9 @@ pub async fn end(
     let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
     let id = job_id(&path)?;
     if erases {
-        respond_erased(id, door::erase(&shared, id).await)
+        respond_erased(id, door::erase(&ways, id).await)
     } else {
-        respond(id, door::cancel(&shared, id).await)
+        respond(id, door::cancel(&ways, id).await)
     }
 }
 
@@ -461,27 +460,27 @@ fn full_name(name: &str, vhost: Option<&str>) -> String {
 /// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal
 /// has jobs of.
 pub(super) async fn with_jobs(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     name: &str,
     vhost: Option<&str>,
 ) -> Result<String, Problem> {
-    let unknown = match definition(shared, name, vhost) {
+    let unknown = match definition(common, name, vhost) {
         Ok(definition) => return Ok(definition.full_name()),
         Err(unknown) => unknown,
     };
     let full = full_name(name, vhost);
     let filter = Filter { workflow: Some(full.clone()), ..Filter::default() };
-    let found = read(shared, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
+    let found = read(common, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
     if found.is_empty() { Err(unknown) } else { Ok(full) }
 }
 
 pub(super) fn definition(
-    shared: &Shared,
+    common: &Common,
     name: &str,
     vhost: Option<&str>,
 ) -> Result<Arc<Definition>, Problem> {
     let full = full_name(name, vhost);
-    let definitions = shared.definitions();
+    let definitions = common.definitions();
     definitions.get(&full).cloned().ok_or_else(|| {
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))

@@ -1,7 +1,7 @@
 //! Looks at a job under way, asked of its actor: the journal is not read.
 
 use crate::actors::door;
-use crate::actors::shared::Shared;
+use crate::actors::ways::Ways;
 use crate::engine::{Job, JobId};
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// What `see` makes of the job with this id, once what it has seen is committed. None: no such job
 /// is under way, or its actor does not answer now.
 pub(super) async fn look<T: Send + 'static>(
-    shared: &Shared,
+    ways: &Ways,
     id: JobId,
     see: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let look = door::look(shared, id, see);
+    let look = door::look(ways, id, see);
     tokio::time::timeout(LOOK_WAIT_MAX, look).await.ok().flatten()
 }

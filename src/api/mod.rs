@@ -18,7 +18,8 @@ pub mod redispatch;
 pub mod status;
 pub mod why;
 
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
+use crate::actors::ways::Ways;
 use crate::engine::words::shortened;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{Server, ServiceFactory, ServiceRequest, ServiceResponse};
@@ -41,10 +42,10 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// A server that is bound and ready to run; also tells the address, which the system chose for port
 /// 0.
-pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
-    let listen = shared.settings.http.listen;
-    let http = shared.settings.http.clone();
-    let server = HttpServer::new(move || app(shared.clone()))
+pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
+    let listen = ways.common.settings.http.listen;
+    let http = ways.common.settings.http.clone();
+    let server = HttpServer::new(move || app(ways.clone()))
         .workers(HTTP_WORKERS)
         .max_connections(connections::connections_max(&http).div_ceil(HTTP_WORKERS))
         .client_request_timeout(http.header_timeout.0)
@@ -59,7 +60,7 @@ pub fn serve(shared: Arc<Shared>) -> std::io::Result<(Server, SocketAddr)> {
 
 /// The application: every call passes these, the last one first.
 pub fn app(
-    shared: Arc<Shared>,
+    ways: Arc<Ways>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -70,7 +71,8 @@ pub fn app(
     >,
 > {
     App::new()
-        .app_data(web::Data::from(shared))
+        .app_data(web::Data::from(ways.common.clone()))
+        .app_data(web::Data::from(ways))
         .wrap(from_fn(authorise))
         .wrap(from_fn(guard::refuse_strangers))
         .wrap(from_fn(count))
@@ -175,8 +177,8 @@ async fn authorise(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let token = request
-        .app_data::<web::Data<Shared>>()
-        .map(|shared| shared.settings.http.token.0.clone())
+        .app_data::<web::Data<Common>>()
+        .map(|common| common.settings.http.token.0.clone())
         .unwrap_or_default();
     let open = guard::is_health(request.path());
     let given = request
@@ -202,8 +204,8 @@ async fn authorise(
 /// Whoever guesses tokens is seen, and cannot fill the log; `workflow_api_requests_total` counts
 /// them all.
 fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
-    let Some(shared) = request.app_data::<web::Data<Shared>>() else { return };
-    if shared.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+    let Some(common) = request.app_data::<web::Data<Common>>() else { return };
+    if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
         let (peer, path) =
             (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
         tracing::warn!(
@@ -226,10 +228,10 @@ async fn count(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let shared = request.app_data::<web::Data<Shared>>().cloned();
+    let common = request.app_data::<web::Data<Common>>().cloned();
     let response = next.call(request).await?;
-    if let Some(shared) = shared {
-        shared.metrics.requests.with_label_values(&[response.status().as_str()]).inc();
+    if let Some(common) = common {
+        common.metrics.requests.with_label_values(&[response.status().as_str()]).inc();
     }
     Ok(response)
 }

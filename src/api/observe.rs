@@ -1,6 +1,6 @@
 //! Health and metrics.
 
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::words::escaped;
 use crate::settings::BusKind;
 use actix_web::http::StatusCode;
@@ -14,9 +14,9 @@ pub async fn live() -> HttpResponse {
 
 /// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
 /// each check.
-pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
-    let mut checks = shared.health.checks();
-    if shared.settings.bus() == BusKind::Embedded {
+pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+    let mut checks = common.health.checks();
+    if common.settings.bus() == BusKind::Embedded {
         for (_, _, sentence) in
             checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus "))
         {
@@ -45,8 +45,8 @@ pub async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpRespo
 }
 
 /// `GET /metrics`: the Prometheus exposition text.
-pub async fn metrics(shared: web::Data<Shared>) -> HttpResponse {
+pub async fn metrics(common: web::Data<Common>) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(shared.metrics.render())
+        .body(common.metrics.render())
 }

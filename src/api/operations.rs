@@ -6,16 +6,19 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, read};
 use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
-use crate::actors::shared::Shared;
-use crate::actors::{door, reload};
+use crate::actors::common::Common;
+use crate::actors::door;
+use crate::actors::ways::Ways;
 use crate::engine::{JobId, Operation, Reply};
 use crate::journal::JobNumber;
 use crate::journal::{Filter, Hit};
+use crate::reload;
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Jobs of a bulk operation that are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
@@ -25,7 +28,7 @@ const REFUSALS_SHOWN_MAX: usize = 100;
 
 /// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}`; `rerun` takes `?step=NAME`.
 pub async fn operate(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -35,7 +38,7 @@ pub async fn operate(
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = job_id(&id)?;
-    respond(id, door::operate(&shared, id, operation).await)
+    respond(id, door::operate(&ways, id, operation).await)
 }
 
 /// The operation called `word`; none: to delete.
@@ -68,7 +71,7 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
 /// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by
 /// a person or another system.
 pub async fn reply(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
     incoming: Incoming,
@@ -76,7 +79,7 @@ pub async fn reply(
     let (id, step) = path.into_inner();
     let [kind] = query.of(["type"])?;
     let id = job_id(&id)?;
-    let body = incoming.read(&shared).await?;
+    let body = incoming.read(&ways.common).await?;
     let reply: fn(Bytes) -> Reply = match kind.as_deref() {
         None | Some("result") => Reply::Result,
         Some("error") => Reply::Error,
@@ -89,7 +92,7 @@ pub async fn reply(
     };
     // Its room is kept until the answer.
     let reply = reply(body.bytes().clone());
-    respond(id, door::operate(&shared, id, Operation::Reply { step, reply }).await)
+    respond(id, door::operate(&ways, id, Operation::Reply { step, reply }).await)
 }
 
 /// The response to an operation.
@@ -158,7 +161,7 @@ struct Asked {
 impl Asked {
     /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
     async fn parse(
-        shared: &web::Data<Shared>,
+        common: &Arc<Common>,
         pairs: Vec<(String, String)>,
         more: &[&'static str],
     ) -> Result<Asked, Problem> {
@@ -189,9 +192,9 @@ impl Asked {
         }
         query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
         if let Some(name) = workflow {
-            asked.filter.workflow = Some(with_jobs(shared, &name, vhost.as_deref()).await?);
+            asked.filter.workflow = Some(with_jobs(common, &name, vhost.as_deref()).await?);
         }
-        asked.check_steps(shared).await?;
+        asked.check_steps(common).await?;
         Ok(asked)
     }
 
@@ -203,20 +206,20 @@ impl Asked {
         self.below.unwrap_or(JobNumber::MAX)
     }
 
-    async fn check_steps(&self, shared: &web::Data<Shared>) -> Result<(), Problem> {
+    async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
         let Some(workflow) = &self.filter.workflow else {
             return Err(Problem::malformed(format!(
                 "status.{first} needs workflow=NAME: steps belong to a workflow"
             )));
         };
-        let known: Vec<String> = match shared.definitions().get(workflow) {
+        let known: Vec<String> = match common.definitions().get(workflow) {
             Some(definition) => {
                 definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
             }
             None => {
                 let workflow = workflow.clone();
-                read(shared, move |reader| reader.status_columns(&workflow))
+                read(common, move |reader| reader.status_columns(&workflow))
                     .await?
                     .unwrap_or_default()
             }
@@ -233,10 +236,10 @@ impl Asked {
 
 /// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest
 /// first, paged.
-pub async fn search(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(&shared, query.into_pairs(), &[]).await?;
+pub async fn search(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+    let asked = Asked::parse(&common, query.into_pairs(), &[]).await?;
     let limit = asked.limit();
-    let found = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+    let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
         let hits = reader.search(&asked.filter, asked.below(), limit)?;
         answer.json(&Found {
             jobs: hits.iter().map(Row::of).collect(),
@@ -284,12 +287,12 @@ fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
 /// filter finds, a page at a time; with `dryRun=true` only told.
 pub async fn operate_all(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = Asked::parse(&shared, query.into_pairs(), &BULK_PARAMETERS).await?;
+    let asked = Asked::parse(&ways.common, query.into_pairs(), &BULK_PARAMETERS).await?;
     let (below, limit) = (asked.below(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;
@@ -299,7 +302,7 @@ pub async fn operate_all(
         )));
     }
     if asked.dry_run == Some(true) {
-        let told = reads::answer(&shared, row_bytes(limit), move |reader, answer| {
+        let told = reads::answer(&ways.common, row_bytes(limit), move |reader, answer| {
             let hits = reader.search(&asked.filter, below, limit)?;
             let jobs = hits.iter().map(Row::of).collect();
             answer.json(&Dry {
@@ -313,7 +316,7 @@ pub async fn operate_all(
         return told.await;
     }
     let filter = asked.filter.clone();
-    let hits = read(&shared, move |reader| reader.search(&filter, below, limit)).await?;
+    let hits = read(&ways.common, move |reader| reader.search(&filter, below, limit)).await?;
     let mut answer = serde_json::json!({ "operation": word, "matched": hits.len() });
     if let Some(next) = next_page(&hits, limit) {
         answer["next"] = next.into();
@@ -322,8 +325,8 @@ pub async fn operate_all(
     for some in hits.chunks(BULK_AT_ONCE) {
         let asks = some.iter().map(|hit| async {
             match operation(&word, asked.step.clone())? {
-                Some(operation) => respond(hit.id, door::operate(&shared, hit.id, operation).await),
-                None => respond_erased(hit.id, door::erase(&shared, hit.id).await),
+                Some(operation) => respond(hit.id, door::operate(&ways, hit.id, operation).await),
+                None => respond_erased(hit.id, door::erase(&ways, hit.id).await),
             }
         });
         for (hit, outcome) in some.iter().zip(join_all(asks).await) {
@@ -355,9 +358,9 @@ struct Dry<'a> {
 }
 
 /// `POST /api/reload`: the workflow files once more, all or nothing.
-pub async fn reload(shared: web::Data<Shared>, query: Query) -> Result<HttpResponse, Problem> {
+pub async fn reload(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
-    match reload::reload(&shared).await {
+    match reload::reload(&ways).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
         Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),
     }

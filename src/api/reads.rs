@@ -4,11 +4,11 @@
 
 use super::jobs::unknown_job;
 use super::problem::Problem;
-use crate::actors::room::{Room, Taken};
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::JobId;
 use crate::journal::JournalError;
 use crate::journal::{Found, Reader};
+use crate::room::{Room, Taken};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Jobs whose entries are no larger than this are read without a reservation: the limit on reads at
@@ -37,46 +38,46 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Reads something that is small.
 pub(super) async fn read<T: Send + 'static>(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, Problem> {
-    placed(shared, move |reader| Ok(query(reader)?)).await
+    placed(common, move |reader| Ok(query(reader)?)).await
 }
 
 /// Answers with what `query` writes, which is about so many bytes, all in all.
 pub(super) async fn answer(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     bytes: usize,
     query: impl FnOnce(&Reader, &mut Written) -> Result<(), Problem> + Send + 'static,
 ) -> Result<HttpResponse, Problem> {
-    let taken = waited(shared, &shared.rooms.answers, bytes).await?;
-    let mut written = Written::new(shared, taken, 0);
-    let written = placed(shared, move |reader| query(reader, &mut written).map(|()| written));
+    let taken = waited(common, &common.rooms.answers, bytes).await?;
+    let mut written = Written::new(common, taken, 0);
+    let written = placed(common, move |reader| query(reader, &mut written).map(|()| written));
     Ok(written.await?.into_response())
 }
 
 /// What `view` makes of the job with this id. The room it takes is the caller's, as long as there
 /// is something of the job.
 pub(super) async fn job<T: Send + 'static>(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     id: JobId,
     view: impl FnOnce(Found, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
     let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| unknown_job(id));
-    rebuilt(shared, id, load, view).await
+    rebuilt(common, id, load, view).await
 }
 
 /// The same of what `load` rebuilds from the record of that job.
 pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     id: JobId,
     load: impl Fn(&Reader) -> Result<J, Problem> + Clone + Send + 'static,
     view: impl FnOnce(J, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
     let first = load.clone();
-    let none = shared.rooms.answers.take(0).ok_or_else(|| full(shared))?;
-    let mut written = Written::new(shared, none, 0);
-    let looked = placed(shared, move |reader| match reader.job_bytes(id)? {
+    let none = common.rooms.answers.take(0).ok_or_else(|| full(common))?;
+    let mut written = Written::new(common, none, 0);
+    let looked = placed(common, move |reader| match reader.job_bytes(id)? {
         None => Err(unknown_job(id)),
         Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
         Some(_) => Ok(Looked::Seen(view(first(reader)?, &mut written)?, written)),
@@ -85,9 +86,9 @@ pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
         Looked::Seen(seen, written) => return Ok((seen, written)),
         Looked::Large(bytes, view) => (bytes, view),
     };
-    let taken = waited(shared, &shared.rooms.answers, SHOWN_FACTOR * bytes).await?;
-    let mut written = Written::new(shared, taken, REBUILT_FACTOR * bytes);
-    placed(shared, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
+    let taken = waited(common, &common.rooms.answers, SHOWN_FACTOR * bytes).await?;
+    let mut written = Written::new(common, taken, REBUILT_FACTOR * bytes);
+    placed(common, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
 }
 
 enum Looked<T, V> {
@@ -97,15 +98,15 @@ enum Looked<T, V> {
 }
 
 /// Takes room as soon as there is some, which is waited for a moment.
-async fn waited(shared: &Shared, room: &Room, amount: usize) -> Result<Taken, Problem> {
-    match tokio::time::timeout(shared.settings.http.reads_wait.0, room.wait(amount)).await {
+async fn waited(common: &Common, room: &Room, amount: usize) -> Result<Taken, Problem> {
+    match tokio::time::timeout(common.settings.http.reads_wait.0, room.wait(amount)).await {
         Ok(Some(taken)) => Ok(taken),
-        Ok(None) | Err(_) => Err(full(shared)),
+        Ok(None) | Err(_) => Err(full(common)),
     }
 }
 
-fn full(shared: &Shared) -> Problem {
-    let http = &shared.settings.http;
+fn full(common: &Common) -> Problem {
+    let http = &common.settings.http;
     Problem::overloaded(format!(
         "too many reads at once: there is a place for {} (setting http.reads_max) and room for {} bytes (setting http.reads_bytes_max)",
         http.reads_max, http.reads_bytes_max
@@ -113,11 +114,11 @@ fn full(shared: &Shared) -> Problem {
 }
 
 async fn placed<T: Send + 'static>(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     query: impl FnOnce(&Reader) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let place = waited(shared, &shared.rooms.reads, 1).await?;
-    let reader = shared.reader.clone();
+    let place = waited(common, &common.rooms.reads, 1).await?;
+    let reader = common.reader.clone();
     let result = web::block(move || {
         // Kept here: a read goes on when its client has gone.
         let _place = place;
@@ -129,16 +130,16 @@ async fn placed<T: Send + 'static>(
 /// An answer that is sent as it is read: `next` makes one piece after another, until it gives none.
 /// It has begun: each piece waits for its turn, however long.
 pub(super) fn pieces<S: Send + 'static>(
-    shared: &web::Data<Shared>,
+    common: &Arc<Common>,
     state: S,
     next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
 ) -> impl Stream<Item = Result<Bytes, actix_web::Error>> + use<S> {
-    let shared = shared.clone();
+    let common = common.clone();
     stream::unfold(Some(state), move |state| {
-        let shared = shared.clone();
+        let common = common.clone();
         async move {
             let mut state = state?;
-            let place = shared.rooms.reads.wait(1).await?;
+            let place = common.rooms.reads.wait(1).await?;
             let step = web::block(move || {
                 let piece = next(&mut state);
                 drop(place);
@@ -157,7 +158,7 @@ pub(super) fn pieces<S: Send + 'static>(
 
 /// An answer in JSON as it is written, piece by piece, and the room that is taken for it.
 pub(super) struct Written {
-    shared: web::Data<Shared>,
+    common: Arc<Common>,
     taken: Taken,
     /// Bytes that are held besides it.
     besides: usize,
@@ -167,9 +168,9 @@ pub(super) struct Written {
 }
 
 impl Written {
-    fn new(shared: &web::Data<Shared>, taken: Taken, besides: usize) -> Written {
+    fn new(common: &Arc<Common>, taken: Taken, besides: usize) -> Written {
         Written {
-            shared: shared.clone(),
+            common: common.clone(),
             taken,
             besides,
             pieces: VecDeque::new(),
@@ -182,7 +183,7 @@ impl Written {
     pub(super) fn json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
             let has_no_room = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
-            if has_no_room { full(&self.shared) } else { Problem::broken(error.to_string()) }
+            if has_no_room { full(&self.common) } else { Problem::broken(error.to_string()) }
         })
     }
 
@@ -199,7 +200,7 @@ impl Written {
             return answer.body(self.last);
         }
         self.cut();
-        self.shared.rooms.answers.shrink(&mut self.taken, self.length);
+        self.common.rooms.answers.shrink(&mut self.taken, self.length);
         answer.body(BoxBody::new(Sending::new(self)))
     }
 }
@@ -208,7 +209,7 @@ impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.last.len() >= PIECE_BYTES {
             if !self
-                .shared
+                .common
                 .rooms
                 .answers
                 .grow(&mut self.taken, self.besides + self.length + PIECE_BYTES)
@@ -241,7 +242,7 @@ struct Sending {
 
 impl Sending {
     fn new(written: Written) -> Sending {
-        let time = written.shared.settings.http.answer_timeout.0;
+        let time = written.common.settings.http.answer_timeout.0;
         let length = u64::try_from(written.length).unwrap_or(u64::MAX);
         let left = Rc::new(RefCell::new(Some(written)));
         let held = Rc::downgrade(&left);
@@ -282,7 +283,7 @@ impl MessageBody for Sending {
         let piece = written.pieces.pop_front();
         if let Some(piece) = &piece {
             written.length -= piece.len();
-            written.shared.rooms.answers.shrink(&mut written.taken, written.length);
+            written.common.rooms.answers.shrink(&mut written.taken, written.length);
         }
         Poll::Ready(piece.map(Ok))
     }

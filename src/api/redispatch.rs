@@ -5,8 +5,9 @@ use super::jobs::job_id;
 use super::operations::{refused, respond};
 use super::problem::Problem;
 use super::query::{self, Query};
+use crate::actors::common::Common;
 use crate::actors::door;
-use crate::actors::shared::Shared;
+use crate::actors::ways::Ways;
 use crate::engine::Operation;
 use crate::engine::words::did_you_mean;
 use actix_web::{HttpResponse, web};
@@ -14,30 +15,30 @@ use std::sync::Arc;
 
 /// `POST /api/job/{id}/step/{step}/redispatch`
 pub async fn one(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     query.none()?;
     let id = job_id(&id)?;
-    respond(id, door::operate(&shared, id, Operation::Redispatch { step }).await)
+    respond(id, door::operate(&ways, id, Operation::Redispatch { step }).await)
 }
 
 /// `POST /api/queue/{queue}/redispatch[?vhost=V][&dryRun=true]`: answered once all is committed.
 pub async fn by_queue(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [vhost, dry_run] = query.of(["vhost", "dryRun"])?;
     let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
-    let (steps, jobs) = door::redispatch(&shared, &vhost, &queue, is_dry_run)
+    let (steps, jobs) = door::redispatch(&ways, &vhost, &queue, is_dry_run)
         .await
         .map_err(|refusal| refused(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        known(&shared, &queue, &vhost)?;
+        known(&ways.common, &queue, &vhost)?;
     }
     let mut told = serde_json::json!({ "operation": "redispatch", "queue": queue, "vhost": vhost, "steps": steps, "jobs": jobs });
     if is_dry_run {
@@ -48,8 +49,8 @@ pub async fn by_queue(
 
 /// A queue on which nothing waits must be one of a workflow that is loaded, or its name is most
 /// likely misspelt.
-fn known(shared: &Shared, queue: &str, vhost: &str) -> Result<(), Problem> {
-    let definitions = shared.definitions();
+fn known(common: &Common, queue: &str, vhost: &str) -> Result<(), Problem> {
+    let definitions = common.definitions();
     let queues: Vec<Arc<str>> = definitions
         .values()
         .filter(|definition| definition.vhost == vhost)

@@ -5,7 +5,7 @@ use super::jobs::with_jobs;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{pieces, read};
-use crate::actors::shared::Shared;
+use crate::actors::common::Common;
 use crate::engine::id::InvalidJobId;
 use crate::engine::words::{did_you_mean, escaped, quoted};
 use crate::engine::{Definition, JobId, JobState};
@@ -28,22 +28,22 @@ const STEP_PREFIX: &str = "step.";
 
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
 pub async fn of_workflow(
-    shared: web::Data<Shared>,
+    common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let asked = Asked::parse(query.into_pairs())?;
-    let workflow = with_jobs(&shared, &path, asked.vhost.as_deref()).await?;
+    let workflow = with_jobs(&common, &path, asked.vhost.as_deref()).await?;
     let name = workflow.clone();
-    let columns = read(&shared, move |reader| reader.status_columns(&name)).await?;
+    let columns = read(&common, move |reader| reader.status_columns(&name)).await?;
     let Some(columns) = columns else {
         let detail = format!(
             "the table of statuses of {workflow} is not there: the next start makes it, or the next change of a job"
         );
         return Err(Problem::broken(detail));
     };
-    let definition = shared.definitions().get(&workflow).cloned();
+    let definition = common.definitions().get(&workflow).cloned();
     let names: Vec<String> =
         columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
     let filter = StatusFilter {
@@ -53,7 +53,7 @@ pub async fn of_workflow(
     };
     let is_csv = wants_csv(&request);
     let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
-    let reader = shared.reader.clone();
+    let reader = common.reader.clone();
     let file = format!(
         "attachment; filename=\"status_{}.csv\"",
         workflow.rsplit('/').next().unwrap_or_default()
@@ -76,10 +76,10 @@ pub async fn of_workflow(
         answer
             .content_type("text/csv; charset=utf-8; header=present")
             .insert_header((header::CONTENT_DISPOSITION, file));
-        return Ok(answer.streaming(pieces(&shared, sheet, Sheet::next_csv)));
+        return Ok(answer.streaming(pieces(&common, sheet, Sheet::next_csv)));
     }
     Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(
-        &shared,
+        &common,
         sheet,
         Sheet::next_json,
     )))

@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads;
 use crate::actors::door;
-use crate::actors::shared::Shared;
+use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook};
 use crate::clock;
 use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
@@ -61,30 +61,26 @@ struct Why {
 
 /// `GET /api/job/{id}/why`
 pub async fn why(
-    shared: web::Data<Shared>,
+    ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let id = job_id(&path)?;
-    Ok(HttpResponse::Ok().json(of_job(&shared, id, 0).await?))
+    Ok(HttpResponse::Ok().json(of_job(&ways, id, 0).await?))
 }
 
-fn of_job(
-    shared: &web::Data<Shared>,
-    id: JobId,
-    depth: usize,
-) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // Its room is kept as long as it is.
-        let (job, _room) = reads::job(shared, id, |found, _| Ok(found.job)).await?;
-        if let Some(why) = of_state(shared, &job) {
+        let (job, _room) = reads::job(&ways.common, id, |found, _| Ok(found.job)).await?;
+        if let Some(why) = of_state(ways, &job) {
             return Ok(why);
         }
         let mut causes = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            causes.push(of_step(shared, &job, step, depth).await?);
+            causes.push(of_step(ways, &job, step, depth).await?);
         }
         causes.sort_by_key(|why| why.cause);
         Ok(causes.into_iter().next().unwrap_or_else(|| waiting(&job)))
@@ -92,7 +88,7 @@ fn of_job(
 }
 
 /// What the state of the manager and of the job explains alone.
-fn of_state(shared: &Shared, job: &Job) -> Option<Why> {
+fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
     let told = |cause: Cause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
@@ -110,7 +106,7 @@ fn of_state(shared: &Shared, job: &Job) -> Option<Why> {
         JobState::Paused => {
             told(Cause::Paused, "paused: nothing new is dispatched until it is resumed".to_owned())
         }
-        JobState::Running if shared.health.journal_full.load(Ordering::Relaxed) => told(
+        JobState::Running if ways.common.health.journal_full.load(Ordering::Relaxed) => told(
             Cause::JournalFull,
             "no room on the journal's disk: nothing goes on until there is".to_owned(),
         ),
@@ -124,12 +120,7 @@ fn condition_of(step: &str, condition: &str) -> String {
     )
 }
 
-async fn of_step(
-    shared: &web::Data<Shared>,
-    job: &Job,
-    index: StepIndex,
-    depth: usize,
-) -> Result<Why, Problem> {
+async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
     let told =
@@ -157,10 +148,10 @@ async fn of_step(
         );
     }
     if step.task.is_some() {
-        return of_fan_out(shared, job, index, depth).await;
+        return of_fan_out(ways, job, index, depth).await;
     }
-    let bus = shared.buses.of(job.definition());
-    match shared.health.bus(&bus) {
+    let bus = ways.buses.of(job.definition());
+    match ways.common.health.bus(&bus) {
         Some(BusState::Connected) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
             return told(
@@ -189,10 +180,10 @@ async fn of_step(
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
         |at| format!("its timeout is {}", rfc3339(at)),
     );
-    let has_broker = shared.settings.bus() == BusKind::Amqp;
-    let found = look(shared, &bus, queue).await;
+    let has_broker = ways.common.settings.bus() == BusKind::Amqp;
+    let found = look(ways, &bus, queue).await;
     if has_broker && run.confirmed {
-        let asked = Asked { shared, job, index, timeout: &timeout };
+        let asked = Asked { ways, job, index, timeout: &timeout };
         if let Some((cause, why)) = asked.where_it_is(&found) {
             return told(cause, why);
         }
@@ -261,7 +252,7 @@ const LOST_BY: &str = "rejected or expired where no policy sends dead letters to
 /// The message of a step that the broker has confirmed: what is known of where it is, and what is
 /// guessed.
 struct Asked<'a> {
-    shared: &'a Shared,
+    ways: &'a Ways,
     job: &'a Job,
     index: StepIndex,
     timeout: &'a str,
@@ -269,13 +260,13 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     fn where_it_is(&self, found: &QueueLook) -> Option<(Cause, String)> {
-        let Asked { shared, job, index, timeout } = self;
+        let Asked { ways, job, index, timeout } = self;
         let QueueLook::There { messages, unacknowledged, consumers } = *found else { return None };
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(loss) = shared.losses.of(&shared.buses.address(job.definition(), queue)) {
-            let span = &shared.settings.amqp.lost_after;
+        if let Some(loss) = ways.common.losses.of(&ways.buses.address(job.definition(), queue)) {
+            let span = &ways.common.settings.amqp.lost_after;
             let start = if consumers == 0 {
                 format!("no consumer on queue \"{queue}\", and messages are lost")
             } else {
@@ -356,7 +347,7 @@ fn counted(count: u32, one: &str, several: &str) -> String {
 }
 
 async fn of_fan_out(
-    shared: &web::Data<Shared>,
+    ways: &Ways,
     job: &Job,
     index: StepIndex,
     depth: usize,
@@ -382,7 +373,7 @@ async fn of_fan_out(
             break;
         }
         // One that has just been started may not be there yet.
-        if let Ok(why) = of_job(shared, child, depth + 1).await
+        if let Ok(why) = of_job(ways, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {
             first = Some(why);
@@ -426,8 +417,8 @@ fn waiting(job: &Job) -> Why {
     }
 }
 
-async fn look(shared: &Shared, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
-    match tokio::time::timeout(LOOK_MAX, door::inspect(shared, bus, queue)).await {
+async fn look(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
+    match tokio::time::timeout(LOOK_MAX, door::inspect(ways, bus, queue)).await {
         Ok(Some(look)) => look,
         Ok(None) => QueueLook::Unknown("there is no bus, or it is closing".to_owned()),
         Err(_) => QueueLook::Unknown(format!("no answer within {LOOK_MAX:?}")),

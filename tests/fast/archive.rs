@@ -45,7 +45,7 @@ fn message() -> Message {
 async fn over(manager: &Manager) -> JobId {
     let id = manager.create("chain", None, message()).await.expect("created").id();
     let closed = async {
-        while manager.shared().routes.is_live(id) {
+        while manager.ways().routes.is_live(id) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -67,7 +67,7 @@ async fn slow_reads() {
     let held = |count: i64| {
         let manager = &manager;
         async move {
-            let waiting = &manager.shared().metrics.look_ups_waiting;
+            let waiting = &manager.common().metrics.look_ups_waiting;
             while waiting.get() < count {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -127,14 +127,14 @@ fn what_is_asked_of_one_id_keeps_its_order() {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let manager = start(folder.path(), WORKFLOW, 1_000).await;
-        let definition = manager.shared().definitions()["chain"].clone();
+        let definition = manager.common().definitions()["chain"].clone();
         for round in 0..50_u128 {
             let id = JobId(uuid::Uuid::from_u128(round + 1));
             // Not by the manager's own way, which waits for the answer.
             let create = || {
                 let (definition, message) = (definition.clone(), message());
                 let (answer, answered) = oneshot::channel();
-                let router = &manager.shared().wiring().router;
+                let router = &manager.ways().mailboxes().router;
                 router.post(RouterInput::Create(NewJob {
                     id: Some(id),
                     definition,

@@ -42,7 +42,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn job(manager: &Manager, id: JobId) -> Option<Job> {
-    manager.shared().reader.job(id).expect("reads").map(|found| found.job)
+    manager.common().reader.job(id).expect("reads").map(|found| found.job)
 }
 
 /// A message on the queue of `workflow`, and where its verdict comes.
@@ -56,8 +56,8 @@ fn call(
         Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
     change(&mut delivery);
     manager
-        .shared()
-        .wiring()
+        .ways()
+        .mailboxes()
         .router
         .post(RouterInput::Called { workflow: workflow.into(), delivery });
     settled
@@ -68,7 +68,7 @@ fn call(
 async fn settled(manager: &Manager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
-        if let Some(job) = manager.shared().routes.find(asked) {
+        if let Some(job) = manager.ways().routes.find(asked) {
             job.post(JobInput::Settled(Done::new(done)));
         }
         is_done.await.expect("committed");
@@ -94,8 +94,7 @@ workflows:
         let manager =
             start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
         let outer = create(&manager, "outer").await;
-        until("its own call is taken", || (manager.shared().routes.roots() == 2).then_some(()))
-            .await;
+        until("its own call is taken", || (manager.ways().routes.roots() == 2).then_some(())).await;
         let forged = |step: &str, message_id: &str, reply_to: &str| {
             let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
             let message_id = message_id.replace("OUTER", &outer.to_string());
@@ -118,14 +117,14 @@ workflows:
         // Another reply queue.
         let mut waits = forged("ask", "OUTER:ask:1", "elsewhere");
         settled(&manager, outer).await;
-        assert_eq!(manager.shared().routes.roots(), 2, "none of them has a job");
+        assert_eq!(manager.ways().routes.roots(), 2, "none of them has a job");
         for verdict in &mut refused {
             // Nobody but such a step may be answered into the manager's own reply queue.
             assert_eq!(verdict.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
         }
         assert_eq!(
             manager
-                .shared()
+                .common()
                 .metrics
                 .calls_refused
                 .with_label_values(&["inner", "own_reply_queue"])
@@ -157,7 +156,7 @@ workflows:
             "{reason}"
         );
         let created = |workflow: &str| {
-            manager.shared().metrics.jobs_created.with_label_values(&[workflow]).get()
+            manager.common().metrics.jobs_created.with_label_values(&[workflow]).get()
         };
         assert_eq!((created("ping"), created("pong")), (3, 3), "six levels, the first of them 0");
         manager.stop().await;
@@ -178,12 +177,12 @@ fn a_forged_depth_costs_its_own_call_alone() {
             let mut refused = call(&manager, "inner", |delivery| delivery.depth = Some(depth));
             assert_eq!(refused.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
         }
-        assert!(manager.shared().routes.is_empty());
+        assert!(manager.ways().routes.is_empty());
         for depth in [None, Some(0), Some(31)] {
             let mut taken = call(&manager, "inner", |delivery| delivery.depth = depth);
             assert_eq!(taken.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
         }
-        assert_eq!(manager.shared().routes.roots(), 3);
+        assert_eq!(manager.ways().routes.roots(), 3);
         manager.stop().await;
     });
 }
@@ -199,7 +198,7 @@ fn more_callers_of_one_job_than_may_be_are_refused() {
         )
         .await;
         let refused = manager
-            .shared()
+            .common()
             .metrics
             .calls_refused
             .with_label_values(&["inner", "too_many_callers"]);

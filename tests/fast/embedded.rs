@@ -61,7 +61,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 async fn ended(manager: &Manager, id: JobId) -> Job {
     until("the job ends", || {
         manager
-            .shared()
+            .common()
             .reader
             .job(id)
             .expect("reads")
@@ -117,7 +117,7 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(Created::Known(id)));
         assert!(matches!(ask("chain", r#"{"k":2}"#).await, Err(Refusal::Conflict(_))));
         assert!(matches!(ask("other", r#"{"k":1}"#).await, Err(Refusal::Conflict(_))));
-        assert_eq!(manager.shared().routes.roots(), 1);
+        assert_eq!(manager.ways().routes.roots(), 1);
         manager.stop().await;
     });
 }
@@ -142,7 +142,7 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
         }
         until("every job waits for b", || {
             let waits = |id: &JobId| {
-                manager.shared().reader.job(*id).expect("reads").is_some_and(|found| {
+                manager.common().reader.job(*id).expect("reads").is_some_and(|found| {
                     found.job.steps().next().is_some_and(|(_, run)| run.output.is_some())
                 })
             };
@@ -191,7 +191,7 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
             create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string())
                 .await;
         until("a hundred children have ended", || {
-            let found = manager.shared().reader.job(id).expect("reads")?;
+            let found = manager.common().reader.job(id).expect("reads")?;
             let ended = found.job.steps().next()?.1.fan_out.as_ref()?.ended();
             (ended >= 100).then_some(())
         })
@@ -285,7 +285,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
             assert!(accepted.len() < 100, "sixty pages hold no hundred such jobs");
         };
         assert!(refused.is_err(), "the one that found no room waits: {refused:?}");
-        until("readiness is red", || (!manager.shared().health.accepts()).then_some(())).await;
+        until("readiness is red", || (!manager.common().health.accepts()).then_some(())).await;
         let next = manager.create("chain", None, Message::default()).await;
         assert!(
             matches!(&next, Err(Refusal::Overloaded(reason)) if reason.contains("no room")),
@@ -318,18 +318,17 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
         for keeps in [true, false] {
             let id = create(&manager, "two", "{}").await;
             ended(&manager, id).await;
-            let router = &manager.shared().wiring().router;
+            let router = &manager.ways().mailboxes().router;
             if !keeps {
                 router.post(RouterInput::ToJob(id, error_of("b")));
-                until("it is closed", || (!manager.shared().routes.is_live(id)).then_some(()))
-                    .await;
+                until("it is closed", || (!manager.ways().routes.is_live(id)).then_some(())).await;
             }
             let (erased, retried) = (manager.erase(id), manager.operate(id, Operation::Retry));
             assert_eq!(erased.await, Ok(Erased));
             assert_eq!(retried.await, Err(Refusal::Unknown));
-            until("nothing of it is left", || (!manager.shared().routes.is_live(id)).then_some(()))
+            until("nothing of it is left", || (!manager.ways().routes.is_live(id)).then_some(()))
                 .await;
-            assert!(manager.shared().reader.job(id).expect("reads").is_none());
+            assert!(manager.common().reader.job(id).expect("reads").is_none());
         }
         manager.stop().await;
     });
@@ -340,7 +339,7 @@ fn a_client_that_goes_takes_its_request_with_it() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let manager = start(settings(folder.path()), CHAIN, Workers::new()).await;
-        let free = || manager.shared().creations.available_permits();
+        let free = || manager.common().creations.available_permits();
         let all = free();
         {
             let mut asked = std::pin::pin!(manager.create("chain", None, Message::default()));
@@ -400,7 +399,7 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
                 &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string(),
             )
             .await;
-            let job = manager.shared().reader.job(id).expect("reads").expect("there").job;
+            let job = manager.common().reader.job(id).expect("reads").expect("there").job;
             let started = job.steps().find_map(|(_, run)| Some(run.fan_out.as_ref()?.started()));
             assert_eq!(started, Some(most), "of {window_bytes} bytes");
             manager.stop().await;

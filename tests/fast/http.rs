@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use workflow_manager::actors::common::Common;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::shared::Shared;
 use workflow_manager::api;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::load::load_text;
@@ -54,7 +54,7 @@ fn with_api<F: Future<Output = ()>>(
 
 fn with_manager<F: Future<Output = ()>>(
     change: impl FnOnce(&mut Settings),
-    test: impl FnOnce(Api, Arc<Shared>) -> F,
+    test: impl FnOnce(Api, Arc<Common>) -> F,
 ) {
     serving(WORKFLOW, Workers::new(), change, test);
 }
@@ -64,7 +64,7 @@ pub(crate) fn serving<F: Future<Output = ()>>(
     workflow: &str,
     workers: Workers,
     change: impl FnOnce(&mut Settings),
-    test: impl FnOnce(Api, Arc<Shared>) -> F,
+    test: impl FnOnce(Api, Arc<Common>) -> F,
 ) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
@@ -73,14 +73,14 @@ pub(crate) fn serving<F: Future<Output = ()>>(
         change(&mut settings);
         let loaded = load_text("test.yaml", workflow).expect("valid");
         let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
-        let is_ready = || manager.shared().health.checks().iter().all(|(_, good, _)| *good);
+        let is_ready = || manager.common().health.checks().iter().all(|(_, good, _)| *good);
         let ready = async {
             while !is_ready() {
                 actix_rt::task::yield_now().await;
             }
         };
         actix_rt::time::timeout(DEADLINE, ready).await.expect("ready in time");
-        test(Api::new(&manager).await, manager.shared().clone()).await;
+        test(Api::new(&manager).await, manager.common().clone()).await;
         manager.stop().await;
     });
 }
@@ -93,7 +93,7 @@ pub(crate) struct Api(Rc<Sender>);
 
 impl Api {
     async fn new(manager: &Manager) -> Api {
-        let service = Rc::new(init_service(api::app(manager.shared().clone())).await);
+        let service = Rc::new(init_service(api::app(manager.ways().clone())).await);
         Api(Rc::new(move |request| {
             let service = service.clone();
             Box::pin(async move {
@@ -567,25 +567,25 @@ fn assert_full(answer: &Answer, setting: &str) {
 fn bodies_have_room_large_ones_apart_from_small_ones() {
     with_manager(
         |_| {},
-        |api, shared| async move {
+        |api, common| async move {
             let create = |length: usize| {
                 let api = api.clone();
                 let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
                 async move { api.ask(Method::POST, "/api/workflow/single", &[], &body).await }
             };
-            let all = shared.rooms.large_bodies.take(usize::MAX).expect("free");
+            let all = common.rooms.large_bodies.take(usize::MAX).expect("free");
             assert_full(&create(100_000).await, "http.bodies_bytes_max");
             assert_eq!(create(10).await.status, StatusCode::CREATED);
             drop(all);
-            let small = shared.rooms.small_bodies.take(usize::MAX).expect("free");
+            let small = common.rooms.small_bodies.take(usize::MAX).expect("free");
             assert_full(&create(10).await, "http.bodies_bytes_max");
             drop(small);
             for length in [10, 60_000, 66_000, 1_000_000] {
                 assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
             }
             assert!(
-                shared.rooms.large_bodies.take(usize::MAX).is_some()
-                    && shared.rooms.small_bodies.take(usize::MAX).is_some(),
+                common.rooms.large_bodies.take(usize::MAX).is_some()
+                    && common.rooms.small_bodies.take(usize::MAX).is_some(),
                 "all is given back"
             );
         },
@@ -599,10 +599,10 @@ fn what_is_made_of_a_body_needs_room_too() {
         settings.http.body_bytes_max = 6_000_000;
         settings.http.bodies_bytes_max = 16_000_000;
     };
-    with_manager(change, |api, shared| async move {
+    with_manager(change, |api, common| async move {
         let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
         let body = format!("{{{}}}", keys.join(","));
-        let other = shared.rooms.large_bodies.take(9_000_000).expect("free");
+        let other = common.rooms.large_bodies.take(9_000_000).expect("free");
         assert_full(
             &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
             "http.bodies_bytes_max",
@@ -621,7 +621,7 @@ fn what_is_made_of_a_body_needs_room_too() {
 fn reads_wait_for_their_turn_a_moment() {
     let change =
         |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
-    with_manager(change, |api, shared| async move {
+    with_manager(change, |api, common| async move {
         let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
         api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
         let job = format!("/api/job/{ID}");
@@ -633,12 +633,12 @@ fn reads_wait_for_their_turn_a_moment() {
             &job,
         ];
 
-        let places = shared.rooms.reads.take(usize::MAX).expect("free");
+        let places = common.rooms.reads.take(usize::MAX).expect("free");
         for path in paths {
             assert_full(&api.get(path, &[]).await, "http.reads_max");
         }
         drop(places);
-        let room = shared.rooms.answers.take(usize::MAX).expect("free");
+        let room = common.rooms.answers.take(usize::MAX).expect("free");
         for path in ["/api/jobs/search", &job] {
             assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
         }
@@ -652,8 +652,8 @@ fn reads_wait_for_their_turn_a_moment() {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
         }
         assert!(
-            shared.rooms.reads.take(usize::MAX).is_some()
-                && shared.rooms.answers.take(usize::MAX).is_some(),
+            common.rooms.reads.take(usize::MAX).is_some()
+                && common.rooms.answers.take(usize::MAX).is_some(),
             "all is given back"
         );
     });

@@ -163,13 +163,13 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("j.db");
         let manager = start(&file).await;
-        let shared = manager.shared().clone();
+        let common = manager.common().clone();
         let ids = [created(&manager).await, created(&manager).await];
         // What is read leaves connections open, and a stream of a list may go on reading.
-        assert_eq!(shared.reader.all_running(0, 10).unwrap().len(), 2);
+        assert_eq!(common.reader.all_running(0, 10).unwrap().len(), 2);
         let reading = std::thread::spawn({
-            let shared = shared.clone();
-            move || while shared.reader.all_running(0, 10).is_ok() {}
+            let common = common.clone();
+            move || while common.reader.all_running(0, 10).is_ok() {}
         });
         manager.stop().await;
         reading.join().unwrap();
@@ -178,7 +178,7 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         fs::copy(&file, &copy).unwrap();
         let manager = start(&copy).await;
         assert!(
-            ids.iter().all(|id| manager.shared().reader.job(*id).unwrap().is_some()),
+            ids.iter().all(|id| manager.common().reader.job(*id).unwrap().is_some()),
             "all jobs are in the copy"
         );
         manager.stop().await;
@@ -274,9 +274,9 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 reason.contains(words) && reason.contains("docs/operations.md"),
                 "{name}: {reason}"
             );
-            let shared = manager.shared().clone();
+            let common = manager.common().clone();
             let check =
-                shared.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
+                common.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
             assert!(matches!(create(&manager).await, Err(Refusal::Overloaded(_))), "{name}");
             let cancelled = manager.cancel(id).await;
@@ -285,7 +285,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 "{name}: an operation is answered"
             );
             assert!(
-                matches!(shared.reader.job(id), Err(JournalError::Closed { .. })),
+                matches!(common.reader.job(id), Err(JournalError::Closed { .. })),
                 "{name}: nothing is read from the file"
             );
             let left: Vec<(PathBuf, Option<Vec<u8>>)> = ["", "-wal"]
@@ -313,7 +313,7 @@ fn it_is_noticed_also_while_nothing_is_asked() {
         let manager = start(&folder.path().join("j.db")).await;
         fs::remove_file(folder.path().join("j.db")).unwrap();
         let noticed = async {
-            while manager.shared().health.accepts() {
+            while manager.common().health.accepts() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

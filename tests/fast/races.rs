@@ -124,7 +124,7 @@ impl Clients {
 
     /// What keeps a job from its end now; each is helped on.
     fn unfinished(&self, id: JobId, known: &Known) -> Option<String> {
-        let Some(found) = self.manager.shared().reader.job(id).expect("reads") else {
+        let Some(found) = self.manager.common().reader.job(id).expect("reads") else {
             return (known.is_kept && !known.is_over.get()).then(|| format!("{id} is lost"));
         };
         match found.job.state() {
@@ -214,7 +214,7 @@ async fn race() {
                 .iter()
                 .filter_map(|(id, known)| clients.unfinished(*id, known))
                 .collect();
-            let routes = &clients.manager.shared().routes;
+            let routes = &clients.manager.ways().routes;
             if left.is_empty() && routes.is_empty() {
                 return;
             }

@@ -143,10 +143,10 @@ fn the_light_view_is_as_large_for_three_thousand_items_as_for_three() {
 fn the_light_view_of_a_job_under_way_reads_no_journal_and_of_an_ended_one_is_the_same() {
     let change =
         |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
-    serving(FAN, Workers::new(), change, |api, shared| async move {
+    serving(FAN, Workers::new(), change, |api, common| async move {
         create(&api, 1).await;
         let child = children(&api, 1).await.remove(0);
-        let places = shared.rooms.reads.take(usize::MAX).expect("free");
+        let places = common.rooms.reads.take(usize::MAX).expect("free");
         let path = format!("/api/job/{ID}");
         assert_eq!(api.get(&path, &[]).await.status, StatusCode::SERVICE_UNAVAILABLE);
         let live = api.get(&format!("{path}?view=light"), &[]).await;

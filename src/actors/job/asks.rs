@@ -17,14 +17,14 @@ impl JobActor {
             // Through the journal: behind the commit of the creation, which may still be under way.
             self.release_after_commit(vec![told]);
         } else {
-            told.release(&self.shared);
+            told.release(&self.ways);
         }
     }
 
     /// A message on its workflow's queue asks for a job under the same id.
     pub(super) fn called(&mut self, call: Call) {
         let Some(job) = self.job() else { return };
-        match call.join(job, &self.shared) {
+        match call.join(job, &self.ways) {
             None => {}
             Some((Some(caller), ack)) if !job.owes(&caller) => {
                 self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
@@ -37,7 +37,7 @@ impl JobActor {
     /// Says whether one of its steps has sent a call.
     pub(super) fn vouch(&self, call: Call) {
         let Some(job) = self.job() else { return };
-        self.shared.wiring().router.post(RouterInput::Asked(call.vouched_by(job)));
+        self.ways.mailboxes().router.post(RouterInput::Asked(call.vouched_by(job)));
     }
 
     pub(super) fn cancel(&mut self, answer: Client<Now>) {
@@ -62,16 +62,16 @@ impl JobActor {
         } else {
             // It has failed and was kept for late replies. What comes behind this is void.
             let erase = JournalInput::Delete(self.number, answer);
-            return self.shared.wiring().journal.post(erase);
+            return self.ways.mailboxes().journal.post(erase);
         };
-        Outgoing::Answer(Answer::Erased(answer, Err(refusal))).release(&self.shared);
+        Outgoing::Answer(Answer::Erased(answer, Err(refusal))).release(&self.ways);
     }
 
     pub(super) fn operate(&mut self, operation: Operation, answer: Client<Now>) {
         let Some(job) = self.job() else { return };
-        if let Some(objection) = job.objection(&operation, &self.shared.limits) {
+        if let Some(objection) = job.objection(&operation, &self.ways.common.limits) {
             let refused = Answer::Now(answer, Err(objection.into()));
-            return Outgoing::Answer(refused).release(&self.shared);
+            return Outgoing::Answer(refused).release(&self.ways);
         }
         tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
         let asked = Asked { step: operation.step().map(str::to_owned), answer };

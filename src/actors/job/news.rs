@@ -12,10 +12,10 @@ impl JobActor {
     /// the webhook, committed with the decision. Nothing is made while nobody listens.
     pub(super) fn news(&self, recorded: &Recorded) -> (Option<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (None, None) };
-        let shared = &self.shared;
-        let is_announced = shared.announces(job);
+        let ways = &self.ways;
+        let is_announced = ways.common.announces(job);
         let is_noticed = self.parent.is_none()
-            && shared.settings.events.webhook.is_on()
+            && ways.common.settings.events.webhook.is_on()
             && recorded
                 .entries
                 .iter()
@@ -23,7 +23,7 @@ impl JobActor {
         if !is_announced && !is_noticed {
             return (None, None);
         }
-        let events = Event::of_decision(job, recorded, &shared.settings.events.source);
+        let events = Event::of_decision(job, recorded, &ways.common.settings.events.source);
         let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
         let notice = end.map(|event| Notice {
             at: event.at,

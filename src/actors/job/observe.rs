@@ -19,7 +19,7 @@ impl JobActor {
         if now == self.counted {
             return;
         }
-        let metrics = &self.shared.metrics;
+        let metrics = &self.ways.common.metrics;
         if self.parent.is_some() {
             metrics.child_jobs.add(i64::from(now.is_some()) - i64::from(self.counted.is_some()));
         } else {
@@ -60,7 +60,7 @@ impl JobActor {
         match entry {
             JobEntry::Created { .. } => {
                 if is_root {
-                    self.shared.metrics.jobs_created.with_label_values(&[workflow]).inc();
+                    self.ways.common.metrics.jobs_created.with_label_values(&[workflow]).inc();
                 }
                 tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
             }
@@ -87,7 +87,7 @@ impl JobActor {
         entry: &StepEntry,
         now: Timestamp,
     ) {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.ways.common.metrics;
         let (name, attempt) = (&*job.graph().step(step).name, job.step(step).attempt);
         let labels = [workflow, name];
         match entry {
@@ -155,7 +155,7 @@ impl JobActor {
     }
 
     fn observe_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
-        let (metrics, run) = (&self.shared.metrics, job.step(step));
+        let (metrics, run) = (&self.ways.common.metrics, job.step(step));
         let name = &*job.graph().step(step).name;
         let elapsed = run.started.map_or(0, |started| now.0 - started.0);
         metrics.replied.with_label_values(&[workflow, name]).inc();
@@ -164,7 +164,7 @@ impl JobActor {
     }
 
     fn observe_end(&self, job: &Job, workflow: &str, now: Timestamp) {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.ways.common.metrics;
         let state = job.state().word();
         let elapsed = now.0 - job.origin().created.0;
         if self.parent.is_some() {

@@ -22,7 +22,7 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 impl Router {
     /// A message came in on the queue of a workflow.
     pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
-        let Some(definition) = self.shared.definitions().get(workflow).cloned() else {
+        let Some(definition) = self.ways.common.definitions().get(workflow).cloned() else {
             // A reload has taken the workflow away. Back to its queue, where it waits for the
             // workflow to be loaded again.
             tracing::warn!(
@@ -32,7 +32,7 @@ impl Router {
             ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
             return;
         };
-        let Some(call) = Call::read(definition, delivery, &self.shared) else { return };
+        let Some(call) = Call::read(definition, delivery, &self.ways) else { return };
         self.take_call(call, ctx);
     }
 
@@ -56,7 +56,7 @@ impl Router {
     /// whose jobs are asked first. Nobody is told of the refusal, for the same reason.
     fn unless_answered_here(&self, call: Call) -> Option<Call> {
         let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
-        if reply_to != Some(self.shared.own_reply_queue()) || call.is_of_step() {
+        if reply_to != Some(self.ways.common.own_reply_queue()) || call.is_of_step() {
             return Some(call);
         }
         let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
@@ -67,7 +67,7 @@ impl Router {
             definition.name
         );
         Refused { definition, id, caller: None, ack }
-            .tell(&CallRefusal { kind: "own_reply_queue", reason }, &self.shared);
+            .tell(&CallRefusal { kind: "own_reply_queue", reason }, &self.ways);
         None
     }
 
@@ -90,7 +90,7 @@ impl Router {
         self.is_waiting = true;
         ctx.run_later(TRIED_AGAIN_AFTER, |router, ctx| {
             router.is_waiting = false;
-            if router.shared.health.stopping.load(Ordering::Relaxed) {
+            if router.ways.common.health.stopping.load(Ordering::Relaxed) {
                 // Back to their queues, for the next start.
                 return router.waiting.clear();
             }
@@ -114,22 +114,22 @@ impl Router {
             // Its connection was lost meanwhile: it comes again.
             return None;
         }
-        let (shared, id) = (self.shared.clone(), call.id);
-        let shared = &shared;
-        if let Some(job) = shared.routes.find(id) {
+        let (ways, id) = (self.ways.clone(), call.id);
+        let ways = &ways;
+        if let Some(job) = ways.routes.find(id) {
             job.post(JobInput::Called(call));
             return None;
         }
-        let taken = shared.routes.roots() + self.look_ups.calls();
-        let is_full = taken >= shared.settings.limits.jobs_running_max;
-        if shared.health.accepts() && is_full && !call.is_of_step() {
+        let taken = ways.routes.roots() + self.look_ups.calls();
+        let is_full = taken >= ways.common.settings.limits.jobs_running_max;
+        if ways.common.health.accepts() && is_full && !call.is_of_step() {
             match self.ask_claimed(call) {
                 Some(call) => return self.kept(call, "the manager takes no jobs now"),
                 // It comes back, with what the job says.
                 None => return None,
             }
         }
-        if !shared.health.accepts() {
+        if !ways.common.health.accepts() {
             return self.kept(call, "the manager takes no jobs now");
         }
         self.ask(id, Ask::Call(call));
@@ -143,11 +143,11 @@ impl Router {
         finding: Finding,
         ctx: &mut Context<Self>,
     ) -> Left {
-        let shared = self.shared.clone();
+        let ways = self.ways.clone();
         match finding {
             Finding::Creation(None) | Finding::Job(None) => self.start_job_of_call(call, ctx),
             Finding::Creation(Some(ref earlier)) => {
-                if let Some(call) = call.unless_conflict(earlier, &shared) {
+                if let Some(call) = call.unless_conflict(earlier, &ways) {
                     if call.caller.is_some() {
                         return Left::Ask(Ask::Call(call), Question::Job);
                     }
@@ -155,7 +155,7 @@ impl Router {
                 }
             }
             Finding::Job(Some(found)) => {
-                let Some(call) = call.unless_conflict(&found.job, &shared) else {
+                let Some(call) = call.unless_conflict(&found.job, &ways) else {
                     return Left::Finding(Finding::Job(Some(found)));
                 };
                 match self.refusal_to_revive(&found) {
@@ -166,7 +166,7 @@ impl Router {
                         return Left::Nothing;
                     }
                     Some(Refusal::Conflict(reason)) => {
-                        call.refuse(&CallRefusal { kind: "conflict", reason }, &shared)
+                        call.refuse(&CallRefusal { kind: "conflict", reason }, &ways)
                     }
                     Some(_) => self.keep_call(call, ctx),
                 }
@@ -178,9 +178,9 @@ impl Router {
     }
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let shared = &self.shared;
-        let is_full = shared.routes.roots() >= shared.settings.limits.jobs_running_max;
-        if !shared.health.accepts() || is_full && !call.is_of_step() {
+        let ways = &self.ways;
+        let is_full = ways.routes.roots() >= ways.common.settings.limits.jobs_running_max;
+        if !ways.common.health.accepts() || is_full && !call.is_of_step() {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);
         }
         let Call { id, definition, message, caller, depth, ack, .. } = call;
@@ -193,7 +193,7 @@ impl Router {
             depth,
             created: clock::now(),
         };
-        let number = shared.take_number();
+        let number = ways.common.take_number();
         let start = Start::New {
             origin: Arc::new(origin),
             message,
@@ -206,7 +206,7 @@ impl Router {
     /// Has the job asked whose step the call says it is from; gives it back if there is none.
     fn ask_claimed(&self, call: Call) -> Option<Call> {
         let Asker::Claimed(place, _) = &call.asker else { return Some(call) };
-        match self.shared.routes.find(place.job) {
+        match self.ways.routes.find(place.job) {
             Some(job) => {
                 job.post(JobInput::Vouch(call));
                 None
@@ -221,7 +221,7 @@ impl Router {
     }
 
     fn say_kept(&self, call: &Call, reason: &str) {
-        if self.shared.throttle.may_log("calls_kept") {
+        if self.ways.common.throttle.may_log("calls_kept") {
             tracing::warn!(
                 workflow = call.definition.full_name(),
                 reason,

@@ -18,14 +18,14 @@ impl Router {
         let id = origin.id;
         let Some(place) = origin.parent else { return };
         let is_there =
-            self.shared.routes.find(id).map(|found| found.is_child_of(child.parent, place));
+            self.ways.routes.find(id).map(|found| found.is_child_of(child.parent, place));
         match is_there {
             None => {}
             // Recovery may ask for a child that lives already.
             Some(true) => return,
             Some(false) => {
                 let (step, index) = (place.step, place.index);
-                if let Some(parent) = self.shared.routes.find(place.job) {
+                if let Some(parent) = self.ways.routes.find(place.job) {
                     let input = Input::IdTaken { step, index, id };
                     parent.post(JobInput::Take { input, ack: None });
                 }
@@ -33,7 +33,7 @@ impl Router {
             }
         }
         origin.created = clock::now();
-        let number = self.shared.take_number();
+        let number = self.ways.common.take_number();
         let start = Start::New {
             origin: Arc::new(origin),
             message: child.message,
@@ -51,7 +51,7 @@ impl Router {
         // Another step of the parent may have had a child job with this id.
         let found = found.filter(|found| found.job.origin().parent == Some(place));
         let Some(mut found) = found else {
-            if let Some(job) = self.shared.routes.find(place.job) {
+            if let Some(job) = self.ways.routes.find(place.job) {
                 let input = Input::ChildMissing { step: place.step, index: place.index };
                 job.post(JobInput::Take { input, ack: None });
             }
@@ -72,7 +72,7 @@ impl Router {
             return Left::Nothing;
         }
         self.revive(*found);
-        if let Some(job) = self.shared.routes.find(id) {
+        if let Some(job) = self.ways.routes.find(id) {
             for order in orders {
                 job.post(JobInput::Take { input: Input::Order(order), ack: None });
             }
@@ -83,6 +83,6 @@ impl Router {
     /// A child job that cannot run fails, once more if it had before.
     pub(super) fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
         let outcome = ChildOutcome::Failed(Cause::of_job(reason));
-        Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.shared);
+        Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.ways);
     }
 }

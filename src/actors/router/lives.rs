@@ -18,19 +18,19 @@ impl Router {
     /// parent share an arbiter, so that what they do first reaches the journal, and their queue, in
     /// the order of the list.
     pub(super) fn spawn(&self, spawn: Spawn) {
-        let shared = &self.shared;
-        let arbiters = &shared.wiring().arbiters;
+        let ways = &self.ways;
+        let arbiters = &ways.mailboxes().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
         let child_of = spawn.start.place();
         // Not the parent's own, which gathers what they give.
         let place = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
-        let owned = shared.clone();
+        let owned = ways.clone();
         self.table.insert(id, || {
             let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn));
             // Deliveries are bounded by the prefetch, children by the window: nothing is ever
             // offered.
-            let mailbox = Mailbox::new(address, usize::MAX, shared.job_kind.clone());
+            let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
             Live { number, parent, place: child_of, mailbox }
         });
     }
@@ -44,7 +44,7 @@ impl Router {
         let (id, place) = (job.id(), job.origin().parent);
         let start = Start::Recovered { job: Box::new(job), effects };
         self.spawn(Spawn { id, number, root, parent, start });
-        let router = &self.shared.wiring().router;
+        let router = &self.ways.mailboxes().router;
         for effect in told {
             if let Effect::TellParent(parent, ended) = effect {
                 // Parents were started before their children.

@@ -15,7 +15,7 @@ impl Router {
         let is_looked_up = self.look_ups.waiting.contains_key(&id);
         let ask = if is_looked_up { Some(ask) } else { self.to_live(id, ask) };
         let Some(ask) = ask else { return };
-        let limit = self.shared.settings.limits.creations_waiting_max;
+        let limit = self.ways.common.settings.limits.creations_waiting_max;
         if ask.is_of_client() && self.look_ups.asks >= limit {
             let reason = format!(
                 "{limit} requests wait for the journal already (setting limits.creations_waiting_max)"
@@ -29,7 +29,8 @@ impl Router {
             let question = ask.question();
             self.look_up(id, question, VecDeque::from([ask]));
         }
-        self.shared
+        self.ways
+            .common
             .metrics
             .look_ups_waiting
             .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
@@ -37,7 +38,7 @@ impl Router {
 
     fn look_up(&mut self, id: JobId, question: Question, asks: VecDeque<Ask>) {
         self.look_ups.waiting.insert(id, asks);
-        self.shared.wiring().archive.post(ArchiveInput::Find(id, question));
+        self.ways.mailboxes().archive.post(ArchiveInput::Find(id, question));
     }
 
     /// The archive has answered: all who wait for the id go on, in order.
@@ -75,7 +76,8 @@ impl Router {
                 }
             }
         }
-        self.shared
+        self.ways
+            .common
             .metrics
             .look_ups_waiting
             .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
@@ -98,7 +100,7 @@ impl Router {
 
     /// Tells the job that takes input under the id; gives the ask back if there is none.
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
-        let live = self.shared.routes.find(id);
+        let live = self.ways.routes.find(id);
         if let Ask::Order(told) = ask {
             return match live.filter(|job| job.is_child_of(told.parent, told.place)) {
                 Some(job) => {

@@ -42,8 +42,8 @@ impl Router {
     }
 
     fn start_job(&self, id: JobId, job: NewJob) {
-        let limit = self.shared.settings.limits.jobs_running_max;
-        if self.shared.routes.roots() >= limit {
+        let limit = self.ways.common.settings.limits.jobs_running_max;
+        if self.ways.routes.roots() >= limit {
             return Answer::Created(job.answer, Err(Refusal::of_full(limit))).tell();
         }
         let origin = Origin {
@@ -55,7 +55,7 @@ impl Router {
             depth: 0,
             created: clock::now(),
         };
-        let number = self.shared.take_number();
+        let number = self.ways.common.take_number();
         let release = vec![Outgoing::Answer(Answer::Created(job.answer, Ok(Created::New(id))))];
         let start =
             Start::New { origin: Arc::new(origin), message: job.message, caller: None, release };
@@ -75,10 +75,11 @@ impl Router {
             return Left::Finding(Finding::Job(None));
         };
         let vhost = &found.job.definition().vhost;
-        let refusal = if let Some(objection) = found.job.objection(&operation, &self.shared.limits)
+        let refusal = if let Some(objection) =
+            found.job.objection(&operation, &self.ways.common.limits)
         {
             Some(objection.into())
-        } else if !self.shared.has_bus_for(found.job.definition()) {
+        } else if !self.ways.has_bus_for(found.job.definition()) {
             Some(Refusal::Conflict(format!(
                 "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
             )))
@@ -99,12 +100,12 @@ impl Router {
 
     /// Why a job that has ended cannot go on.
     pub(super) fn refusal_to_revive(&self, found: &Recovered) -> Option<Refusal> {
-        let (id, limit) = (found.job.id(), self.shared.settings.limits.jobs_running_max);
-        if found.parent.is_none() && self.shared.routes.roots() >= limit {
+        let (id, limit) = (found.job.id(), self.ways.common.settings.limits.jobs_running_max);
+        if found.parent.is_none() && self.ways.routes.roots() >= limit {
             Some(Refusal::of_full(limit))
         } else {
             let taken = || Refusal::Conflict(format!("the id {id} belongs to another job by now"));
-            self.shared.routes.is_live(id).then(taken)
+            self.ways.routes.is_live(id).then(taken)
         }
     }
 
@@ -136,7 +137,7 @@ impl Router {
             Answer::Erased(answer, Err(Refusal::of_ended_child(id))).tell();
             return Left::Finding(finding);
         }
-        self.shared.wiring().journal.post(JournalInput::Delete(number, answer));
+        self.ways.mailboxes().journal.post(JournalInput::Delete(number, answer));
         Left::Nothing
     }
 }

@@ -164,7 +164,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         let panicked = stray_panic().is_some();
         // Now and then all that is committed is derived, and looked at.
         let derives = lock(world).rng.u32(0..4) == 0;
-        let is_derived = derives && manager.shared().reader.running_counts().is_ok();
+        let is_derived = derives && manager.common().reader.running_counts().is_ok();
         let (turn, sink) = {
             let mut world = lock(world);
             if is_derived && !world.crashed && !world.disk_is_full() {
@@ -194,7 +194,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
             Turn::Operate(id, operation) => {
                 let operate = RouterInput::Operate(id, operation, oneshot::channel().0);
-                manager.shared().wiring().router.post(operate);
+                manager.ways().mailboxes().router.post(operate);
             }
             // Whoever sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),

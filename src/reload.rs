@@ -1,12 +1,11 @@
 //! Reloading the workflow files: all or nothing. Running jobs keep the definition they started
 //! with.
 
-use super::mail::SupervisorInput;
-use super::shared::{Shared, by_name};
+use crate::actors::common::by_name;
+use crate::actors::door;
+use crate::actors::ways::Ways;
 use crate::load::{self, LoadErrors};
 use serde::Serialize;
-use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// What a reload has changed, by full names.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,22 +33,22 @@ pub enum ReloadError {
         "no workflow files are named (setting workflows, or serve --workflows FILE…): there is nothing to reload"
     )]
     NoFiles,
-    /// The definitions cannot be put to work.
+    /// The manager cannot work with these definitions.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Loads the files of the settings again, and puts what they hold in the place of what was loaded.
+/// Loads the files of the settings again, and replaces the definitions by what they hold.
 ///
 /// # Errors
 ///
 /// Nothing was changed.
-pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
-    let files = shared.settings.workflows.clone();
+pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
+    let files = ways.common.settings.workflows.clone();
     if files.is_empty() {
         return Err(ReloadError::NoFiles);
     }
-    let reply_queue = shared.settings.amqp.reply_queue.clone();
+    let reply_queue = ways.common.settings.amqp.reply_queue.clone();
     let loaded =
         actix_rt::task::spawn_blocking(move || load::load_to_serve(&files, &reply_queue)).await;
     let loaded = loaded
@@ -59,7 +58,7 @@ pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
     };
-    let (before, after) = (shared.definitions(), by_name(loaded.definitions));
+    let (before, after) = (ways.common.definitions(), by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
@@ -69,10 +68,7 @@ pub async fn reload(shared: &Arc<Shared>) -> Result<Reloaded, ReloadError> {
         list.push(name.clone());
     }
     reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
-    let (answer, answered) = oneshot::channel();
-    shared.wiring().supervisor.post(SupervisorInput::Redefine(after, answer));
-    let outcome = answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()));
-    outcome.map_err(ReloadError::Refused)?;
+    door::redefine(ways, after).await.map_err(ReloadError::Refused)?;
     let Reloaded { added, changed, removed, .. } = &reloaded;
     tracing::info!(
         ?added,

@@ -1,0 +1,162 @@
+//! What all actors and the API look at: the settings, the limits, the metrics, the definitions, the
+//! health. Nothing in it leads to an actor; [`Ways`](super::ways::Ways) do.
+
+use super::health::Health;
+use super::losses::Losses;
+use super::mail::Definitions;
+use super::mailbox::Kind;
+use super::rules::Rules;
+use crate::bus::embedded;
+use crate::clock;
+use crate::engine::{Definition, Job, Limits};
+use crate::events::{Feeds, Webhook};
+use crate::journal::{JobNumber, Reader};
+use crate::room::Rooms;
+use crate::settings::{BusKind, Settings};
+use crate::telemetry::Metrics;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Definitions by their full names.
+pub fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
+    definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
+}
+
+/// What all actors and the API of a process have in common.
+pub struct Common {
+    /// The settings in force; they never change.
+    pub settings: Settings,
+    /// The limits that decisions look at; from the settings.
+    pub limits: Limits,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The metrics of job mailboxes.
+    pub job_kind: Arc<Kind>,
+    /// What decides for the jobs.
+    pub rules: Arc<dyn Rules>,
+    definitions: RwLock<Arc<Definitions>>,
+    /// Reads the journal.
+    pub reader: Reader,
+    /// What readiness says.
+    pub health: Health,
+    /// Queues that have lost messages.
+    pub losses: Losses,
+    /// Keeps what strangers send from flooding the log.
+    pub throttle: Throttle,
+    /// Places for creations that are asked for and not yet answered.
+    pub creations: Semaphore,
+    /// Room for what clients of the API make the process hold.
+    pub rooms: Rooms,
+    /// The streams of events.
+    pub feeds: Feeds,
+    /// The webhook, if there is one.
+    pub webhook: Option<Arc<Webhook>>,
+    next_number: AtomicI64,
+    fatal: mpsc::UnboundedSender<String>,
+}
+
+impl Common {
+    /// For a process; `fatal` receives the reason if the process has to end.
+    pub fn new(
+        settings: Settings,
+        definitions: Definitions,
+        rules: Arc<dyn Rules>,
+        reader: Reader,
+        next_number: JobNumber,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Common {
+        let limits = Limits {
+            step_message_bytes_max: settings.limits.step_message_bytes_max,
+            reply_bytes_max: settings.limits.reply_bytes_max,
+            depth_max: settings.limits.depth_max,
+            window: settings.fanout.window,
+            window_bytes: settings.fanout.window_bytes,
+        };
+        let metrics = Metrics::new();
+        let job_kind = Kind::new(&metrics, "job");
+        let webhook = Webhook::new(&settings.events, &metrics).map(Arc::new);
+        let creations =
+            Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
+        let rooms = Rooms::new(&settings.http);
+        Common {
+            settings,
+            limits,
+            metrics,
+            job_kind,
+            rules,
+            definitions: RwLock::new(Arc::new(definitions)),
+            reader,
+            health: Health::default(),
+            losses: Losses::default(),
+            throttle: Throttle::default(),
+            creations,
+            rooms,
+            feeds: Feeds::default(),
+            webhook,
+            next_number: AtomicI64::new(next_number),
+            fatal,
+        }
+    }
+
+    /// The queue at which the steps of this manager wait for replies.
+    pub fn own_reply_queue(&self) -> &str {
+        match self.settings.bus() {
+            BusKind::Embedded => embedded::REPLIES,
+            BusKind::Amqp => &self.settings.amqp.reply_queue,
+        }
+    }
+
+    /// The definitions for new jobs.
+    pub fn definitions(&self) -> Arc<Definitions> {
+        self.definitions.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the definitions; running jobs keep theirs.
+    pub(super) fn set_definitions(&self, definitions: Definitions) {
+        *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
+    }
+
+    /// Whether anybody hears of what happens to a job.
+    pub fn announces(&self, job: &Job) -> bool {
+        let origin = job.origin();
+        let parent = origin.parent.map_or(origin.root, |parent| parent.job);
+        !self.settings.events.exchange.is_empty()
+            || self.feeds.wants([origin.id, parent, origin.root])
+    }
+
+    /// The next job's number.
+    pub fn take_number(&self) -> JobNumber {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends the process in order, for this reason.
+    pub fn fail(&self, reason: String) {
+        // Closed only when the end is under way already.
+        let _ = self.fatal.send(reason);
+    }
+}
+
+/// Lets each kind of line into the log once a minute (SPEC §4).
+#[derive(Default)]
+pub struct Throttle(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
+
+/// How often a kind of line is logged.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
+
+impl Throttle {
+    /// Whether a line of this kind may be logged now.
+    pub fn may_log(&self, kind: &'static str) -> bool {
+        // Not by the wall clock: set back, it would keep the kind out of the log for as long.
+        let now = clock::ticks();
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due =
+            logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOGGED_EVERY);
+        if due {
+            logged.insert(kind, now);
+        }
+        due
+    }
+}

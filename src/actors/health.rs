@@ -1,0 +1,126 @@
+//! What stands in the way of work, as readiness tells it.
+
+use crate::bus::{BusKey, BusState};
+use crate::clock;
+use crate::engine::Timestamp;
+use crate::journal::Loss;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// What stands in the way of work.
+#[derive(Default)]
+pub struct Health {
+    /// The journal waits for room on the disk.
+    pub journal_full: AtomicBool,
+    /// What has happened to the journal's files, if anything has.
+    journal_lost: OnceLock<String>,
+    /// The daemon is about to stop.
+    pub stopping: AtomicBool,
+    buses: RwLock<BTreeMap<BusKey, Link>>,
+    changed: Notify,
+}
+
+/// What is known of a bus.
+struct Link {
+    state: BusState,
+    /// Since when it is connected, by the wall clock and by one that nobody sets.
+    connected: Option<(Timestamp, tokio::time::Instant)>,
+}
+
+impl Health {
+    /// Keeps the state of a bus.
+    pub fn set_bus(&self, key: &BusKey, state: BusState) {
+        let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
+        let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
+        let connected = match buses.get(key) {
+            _ if !is_connected(&state) => None,
+            Some(Link { connected: Some(since), .. }) => Some(*since),
+            Some(Link { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
+        };
+        buses.insert(key.clone(), Link { state, connected });
+        drop(buses);
+        self.tell_change();
+    }
+
+    /// A check may have turned good.
+    pub fn tell_change(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until all checks are good.
+    pub async fn ready(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.checks().iter().all(|(_, good, _)| *good) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Replies to what was sent before this may lie unheard in the reply queue of a bus: while it is
+    /// not connected, and for the span `replies_first` after it has been again. None: all are heard.
+    pub fn deaf_to(&self, key: &BusKey, replies_first: Duration) -> Option<Timestamp> {
+        match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.connected {
+            None => Some(Timestamp(i64::MAX)),
+            Some((at, since)) => {
+                (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
+            }
+        }
+    }
+
+    /// Each check by name: whether it is good, and a sentence.
+    pub fn checks(&self) -> Vec<(String, bool, String)> {
+        let full = self
+            .journal_full
+            .load(Ordering::Relaxed)
+            .then_some("no room on the disk: nothing is accepted until there is");
+        let bad = self.lost_journal().or(full);
+        let stopping = self.stopping.load(Ordering::Relaxed);
+        let mut checks = vec![
+            ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
+            ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
+        ];
+        for (BusKey { vhost, .. }, Link { state, .. }) in
+            self.buses.read().unwrap_or_else(PoisonError::into_inner).iter()
+        {
+            let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
+            checks.push((name, *state == BusState::Connected, state.to_string()));
+        }
+        checks
+    }
+
+    /// The state of a bus.
+    pub fn bus(&self, key: &BusKey) -> Option<BusState> {
+        self.buses
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .map(|link| link.state.clone())
+    }
+
+    /// Whether jobs can be accepted.
+    pub fn accepts(&self) -> bool {
+        !self.journal_full.load(Ordering::Relaxed)
+            && self.lost_journal().is_none()
+            && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The journal is lost, until the end of the process; gives the sentence that says so.
+    pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
+        self.journal_lost.get_or_init(|| {
+            format!(
+                "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What was accepted may be only in the files that this \
+                 process has open: before you stop it see \"A journal that is lost\" in docs/operations.md"
+            )
+        })
+    }
+
+    /// Why there is no journal any more, if so.
+    pub fn lost_journal(&self) -> Option<&str> {
+        self.journal_lost.get().map(String::as_str)
+    }
+}

@@ -1,0 +1,64 @@
+//! The ways to the actors: their mailboxes, the buses, and a view of the jobs that take input.
+
+use super::buses::Buses;
+use super::common::Common;
+use super::mail::{AnnouncerInput, ArchiveInput, JournalInput, RouterInput, SupervisorInput};
+use super::mailbox::Mailbox;
+use super::routes::Routes;
+use crate::engine::Definition;
+use actix::ArbiterHandle;
+use std::sync::{Arc, OnceLock};
+
+/// The ways to the actors of a process.
+pub struct Ways {
+    /// What the process has in common, for those who need both.
+    pub common: Arc<Common>,
+    /// Which jobs take input; the router writes it.
+    pub routes: Routes,
+    /// The buses.
+    pub buses: Buses,
+    mailboxes: OnceLock<Mailboxes>,
+}
+
+/// The mailboxes of the actors of which there is one each, and where jobs run.
+pub struct Mailboxes {
+    /// The router.
+    pub router: Mailbox<RouterInput>,
+    /// The journal.
+    pub journal: Mailbox<JournalInput>,
+    /// The archive.
+    pub archive: Mailbox<ArchiveInput>,
+    /// The supervisor.
+    pub supervisor: Mailbox<SupervisorInput>,
+    /// The announcer.
+    pub announcer: Mailbox<AnnouncerInput>,
+    /// The arbiters over which jobs are spread.
+    pub arbiters: Vec<ArbiterHandle>,
+}
+
+impl Ways {
+    /// Before any actor is started.
+    pub fn new(common: Arc<Common>, routes: Routes) -> Ways {
+        let buses = Buses::new(common.settings.bus());
+        Ways { common, routes, buses, mailboxes: OnceLock::new() }
+    }
+
+    /// Makes the mailboxes known; once.
+    pub fn connect(&self, mailboxes: Mailboxes) {
+        assert!(self.mailboxes.set(mailboxes).is_ok(), "connected twice");
+    }
+
+    /// The mailboxes of the actors.
+    #[allow(
+        clippy::expect_used,
+        reason = "the manager connects before it starts the first job, bus event or request"
+    )]
+    pub fn mailboxes(&self) -> &Mailboxes {
+        self.mailboxes.get().expect("connected")
+    }
+
+    /// Whether the bus that a workflow runs on was started.
+    pub fn has_bus_for(&self, definition: &Definition) -> bool {
+        self.buses.find(&self.buses.of(definition)).is_some()
+    }
+}
