@@ -41,8 +41,6 @@ mod armed {
         fn hit(&self, point: &'static str) -> Option<String>;
         /// Something to be looked at.
         fn observe(&self, point: &'static str, what: &dyn Any);
-        /// Whether this planted bug is in force.
-        fn planted(&self, bug: &'static str) -> bool;
         /// The wall clock, in nanoseconds since 1970.
         fn now(&self) -> i64;
     }
@@ -85,11 +83,6 @@ mod armed {
         }
     }
 
-    /// Whether a bug that tests plant, to see that they find it, is in force.
-    pub fn planted(bug: &'static str) -> bool {
-        hooks().is_some_and(|hooks| hooks.planted(bug))
-    }
-
     /// The wall clock of a test.
     pub fn now() -> Option<i64> {
         hooks().map(|hooks| hooks.now())
@@ -97,7 +90,7 @@ mod armed {
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::{Hooks, hit, now, observe, planted, set_hooks};
+pub use armed::{Hooks, hit, now, observe, set_hooks};
 
 /// A point at which something can go wrong: `Some(kind)` when it does.
 #[cfg(not(feature = "failpoints"))]
@@ -110,13 +103,6 @@ pub fn hit(_point: &'static str) -> Option<String> {
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn observe<T: std::any::Any>(_point: &'static str, _what: impl FnOnce() -> T) {}
-
-/// Whether a bug that tests plant, to see that they find it, is in force.
-#[cfg(not(feature = "failpoints"))]
-#[inline]
-pub fn planted(_bug: &'static str) -> bool {
-    false
-}
 
 /// The wall clock of a test.
 #[cfg(not(feature = "failpoints"))]

@@ -17,7 +17,7 @@ use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
 use super::said::Said;
 use super::ways::Ways;
-use crate::bus::{BusKey, Reader};
+use crate::bus::BusKey;
 use crate::clock;
 use crate::engine::{
     Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
@@ -166,7 +166,7 @@ impl JobActor {
     fn begin(&mut self, start: Start) {
         let (ways, now) = (self.ways.clone(), clock::now());
         match start {
-            Start::New { origin, message, caller, mut release } => {
+            Start::New { origin, message, caller, release } => {
                 let context = Context { now, limits: &ways.common.limits };
                 let (owned, waits) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
@@ -176,9 +176,6 @@ impl JobActor {
                 };
                 self.life = Life::Live(job);
                 let created = Created { origin, root: self.root, parent: self.parent };
-                if faults::planted("answer before commit") {
-                    release.drain(..).for_each(|outgoing| outgoing.release(&ways));
-                }
                 self.append(decision, Some(created), release);
             }
             Start::Recovered { job, effects } => self.resume(*job, effects),
@@ -277,9 +274,6 @@ impl JobActor {
             ctx.cancel_future(wait);
         }
         let Some(due) = due else { return };
-        if faults::planted("retry timer lost") {
-            return;
-        }
         let left = |due: Timestamp| {
             Duration::from_nanos(
                 u64::try_from(due.0.saturating_sub(clock::now().0)).unwrap_or_default(),
@@ -442,9 +436,6 @@ impl JobActor {
         }));
         match taken {
             Ok(Ok(decision)) => {
-                if faults::planted("ack before commit") {
-                    release.drain(..).for_each(|outgoing| outgoing.release(&ways));
-                }
                 release.extend(answer.map(|Asked { step, answer }| {
                     Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
                 }));
@@ -476,9 +467,7 @@ impl JobActor {
         }
         // Behind the commit of what made it void, which may still be under way: this may be the
         // last copy of a reply.
-        if faults::planted("rejected replies acknowledged at once") {
-            release.into_iter().for_each(|outgoing| outgoing.release(&self.ways));
-        } else if !release.is_empty() && !faults::planted("rejected replies not acknowledged") {
+        if !release.is_empty() {
             self.release_after_commit(release);
         }
     }
@@ -513,20 +502,7 @@ impl JobActor {
             [Entry::Step(_, StepEntry::Confirmed) | Entry::Caller(CallerEntry::Answered(_))]
         );
         let effects = std::mem::take(&mut decision.effects).into_iter();
-        let effects = effects.filter_map(|effect| self.outgoing(effect, now));
-        let (answers, effects): (Vec<Outgoing>, Vec<Outgoing>) = effects
-            .partition(|outgoing| matches!(outgoing, Outgoing::Send(message) if message.reader == Reader::Caller));
-        if faults::planted("caller answered before commit") {
-            answers.into_iter().for_each(|outgoing| outgoing.release(&self.ways));
-        } else {
-            release.extend(answers);
-        }
-        let effects = effects.into_iter();
-        if faults::planted("effects before commit") {
-            effects.for_each(|outgoing| outgoing.release(&self.ways));
-        } else {
-            release.extend(effects);
-        }
+        release.extend(effects.filter_map(|effect| self.outgoing(effect, now)));
         let leaves = if decision.closed { self.leave() } else { None };
         let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);

@@ -185,14 +185,7 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let left_out = usize::from(
-            faults::planted("last record of a group left out") && self.waiting.len() > 1,
-        );
-        let records = self
-            .waiting
-            .iter()
-            .take(self.waiting.len() - left_out)
-            .map(|waiting| &waiting.append.record);
+        let records = self.waiting.iter().map(|waiting| &waiting.append.record);
         let gone = match self.store.append(records) {
             Ok(gone) => gone,
             Err(error) => {
@@ -313,9 +306,7 @@ impl JournalActor {
         if !self.ways.common.health.journal_full.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
         }
-        if !faults::planted("no retry after a full disk")
-            && !std::mem::replace(&mut self.is_retried, true)
-        {
+        if !std::mem::replace(&mut self.is_retried, true) {
             ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {
                 actor.is_retried = false;
                 actor.commit(ctx);

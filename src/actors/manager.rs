@@ -79,6 +79,31 @@ impl Threads {
     }
 }
 
+/// The parts of a manager that can be others.
+pub struct Parts {
+    /// What makes the buses.
+    pub transport: Transport,
+    /// What decides for the jobs.
+    pub rules: Arc<dyn Rules>,
+    /// How the actors reach each other.
+    pub wiring: Wiring,
+}
+
+/// Makes the ways to the actors of their mailboxes.
+pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<Ways>) -> Mailboxes>;
+
+impl Parts {
+    /// The buses of the settings, with `workers` on the embedded one; the engine's rules; every
+    /// mailbox leads straight to its actor.
+    pub fn usual(workers: Workers) -> Parts {
+        Parts {
+            transport: transport(workers),
+            rules: Arc::new(Engine),
+            wiring: Box::new(|mailboxes, _| mailboxes),
+        }
+    }
+}
+
 /// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the
 /// embedded bus with `workers`.
 pub async fn start(
@@ -87,17 +112,17 @@ pub async fn start(
     workers: Workers,
 ) -> Result<Manager, StartError> {
     let threads = Threads::Own(Vec::new());
-    start_on(threads, settings, definitions, transport(workers), Arc::new(Engine))
+    start_on(threads, settings, definitions, Parts::usual(workers))
 }
 
-/// Starts a manager on the given threads and transport.
+/// Starts a manager on the given threads, of the given parts.
 pub fn start_on(
     threads: Threads,
     settings: Settings,
     definitions: Vec<Arc<Definition>>,
-    transport: Transport,
-    rules: Arc<dyn Rules>,
+    parts: Parts,
 ) -> Result<Manager, StartError> {
+    let Parts { transport, rules, wiring } = parts;
     let by_name = by_name(definitions);
     let journal = &settings.journal;
     let options = Options {
@@ -130,7 +155,7 @@ pub fn start_on(
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
     let ways = Arc::new(Ways::new(Arc::new(common), routes));
-    let arbiters = wire(&ways, store, (table, recovered), threads, transport)?;
+    let arbiters = start_actors(&ways, store, (table, recovered), threads, (transport, wiring))?;
     ways.mailboxes().journal.post(JournalInput::Retain);
     if let Some(webhook) = &ways.common.webhook {
         let (journal, of_fail) = (ways.mailboxes().journal.clone(), ways.common.clone());
@@ -145,12 +170,12 @@ pub fn start_on(
     Ok(Manager { ways, fatal, arbiters })
 }
 
-fn wire(
+fn start_actors(
     ways: &Arc<Ways>,
     store: Store,
     (table, recovered): (Table, Vec<Recovered>),
     mut threads: Threads,
-    transport: Transport,
+    (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
@@ -180,7 +205,7 @@ fn wire(
     let announcer =
         Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
     let creations = ways.common.settings.limits.creations_waiting_max;
-    ways.connect(Mailboxes {
+    let mailboxes = Mailboxes {
         router: Mailbox::new(router, creations, Kind::new(&ways.common.metrics, Router::KIND)),
         journal: Mailbox::new(
             journal,
@@ -199,7 +224,8 @@ fn wire(
             Kind::new(&ways.common.metrics, Announcer::KIND),
         ),
         arbiters: job_arbiters,
-    });
+    };
+    ways.connect(wiring(mailboxes, ways));
     // Last: what a bus reports goes to the others.
     let mut gates = Vec::new();
     for (key, maker) in makers {

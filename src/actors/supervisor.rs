@@ -9,7 +9,6 @@ use super::mailbox::{Mail, Owner};
 use super::transport::{Opening, Transport, queues_by_vhost, start_bus};
 use super::ways::Ways;
 use crate::engine::JobId;
-use crate::faults;
 use crate::journal::JobNumber;
 use actix::{Actor, ArbiterHandle, Context, Handler};
 use std::collections::HashMap;
@@ -41,9 +40,7 @@ impl Supervisor {
                 *panics += 1;
                 tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
                 self.ways.common.metrics.restarts.with_label_values(&["job"]).inc();
-                if !faults::planted("panicked actors not rebuilt") {
-                    self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
-                }
+                self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
             }
             SupervisorInput::Reloaded(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };

@@ -1,7 +1,6 @@
 //! What the tables that follow from the entries have not heard of yet.
 
 use crate::engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
-use crate::faults;
 use crate::journal::record::{JobNumber, Record};
 use crate::journal::recover::JobRow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -135,11 +134,6 @@ impl Changes {
         change.state = record.state.or(change.state);
         if record.recorded.entries.iter().any(Entry::is_change) {
             change.updated = record.recorded.at;
-        }
-        if faults::planted("only the first statuses of a group written")
-            && !change.statuses.is_empty()
-        {
-            return;
         }
         for (step, status) in &record.statuses {
             match change.statuses.iter_mut().find(|(known, _)| known == step) {

@@ -9,6 +9,7 @@
 mod broker;
 mod oracle;
 mod planted;
+mod relays;
 mod world;
 
 use broker::SimulatedBus;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
 use workflow_manager::actors::mail::RouterInput;
-use workflow_manager::actors::manager::{self, Manager, Threads};
+use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::transport::{BusMaker, Opening, StartError};
 use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
@@ -146,9 +147,12 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 Box::new(SimulatedBus::open(world, opening.served, sink))
             }))
         };
-    let (transport, rules) = (Arc::new(transport), Arc::new(WrongRules(bug)));
-    let manager = match manager::start_on(Threads::Current, settings, definitions, transport, rules)
-    {
+    let parts = Parts {
+        transport: Arc::new(transport),
+        rules: Arc::new(WrongRules(bug)),
+        wiring: Box::new(move |mailboxes, ways| relays::wrong_wiring(bug, mailboxes, ways)),
+    };
+    let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
         Err(error) => {
             lock(world).violate(format!("the manager does not start: {error}"));

@@ -1,7 +1,7 @@
-//! Bugs, each of which the simulation must find: a suite that cannot fail proves nothing. Most are
-//! wrong parts that the manager is started with: other definitions than the oracle's, a bus that
-//! keeps something to itself, rules that lose or double an entry or an effect. The others are
-//! planted in the actors (`faults::planted`).
+//! Bugs, each of which the simulation must find: a suite that cannot fail proves nothing. Each is a
+//! wrong part that the manager is started with: other definitions than the oracle's, a bus that
+//! keeps something to itself, rules that lose or double an entry or an effect, relays between the
+//! actors that lose mail or send effects too early, a disk that never has room again.
 
 use super::simulate_all;
 use std::sync::Arc;
@@ -10,30 +10,28 @@ use workflow_manager::bus::BusEvent;
 use workflow_manager::engine::{
     ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, FanOutEntry, Graph,
     Input, Instruction, Job, JobState, Message, Order, Recorded, Rejected, Reply, StepEntry,
-    StepIndex, StepState, Tolerate,
+    StepIndex, StepState, Timestamp, Tolerate,
 };
 use workflow_manager::journal::Recovered;
 
 /// Each with the part that is wrong.
 const BUGS: &[&str] = &[
-    // actors/job.rs
+    // on the way to the journal
     "ack before commit",
     "effects before commit",
     "answer before commit",
+    "caller answered before commit",
     "rejected replies acknowledged at once",
     "rejected replies not acknowledged",
-    "retry timer lost",
-    "caller answered before commit",
-    // actors/journal.rs
     "last record of a group left out",
-    "no retry after a full disk",
-    // actors/router.rs
-    "known ids not looked up",
-    "unknown replies sent back",
-    // actors/supervisor.rs
-    "panicked actors not rebuilt",
-    // journal/sqlite/status.rs
     "only the first statuses of a group written",
+    // on the way to the archive
+    "known ids not looked up",
+    "panicked actors not rebuilt",
+    // on the way to the router
+    "unknown replies sent back",
+    // the disk
+    "no retry after a full disk",
     // the definitions
     "later dependency wins the merge",
     "cancelWhen ignored",
@@ -45,6 +43,7 @@ const BUGS: &[&str] = &[
     "second reply settles again",
     "redispatch not recorded",
     "late failures count",
+    "retry timer lost",
     "child jobs not retried",
     "fan-in one short",
     "last child to end decides",
@@ -130,6 +129,7 @@ impl Rules for WrongRules {
         match self.0 {
             Some("second reply settles again") => settle_again(job, input, ctx),
             Some("late failures count") => job.take(of_this_attempt(job, input), ctx),
+            Some("retry timer lost") => retry_never(job, input, ctx),
             Some("fan-in one short") => one_short(job, input, ctx),
             Some("last child to end decides") => last_decides(job, input, ctx),
             Some("redispatch not recorded") => {
@@ -203,6 +203,25 @@ fn of_this_attempt(job: &Job, mut input: Input) -> Input {
         *attempt = job.graph().index_of(step).map(|step| job.step(step).attempt);
     }
     input
+}
+
+/// The next attempt of a step is due in a time that nobody lives to see.
+fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    const TEN_YEARS_NS: i64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+    let before = job.clone();
+    let mut decision = job.take(input, ctx)?;
+    let mut is_put_off = false;
+    for entry in &mut decision.recorded.entries {
+        if let Entry::Step(_, StepEntry::AttemptFailed { retry_at, .. }) = entry {
+            *retry_at = Timestamp(retry_at.0 + TEN_YEARS_NS);
+            is_put_off = true;
+        }
+    }
+    if is_put_off {
+        *job = before;
+        job.apply(&decision.recorded);
+    }
+    Ok(decision)
 }
 
 /// The last child job is not waited for.

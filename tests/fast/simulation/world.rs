@@ -112,6 +112,8 @@ pub(crate) struct World {
     crash_in: u64,
     disk_full: bool,
     disk_full_until: i64,
+    /// This process has seen the disk full.
+    was_full: bool,
     crashed_ns: i64,
     panics_left: u32,
     now_ns: i64,
@@ -213,6 +215,7 @@ impl World {
             crash_in: u64::MAX,
             disk_full: false,
             disk_full_until: i64::MIN,
+            was_full: false,
             crashed_ns: 0,
             panics_left: 3,
             now_ns: 1_800_000_000 * SECOND_NS,
@@ -243,9 +246,14 @@ impl World {
         self.rng.u32(1..=3)
     }
 
+    /// Once full, the disk has no room again for this process, as for one that does not try.
+    fn is_full_for_ever(&self) -> bool {
+        self.was_full && self.bug == Some("no retry after a full disk")
+    }
+
     /// Whether nothing can be written.
     pub(crate) fn disk_is_full(&self) -> bool {
-        self.disk_full
+        self.disk_full || self.is_full_for_ever()
     }
 
     /// A process begins.
@@ -266,6 +274,7 @@ impl World {
             link.requeue_all(&mut self.broker);
         }
         self.live.clear();
+        self.was_full = false;
         self.uncompared.clear();
         // With a full disk everything waits, and for a while after it.
         let is_flowing = !self.disk_full

@@ -518,7 +518,10 @@ impl Hooks for WorldHooks {
                 return no_room();
             }
         }
-        if world.disk_full { no_room() } else { None }
+        if is_write && world.disk_full {
+            world.was_full = true;
+        }
+        if world.disk_full || world.is_full_for_ever() { no_room() } else { None }
     }
 
     fn observe(&self, point: &'static str, what: &dyn Any) {
@@ -552,10 +555,6 @@ impl Hooks for WorldHooks {
             }
             other => panic!("the simulation does not know what is observed at {other}"),
         }
-    }
-
-    fn planted(&self, bug: &'static str) -> bool {
-        lock(&self.world).bug == Some(bug)
     }
 
     fn now(&self) -> i64 {

@@ -1,0 +1,210 @@
+//! Wrong wiring: relays between the actors that lose mail, change it, or let effects leave before
+//! the commit that they are to follow.
+
+use actix::{Actor, Context, Handler};
+use std::sync::Arc;
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use workflow_manager::actors::mail::{
+    Append, ArchiveInput, Done, Finding, JournalInput, Outgoing, Question, RouterInput,
+};
+use workflow_manager::actors::mailbox::{Kind, Mail, Mailbox, Owner};
+use workflow_manager::actors::ways::{Mailboxes, Ways};
+use workflow_manager::bus::{Delivery, Reader};
+use workflow_manager::engine::CorrelationId;
+use workflow_manager::journal::{JobNumber, Record};
+
+/// The ways to the actors, with a relay that has the bug before one of them.
+pub(crate) fn wrong_wiring(
+    bug: Option<&'static str>,
+    mailboxes: Mailboxes,
+    ways: &Arc<Ways>,
+) -> Mailboxes {
+    let owned = ways.clone();
+    match bug {
+        Some("known ids not looked up") => {
+            let archive =
+                relay(mailboxes.archive, ways, move |input| known_by_nobody(&owned, input));
+            Mailboxes { archive, ..mailboxes }
+        }
+        Some("panicked actors not rebuilt") => {
+            let archive = relay(mailboxes.archive, ways, |input| match input {
+                ArchiveInput::Rebuild(_) => None,
+                ArchiveInput::Find(..) => Some(input),
+            });
+            Mailboxes { archive, ..mailboxes }
+        }
+        Some("unknown replies sent back") => {
+            let router = relay(mailboxes.router, ways, move |input| {
+                let is_unknown = matches!(&input, RouterInput::Delivered(delivery) if !is_for_live_job(&owned, delivery));
+                (!is_unknown).then_some(input)
+            });
+            Mailboxes { router, ..mailboxes }
+        }
+        Some(bug) => match wrong_append(bug, ways) {
+            Some(mut change) => {
+                let journal = relay(mailboxes.journal, ways, move |input| {
+                    let JournalInput::Append(append) = input else { return Some(input) };
+                    Some(JournalInput::Append(change(append)))
+                });
+                Mailboxes { journal, ..mailboxes }
+            }
+            None => mailboxes,
+        },
+        None => mailboxes,
+    }
+}
+
+type Change = Box<dyn FnMut(Append) -> Append>;
+
+/// What a bug does to what is on its way to the journal; none: it is a bug of something else.
+fn wrong_append(bug: &str, ways: &Arc<Ways>) -> Option<Change> {
+    let ways = ways.clone();
+    let is_ack = |leaving: &Outgoing| matches!(leaving, Outgoing::Ack(_));
+    let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Answer(_));
+    Some(match bug {
+        "ack before commit" => Box::new(move |append| {
+            let is_meant = is_decision(&append) && append.record.created.is_none();
+            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+        }),
+        "answer before commit" => Box::new(move |append| {
+            let is_meant = append.record.created.is_some();
+            ahead(append, &ways, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
+        }),
+        "effects before commit" => Box::new(move |append| {
+            let is_meant = is_decision(&append);
+            ahead(append, &ways, |leaving| is_meant && is_effect(leaving))
+        }),
+        "caller answered before commit" => {
+            Box::new(move |append| ahead(append, &ways, is_for_caller))
+        }
+        "rejected replies acknowledged at once" => Box::new(move |append| {
+            let is_meant = !is_decision(&append);
+            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+        }),
+        "rejected replies not acknowledged" => Box::new(move |mut append| {
+            let is_meant = !is_decision(&append);
+            append.release.retain(|leaving| !(is_meant && is_ack(leaving)));
+            append
+        }),
+        "last record of a group left out" => {
+            let mut group = Group::default();
+            Box::new(move |mut append| {
+                let is_behind = group.is_behind(|_| true);
+                group.add(&mut append);
+                if is_behind && is_decision(&append) {
+                    append.record = Record::nothing(append.record.job);
+                }
+                append
+            })
+        }
+        "only the first statuses of a group written" => {
+            let mut group = Group::default();
+            Box::new(move |mut append| {
+                let job = append.record.job;
+                if group.is_behind(|other| other == job) {
+                    append.record.statuses.clear();
+                } else if !append.record.statuses.is_empty() {
+                    group.add(&mut append);
+                }
+                append
+            })
+        }
+        _ => return None,
+    })
+}
+
+/// What is on its way to the journal and not committed yet.
+#[derive(Default)]
+struct Group(Vec<(JobNumber, oneshot::Receiver<()>)>);
+
+impl Group {
+    /// Whether anything of such a job is in it.
+    fn is_behind(&mut self, is_meant: impl Fn(JobNumber) -> bool) -> bool {
+        self.0.retain_mut(|(_, committed)| committed.try_recv() == Err(TryRecvError::Empty));
+        self.0.iter().any(|(job, _)| is_meant(*job))
+    }
+
+    fn add(&mut self, append: &mut Append) {
+        let (told, committed) = oneshot::channel();
+        append.release.push(Outgoing::Hold(Done::new(told)));
+        self.0.push((append.record.job, committed));
+    }
+}
+
+/// Lets what is meant leave now, and the rest after the commit.
+fn ahead(mut append: Append, ways: &Ways, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
+    let (early, late): (Vec<Outgoing>, Vec<Outgoing>) =
+        append.release.into_iter().partition(is_meant);
+    append.release = late;
+    early.into_iter().for_each(|leaving| leaving.release(ways));
+    append
+}
+
+fn is_decision(append: &Append) -> bool {
+    !append.record.recorded.entries.is_empty()
+}
+
+fn is_for_caller(leaving: &Outgoing) -> bool {
+    matches!(leaving, Outgoing::Send(message) if message.reader == Reader::Caller)
+}
+
+fn is_effect(leaving: &Outgoing) -> bool {
+    match leaving {
+        Outgoing::Send(_) => !is_for_caller(leaving),
+        Outgoing::StartChild(_) | Outgoing::ToChild(_) | Outgoing::ToParent(..) => true,
+        Outgoing::Ack(_)
+        | Outgoing::Answer(_)
+        | Outgoing::Hold(_)
+        | Outgoing::Announce(_)
+        | Outgoing::Noticed => false,
+    }
+}
+
+/// An archive that knows no job that was created.
+fn known_by_nobody(ways: &Ways, input: ArchiveInput) -> Option<ArchiveInput> {
+    let ArchiveInput::Find(id, Question::Creation) = input else { return Some(input) };
+    let found = RouterInput::Found(id, Ok(Finding::Creation(None)));
+    ways.mailboxes().router.post(found);
+    None
+}
+
+fn is_for_live_job(ways: &Ways, delivery: &Delivery) -> bool {
+    let place = delivery.correlation_id.as_deref().and_then(|text| text.parse().ok());
+    place.is_some_and(|CorrelationId { job, .. }| ways.routes.is_live(job))
+}
+
+/// Stands before an actor, and hands on what `change` makes of its mail.
+struct Relay<I: Send + 'static> {
+    to: Mailbox<I>,
+    change: Box<dyn FnMut(I) -> Option<I>>,
+}
+
+fn relay<I: Send + 'static>(
+    to: Mailbox<I>,
+    ways: &Ways,
+    change: impl FnMut(I) -> Option<I> + 'static,
+) -> Mailbox<I> {
+    let kind = Kind::new(&ways.common.metrics, Relay::<I>::KIND);
+    Mailbox::new(Relay { to, change: Box::new(change) }.start(), usize::MAX, kind)
+}
+
+impl<I: Send + 'static> Actor for Relay<I> {
+    type Context = Context<Self>;
+}
+
+impl<I: Send + 'static> Owner for Relay<I> {
+    type Input = I;
+    const KIND: &'static str = "relay";
+}
+
+impl<I: Send + 'static> Handler<Mail<I>> for Relay<I> {
+    type Result = ();
+
+    fn handle(&mut self, mail: Mail<I>, _: &mut Self::Context) {
+        mail.handle(|input| {
+            if let Some(input) = (self.change)(input) {
+                self.to.post(input);
+            }
+        });
+    }
+}
