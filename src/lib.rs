@@ -46,7 +46,11 @@
 //!   `load`, the CEL crate in `engine/expression`, `config` in `settings`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
-//! - Time and chance are read in `clock.rs` alone.
+//! - Actors tell each other by mail. What threads share besides is behind a lock, in the files that
+//!   `tests/fast/floors.rs` lists; the engine, the router and the jobs have none.
+//! - The wall clock, the monotonic clocks and random ids are read in `clock.rs` alone.
+//! - No release code is there for a test alone, but for the named points of [`faults`], which are
+//!   nothing without the feature `failpoints`.
 //!
 //! # The order in which to read
 //!

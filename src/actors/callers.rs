@@ -3,7 +3,7 @@
 use super::answer::{Created, Known, Refusal};
 use super::call::{Asker, Call};
 use super::mail::Outgoing;
-use super::messages::{Sent, Told, answer};
+use super::messages::{CallerAnswer, Sent, answer};
 use super::ways::Ways;
 use crate::bus::{Acknowledge, Body, Delivery};
 use crate::clock;
@@ -39,7 +39,7 @@ impl Refused {
             tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
         }
         let Some(caller) = caller else { return ack.ack() };
-        let told = Told {
+        let told = CallerAnswer {
             workflow,
             job: id,
             result: Err(Body::error(&refusal.reason, false)),

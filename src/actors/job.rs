@@ -114,7 +114,7 @@ impl Start {
 }
 
 /// Who waits for what follows from an operation.
-struct Asked {
+struct AskedOperation {
     /// The step that it is about, if it is about one alone.
     step: Option<String>,
     answer: Client<Now>,
@@ -425,7 +425,7 @@ impl JobActor {
     /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt
     /// from the journal, what comes in meanwhile is set aside, and a delivery that was being taken
     /// goes back to its queue. A client is told the job's state.
-    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<Asked>) {
+    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), clock::now());
         let Some(job) = self.life.job_mut() else { return };
         let context = Context { now, limits: &ways.common.limits };
@@ -436,14 +436,14 @@ impl JobActor {
         }));
         match taken {
             Ok(Ok(decision)) => {
-                release.extend(answer.map(|Asked { step, answer }| {
+                release.extend(answer.map(|AskedOperation { step, answer }| {
                     Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
                 }));
                 self.append(decision, None, release);
             }
             Ok(Err(rejected)) => {
                 let reason = || format!("nothing to change: {}", rejected.label());
-                release.extend(answer.map(|Asked { answer, .. }| {
+                release.extend(answer.map(|AskedOperation { answer, .. }| {
                     Outgoing::Answer(Answer::Now(answer, Err(Refusal::Conflict(reason()))))
                 }));
                 self.reject(rejected, said, release);

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a queue has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct QueueLoss {
     /// Steps that have waited on it for the whole span.
     pub waiting: u64,
     /// The most messages, waiting or with a worker or answered, that were seen meanwhile.
     pub held: u64,
 }
 
-impl Loss {
+impl QueueLoss {
     /// How many messages are gone, at least.
     pub fn missing(self) -> u64 {
         self.waiting.saturating_sub(self.held)
@@ -23,11 +23,11 @@ impl Loss {
 
 /// The losses known now, by queue.
 #[derive(Default)]
-pub struct Losses(Mutex<BTreeMap<Address, Loss>>);
+pub struct Losses(Mutex<BTreeMap<Address, QueueLoss>>);
 
 impl Losses {
     /// What the queue has lost, if anything.
-    pub fn of(&self, queue: &Address) -> Option<Loss> {
+    pub fn of(&self, queue: &Address) -> Option<QueueLoss> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
@@ -36,7 +36,7 @@ impl Losses {
         &self,
         metrics: &Metrics,
         bus: &BusKey,
-        found: &BTreeMap<Arc<str>, Loss>,
+        found: &BTreeMap<Arc<str>, QueueLoss>,
     ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gauge =

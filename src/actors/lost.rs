@@ -13,7 +13,7 @@
 //! its end.
 
 use super::bulk::{Bulk, Census};
-use super::losses::Loss;
+use super::losses::QueueLoss;
 use super::mail::{BusInput, JobInput, RouterInput};
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, BusState, QueueDepth};
@@ -129,7 +129,11 @@ impl Watch {
     }
 
     /// Queues that held less than `waiting` at every look that counts.
-    fn losses(&self, now: Instant, waiting: &HashMap<Arc<str>, u64>) -> BTreeMap<Arc<str>, Loss> {
+    fn losses(
+        &self,
+        now: Instant,
+        waiting: &HashMap<Arc<str>, u64>,
+    ) -> BTreeMap<Arc<str>, QueueLoss> {
         let (stale, unheard) = (self.span * STALE_LOOKS / LOOKS, self.span * UNHEARD_LOOKS / LOOKS);
         let counts = |look: &&Look| {
             let age = now.saturating_duration_since(look.at);
@@ -152,7 +156,7 @@ impl Watch {
                 .max()
         };
         let losses = waiting.iter().filter_map(|(queue, waiting)| {
-            let loss = Loss { waiting: *waiting, held: most(queue)? };
+            let loss = QueueLoss { waiting: *waiting, held: most(queue)? };
             (loss.missing() > 0).then(|| (queue.clone(), loss))
         });
         losses.collect()
@@ -164,7 +168,7 @@ impl Watch {
         &mut self,
         ways: &Ways,
         bus: &BusKey,
-        found: &BTreeMap<Arc<str>, Loss>,
+        found: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
         self.resent.retain(|queue, (at, pause)| {

@@ -36,7 +36,7 @@ pub enum RouterInput {
         delivery: Delivery,
     },
     /// A call, with what the job says whose step it names.
-    Asked(Call),
+    Vouched(Call),
     /// A client asks for a job.
     Create(NewJob),
     /// A parent starts a child job.

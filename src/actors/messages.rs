@@ -92,7 +92,7 @@ pub(super) fn step_message(
 }
 
 /// An answer to a caller: the result, or the error.
-pub(super) struct Told {
+pub(super) struct CallerAnswer {
     pub(super) workflow: String,
     /// Of a refusal the one that there is not.
     pub(super) job: JobId,
@@ -101,8 +101,13 @@ pub(super) struct Told {
 }
 
 /// The message that tells a caller.
-pub(super) fn answer(told: Told, caller: &Caller, bus: BusKey, now: Timestamp) -> Publication {
-    let Told { workflow, job, result, sent } = told;
+pub(super) fn answer(
+    told: CallerAnswer,
+    caller: &Caller,
+    bus: BusKey,
+    now: Timestamp,
+) -> Publication {
+    let CallerAnswer { workflow, job, result, sent } = told;
     let mut headers =
         vec![Header::text("workflow", workflow), Header::text("job", job.to_string())];
     headers.extend(caller.attempt.map(|attempt| Header::number("attempt", attempt)));
@@ -147,7 +152,7 @@ pub(super) fn caller_answer(
         let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
         if bytes > bytes_max { Err(Body::error(&too_large(), false)) } else { Ok(result) }
     });
-    let told = Told {
+    let told = CallerAnswer {
         workflow: job.definition().full_name(),
         job: job.id(),
         result,

@@ -52,7 +52,7 @@ impl Router {
             RouterInput::Leave(leaving) => leaving.into_iter().for_each(|leave| self.let_go(leave)),
             RouterInput::Delivered(delivery) => self.deliver(delivery),
             RouterInput::Called { workflow, delivery } => self.called(&workflow, delivery, ctx),
-            RouterInput::Asked(call) => self.take_call(call, ctx),
+            RouterInput::Vouched(call) => self.take_call(call, ctx),
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
             RouterInput::ToJob(id, input) => {

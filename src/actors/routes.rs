@@ -41,9 +41,9 @@ pub struct Live {
 }
 
 /// A job that takes input, while nobody can take it out of the table.
-pub struct Found<'a>(Ref<'a, JobId, Live>);
+pub struct LiveJob<'a>(Ref<'a, JobId, Live>);
 
-impl Found<'_> {
+impl LiveJob<'_> {
     /// Tells it.
     pub fn post(&self, input: JobInput) {
         self.0.mailbox.post(input);
@@ -95,8 +95,8 @@ impl Table {
 impl Routes {
     /// The job that takes input under this id. It stays there while this is held; look nothing else
     /// up meanwhile.
-    pub fn find(&self, id: JobId) -> Option<Found<'_>> {
-        self.0.table.get(&id).map(Found)
+    pub fn find(&self, id: JobId) -> Option<LiveJob<'_>> {
+        self.0.table.get(&id).map(LiveJob)
     }
 
     /// Whether a job takes input under this id.

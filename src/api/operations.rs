@@ -150,7 +150,7 @@ const BULK_PARAMETERS: [&str; 2] = ["dryRun", "step"];
 
 /// What the query of a search, or of a bulk operation, asks for.
 #[derive(Default)]
-struct Asked {
+struct SearchQuery {
     filter: Filter,
     limit: Option<u32>,
     below: Option<JobNumber>,
@@ -158,14 +158,14 @@ struct Asked {
     step: Option<String>,
 }
 
-impl Asked {
+impl SearchQuery {
     /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
     async fn parse(
         common: &Arc<Common>,
         pairs: Vec<(String, String)>,
         more: &[&'static str],
-    ) -> Result<Asked, Problem> {
-        let mut asked = Asked::default();
+    ) -> Result<SearchQuery, Problem> {
+        let mut asked = SearchQuery::default();
         let (mut workflow, mut vhost) = (None, None);
         for (key, value) in pairs {
             match key.as_str() {
@@ -237,11 +237,11 @@ impl Asked {
 /// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest
 /// first, paged.
 pub async fn search(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(&common, query.into_pairs(), &[]).await?;
+    let asked = SearchQuery::parse(&common, query.into_pairs(), &[]).await?;
     let limit = asked.limit();
     let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
         let hits = reader.search(&asked.filter, asked.below(), limit)?;
-        answer.json(&Found {
+        answer.json(&SearchAnswer {
             jobs: hits.iter().map(Row::of).collect(),
             next: next_page(&hits, limit),
         })
@@ -251,7 +251,7 @@ pub async fn search(common: web::Data<Common>, query: Query) -> Result<HttpRespo
 
 /// What a search found.
 #[derive(Serialize)]
-struct Found<'a> {
+struct SearchAnswer<'a> {
     jobs: Vec<Row<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -292,7 +292,7 @@ pub async fn operate_all(
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = Asked::parse(&ways.common, query.into_pairs(), &BULK_PARAMETERS).await?;
+    let asked = SearchQuery::parse(&ways.common, query.into_pairs(), &BULK_PARAMETERS).await?;
     let (below, limit) = (asked.below(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;

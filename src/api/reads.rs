@@ -7,7 +7,7 @@ use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::JobId;
 use crate::journal::JournalError;
-use crate::journal::{Found, Reader};
+use crate::journal::{KeptJob, Reader};
 use crate::room::{Room, Taken};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, web};
@@ -61,7 +61,7 @@ pub(super) async fn answer(
 pub(super) async fn job<T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
-    view: impl FnOnce(Found, &mut Written) -> Result<T, Problem> + Send + 'static,
+    view: impl FnOnce(KeptJob, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
     let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| unknown_job(id));
     rebuilt(common, id, load, view).await

@@ -33,7 +33,7 @@ pub async fn of_workflow(
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let asked = Asked::parse(query.into_pairs())?;
+    let asked = StatusQuery::parse(query.into_pairs())?;
     let workflow = with_jobs(&common, &path, asked.vhost.as_deref()).await?;
     let name = workflow.clone();
     let columns = read(&common, move |reader| reader.status_columns(&name)).await?;
@@ -105,7 +105,7 @@ fn wants_csv(request: &HttpRequest) -> bool {
 
 /// The query.
 #[derive(Default)]
-struct Asked {
+struct StatusQuery {
     vhost: Option<String>,
     job: Option<JobId>,
     state: Option<JobState>,
@@ -115,9 +115,9 @@ struct Asked {
     steps: Vec<(String, String, String)>,
 }
 
-impl Asked {
-    fn parse(pairs: Vec<(String, String)>) -> Result<Asked, Problem> {
-        let mut asked = Asked::default();
+impl StatusQuery {
+    fn parse(pairs: Vec<(String, String)>) -> Result<StatusQuery, Problem> {
+        let mut asked = StatusQuery::default();
         for (key, value) in pairs {
             match key.as_str() {
                 "vhost" => query::set(&mut asked.vhost, &key, value)?,

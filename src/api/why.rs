@@ -183,7 +183,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     let has_broker = ways.common.settings.bus() == BusKind::Amqp;
     let found = look(ways, &bus, queue).await;
     if has_broker && run.confirmed {
-        let asked = Asked { ways, job, index, timeout: &timeout };
+        let asked = ConfirmedStep { ways, job, index, timeout: &timeout };
         if let Some((cause, why)) = asked.where_it_is(&found) {
             return told(cause, why);
         }
@@ -251,16 +251,16 @@ const LOST_BY: &str = "rejected or expired where no policy sends dead letters to
 
 /// The message of a step that the broker has confirmed: what is known of where it is, and what is
 /// guessed.
-struct Asked<'a> {
+struct ConfirmedStep<'a> {
     ways: &'a Ways,
     job: &'a Job,
     index: StepIndex,
     timeout: &'a str,
 }
 
-impl Asked<'_> {
+impl ConfirmedStep<'_> {
     fn where_it_is(&self, found: &QueueLook) -> Option<(Cause, String)> {
-        let Asked { ways, job, index, timeout } = self;
+        let ConfirmedStep { ways, job, index, timeout } = self;
         let QueueLook::There { messages, unacknowledged, consumers } = *found else { return None };
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());

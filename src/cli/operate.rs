@@ -58,7 +58,7 @@ impl StepNow {
 }
 
 #[derive(Deserialize)]
-struct Found {
+struct JobRow {
     job: Text,
     workflow: Text,
     state: Text,
@@ -68,7 +68,7 @@ struct Found {
 
 #[derive(Deserialize)]
 struct Page {
-    jobs: Vec<Found>,
+    jobs: Vec<JobRow>,
     next: Option<Text>,
 }
 
@@ -83,7 +83,7 @@ struct Bulk {
     #[serde(default)]
     refusals: Vec<Refusal>,
     #[serde(default)]
-    jobs: Vec<Found>,
+    jobs: Vec<JobRow>,
     next: Option<Text>,
 }
 
@@ -264,11 +264,11 @@ pub(super) fn why(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
-    struct Told {
+    struct WhyAnswer {
         why: Text,
     }
     let body = Client::new(arguments).get(&format!("/api/job/{id}/why"))?;
-    let text = if arguments.json { body } else { parse::<Told>(&body)?.why.to_string() };
+    let text = if arguments.json { body } else { parse::<WhyAnswer>(&body)?.why.to_string() };
     writeln!(out, "{text}")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -279,7 +279,7 @@ pub(super) fn reload(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
-    struct Told {
+    struct ReloadAnswer {
         added: Vec<Text>,
         changed: Vec<Text>,
         removed: Vec<Text>,
@@ -291,7 +291,7 @@ pub(super) fn reload(
         writeln!(out, "{body}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let told: Told = parse(&body)?;
+    let told: ReloadAnswer = parse(&body)?;
     for (word, names) in [
         ("added", told.added),
         ("changed", told.changed),
@@ -337,7 +337,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn print(jobs: &[Found], out: &mut dyn Write) -> Result<(), ClientError> {
+fn print(jobs: &[JobRow], out: &mut dyn Write) -> Result<(), ClientError> {
     if jobs.is_empty() {
         writeln!(out, "no jobs are found")?;
         return Ok(());

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// there are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
-    list: Vec<Waiting>,
+    list: Vec<KnownCaller>,
     numbers: HashMap<Caller, u32>,
     /// How many wait for an answer to the last end.
     owed: usize,
@@ -15,7 +15,7 @@ pub(super) struct Callers {
 
 /// A caller of a job.
 #[derive(Clone, Debug, PartialEq)]
-struct Waiting {
+struct KnownCaller {
     caller: Caller,
     /// The broker has taken the answer to the last end.
     is_answered: bool,
@@ -64,7 +64,7 @@ impl Callers {
         match self.list.get_mut(number as usize) {
             Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
             None => {
-                self.list.push(Waiting { caller: caller.clone(), is_answered: false });
+                self.list.push(KnownCaller { caller: caller.clone(), is_answered: false });
                 self.owed += 1;
             }
         }

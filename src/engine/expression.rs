@@ -80,7 +80,7 @@ impl Expression {
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
         let (root, source) = parsed(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
-        let names::Found { need, steps, mistakes } = found;
+        let names::Names { need, steps, mistakes } = found;
         Ok(Expression(Arc::new(Compiled {
             text: text.to_owned(),
             steps,

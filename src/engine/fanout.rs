@@ -31,8 +31,8 @@ pub struct FanOut {
     /// The ids among these: no two items of one list get the same, or a late reply to the one would
     /// settle the other.
     used: HashSet<JobId>,
-    others: HashMap<Arc<str>, (Place, Json)>,
-    list_place: Option<Place>,
+    others: HashMap<Arc<str>, (KeyPlace, Json)>,
+    list_place: Option<KeyPlace>,
     /// How large a child's message is, its element left out.
     shell_bytes: u64,
     /// How large the messages of the child jobs under way are together.
@@ -49,7 +49,7 @@ enum Slot {
 
 /// Where a key of the output comes from: the child's index, then the key's place in that child's
 /// result.
-type Place = (u32, u16);
+type KeyPlace = (u32, u16);
 
 /// What the input has under the list's key.
 pub(super) enum List {
@@ -332,7 +332,7 @@ impl FanOut {
             self.keys.list_key.clone(),
             Json::array(items),
         );
-        let mut keyed: Vec<(Place, Arc<str>, Json)> = self
+        let mut keyed: Vec<(KeyPlace, Arc<str>, Json)> = self
             .others
             .iter()
             .map(|(key, (place, value))| (*place, key.clone(), value.clone()))

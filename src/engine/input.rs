@@ -58,7 +58,8 @@ pub enum Input {
         /// The attempt that was dispatched.
         attempt: u32,
     },
-    /// A queue was found missing: what was in it is lost.
+    /// A queue of the job's own bus was found missing: what was in it is lost. The job's actor has
+    /// compared the bus.
     QueueMissing(Arc<str>),
     /// A child job ended.
     ChildEnded {

@@ -135,13 +135,13 @@ struct Data<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
     #[serde(flatten)]
-    told: Told<'a>,
+    told: Details<'a>,
 }
 
 /// What differs from event to event.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'a> {
+struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a str>,
     state: &'a str,
@@ -202,17 +202,17 @@ impl<'a> Teller<'a> {
         entry: &StepEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let state = |told: StepState| Told { state: told.word(), ..Told::default() };
+        let state = |told: StepState| Details { state: told.word(), ..Details::default() };
         let (word, told) = match entry {
             StepEntry::Started { attempt, .. } => {
-                ("running", Told { attempt: Some(*attempt), ..state(StepState::Running) })
+                ("running", Details { attempt: Some(*attempt), ..state(StepState::Running) })
             }
             StepEntry::Completed(_) => ("completed", state(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
                 return Some(self.progressed(number, step, at, progress));
             }
             StepEntry::AttemptFailed { attempt, failure, retry_at } => {
-                let told = Told {
+                let told = Details {
                     attempt: Some(*attempt),
                     retry_at: Some(Time(*retry_at)),
                     ..self.failed(StepState::Running, failure)
@@ -234,11 +234,11 @@ impl<'a> Teller<'a> {
         entry: &FanOutEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let state = |told: StepState| Told { state: told.word(), ..Told::default() };
+        let state = |told: StepState| Details { state: told.word(), ..Details::default() };
         let (word, told) = match entry {
             FanOutEntry::Started { .. } => ("running", state(StepState::Running)),
             FanOutEntry::Restarted { attempt, .. } => {
-                ("running", Told { attempt: Some(*attempt), ..state(StepState::Running) })
+                ("running", Details { attempt: Some(*attempt), ..state(StepState::Running) })
             }
             FanOutEntry::Completed => ("completed", state(StepState::Completed)),
             FanOutEntry::ChildrenStarted { .. }
@@ -255,14 +255,18 @@ impl<'a> Teller<'a> {
             if self.job.step(step).state == StepState::Running
                 && self.job.step_state(step) == StepState::Cancelled
             {
-                let told = Told { state: StepState::Cancelled.word(), ..Told::default() };
+                let told = Details { state: StepState::Cancelled.word(), ..Details::default() };
                 events.push(self.step(number, step, "cancelled", at, told));
             }
         }
     }
 
-    fn failed<'b>(&self, state: StepState, failure: &'b Failure) -> Told<'b> {
-        Told { state: state.word(), reason: Some(shortened(&failure.reason)), ..Told::default() }
+    fn failed<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
+        Details {
+            state: state.word(),
+            reason: Some(shortened(&failure.reason)),
+            ..Details::default()
+        }
     }
 
     fn progressed(
@@ -272,18 +276,19 @@ impl<'a> Teller<'a> {
         at: Timestamp,
         progress: &Progress,
     ) -> Event {
-        let told = Told {
+        let told = Details {
             state: StepState::Running.word(),
             status: progress.status.as_deref().map(shortened),
             progress: progress.share.as_ref(),
             message: progress.message.as_deref().map(shortened),
-            ..Told::default()
+            ..Details::default()
         };
         self.step(number, step, "progressed", at, told)
     }
 
     fn job(&self, number: u64, state: JobState, at: Timestamp, reason: Option<&str>) -> Event {
-        let told = Told { state: state.word(), reason: reason.map(shortened), ..Told::default() };
+        let told =
+            Details { state: state.word(), reason: reason.map(shortened), ..Details::default() };
         let subject = self.job.id().to_string();
         self.event(Subject::Job, state.word(), self.id(number), subject, at, state.is_ended(), told)
     }
@@ -294,14 +299,14 @@ impl<'a> Teller<'a> {
         step: StepIndex,
         word: &'static str,
         at: Timestamp,
-        told: Told<'_>,
+        told: Details<'_>,
     ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
         // What followed in the same decision may have changed the step once more.
         let is_newest = self.job.step_state(step).word() == told.state;
         let status = if is_newest { Some(self.job.status(step)) } else { None };
-        let told = Told {
+        let told = Details {
             step: Some(&definition.name),
             status: told.status.or(status.map(shortened)),
             attempt: told.attempt.or((run.attempt > 0).then_some(run.attempt)),
@@ -330,7 +335,7 @@ impl<'a> Teller<'a> {
         about: String,
         at: Timestamp,
         is_end: bool,
-        told: Told<'_>,
+        told: Details<'_>,
     ) -> Event {
         let origin = self.job.origin();
         let parent = origin.parent.map(|parent| parent.job);

@@ -11,8 +11,8 @@ pub mod sqlite;
 
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Found, Hit, NEWEST,
-    RecordPage, StatusFilter, StatusRow, Then,
+    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
+    NEWEST, RecordPage, StatusFilter, StatusRow, Then,
 };
 pub use record::{Created, Deleted, JobNumber, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;

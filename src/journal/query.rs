@@ -6,8 +6,8 @@ use crate::engine::{
 };
 use std::sync::Arc;
 
-/// A job with its rows' keys.
-pub struct Found {
+/// A job that the journal keeps.
+pub struct KeptJob {
     /// Its number.
     pub number: JobNumber,
     /// The top-level job's number.

@@ -21,7 +21,8 @@ pub(super) trait Rows {
     /// The child jobs of a job that have not ended.
     fn live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
     /// The newest child job with this id at a place of its parent.
-    fn child(&self, root: JobNumber, place: &Place) -> Result<Option<JobNumber>, JournalError>;
+    fn child(&self, root: JobNumber, place: &ChildPlace)
+    -> Result<Option<JobNumber>, JournalError>;
     /// What was decided for a job, in order.
     fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError>;
     /// The text of the definition with this number.
@@ -63,8 +64,8 @@ impl JobRow {
     }
 
     /// A child job's place in its parent.
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> ChildPlace {
+        ChildPlace {
             parent: self.parent.unwrap_or_default(),
             step: self.step.unwrap_or_default(),
             item: self.item.unwrap_or_default(),
@@ -75,7 +76,7 @@ impl JobRow {
 
 /// A child job's place. Its id belongs to it: a step that is rerun has child jobs of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct ChildPlace {
     pub(super) parent: JobNumber,
     pub(super) step: u16,
     pub(super) item: u32,
@@ -181,7 +182,7 @@ pub(super) struct Rebuild<'a> {
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
     wanted: Vec<JobNumber>,
-    live_children: HashSet<Place>,
+    live_children: HashSet<ChildPlace>,
 }
 
 impl<'a> Rebuild<'a> {
@@ -366,7 +367,7 @@ impl<'a> Rebuild<'a> {
         let mut is_started = false;
         for effect in all {
             let place = match &effect {
-                Effect::StartChild { origin, .. } => origin.parent.map(|parent| Place {
+                Effect::StartChild { origin, .. } => origin.parent.map(|parent| ChildPlace {
                     parent: number,
                     step: parent.step.0,
                     item: parent.index,
@@ -403,9 +404,9 @@ impl<'a> Rebuild<'a> {
     fn ended_child(
         &mut self,
         root: JobNumber,
-        place: Place,
+        place: ChildPlace,
     ) -> Result<Option<Vec<Effect>>, JournalError> {
-        let Place { parent, id, .. } = place;
+        let ChildPlace { parent, id, .. } = place;
         let Some(number) = self.rows.child(root, &place)? else { return Ok(None) };
         let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
         if !child.state().is_ended() {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 const CIRCLES_MAX: usize = 10;
 
 /// A step whose messages ask for jobs of a workflow, without a condition.
-pub(super) struct Call {
+pub(super) struct CallingStep {
     file: String,
     at: Position,
     /// The workflow of the step, by its full name.
@@ -44,11 +44,11 @@ fn in_vhost(definition: &Definition, queue: &str) -> String {
 }
 
 /// The calls of a workflow that nothing but their replies ends.
-pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<Call> {
+pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<CallingStep> {
     let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional.filter_map(|(_, step)| {
         let queue = queue(step)?;
-        queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| Call {
+        queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| CallingStep {
             file: file.to_owned(),
             at: queue.at,
             from: definition.full_name(),
@@ -93,7 +93,7 @@ pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &m
 }
 
 /// Warns of workflows each of whose jobs asks for another one, for ever.
-pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
+pub(super) fn warn_of_circles(calls: &[CallingStep], reports: &mut [Report]) {
     let mut names: Vec<&str> = Vec::new();
     let mut number: HashMap<&str, usize> = HashMap::new();
     for call in calls {
@@ -118,7 +118,7 @@ pub(super) fn warn_of_circles(calls: &[Call], reports: &mut [Report]) {
     }
     for circle in cycles(&next, CIRCLES_MAX) {
         let second = circle.get(1).unwrap_or(&circle[0]);
-        let leads_on = |call: &&Call| {
+        let leads_on = |call: &&CallingStep| {
             call.from == names[circle[0]] && by_queue.get(&call.queue) == Some(second)
         };
         let Some(call) = calls.iter().find(leads_on) else { continue };

@@ -1,7 +1,7 @@
 //! One mapping of a file: its keys known to be good ones, its lists and its name.
 
 use super::report::Report;
-use super::schema::{self, Place};
+use super::schema::{self, Section};
 use super::values::{Word, found, objection_to_name, reference};
 use super::yaml::{Entry, Node, Position, Scalar, Value};
 use crate::engine::words::{quoted, shortened};
@@ -9,14 +9,14 @@ use crate::engine::words::{quoted, shortened};
 /// The entries of one mapping, its keys known to be good ones.
 pub(super) struct Fields<'n> {
     at: Position,
-    place: Place,
+    place: Section,
     entries: &'n [Entry],
     /// The keys for which misspelt ones were taken.
     meant: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
-    pub(super) fn of(node: &'n Node, place: Place, report: &mut Report) -> Option<Fields<'n>> {
+    pub(super) fn of(node: &'n Node, place: Section, report: &mut Report) -> Option<Fields<'n>> {
         match &node.value {
             Value::Map(entries) => {
                 let mut meant = Vec::new();

@@ -1,7 +1,7 @@
 //! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the
 //! values mean to each other (dependencies, tasks, conditions) no schema can say.
 
-use super::schema::{EXTENSION_PREFIX, KEYS, Key, Kind, Place};
+use super::schema::{EXTENSION_PREFIX, KEYS, Key, Kind, Section};
 use super::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
 
 /// The schema (draft-07, which editors read) of workflow files.
 pub fn json_schema() -> Value {
-    let mut schema = mapping(Place::File, "A workflow file of workflow-manager.");
+    let mut schema = mapping(Section::File, "A workflow file of workflow-manager.");
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
     schema.insert("title".to_owned(), json!("Workflow file"));
     let prefix = format!("^{EXTENSION_PREFIX}");
@@ -22,16 +22,16 @@ pub fn json_schema() -> Value {
         json!({ prefix: { "description": "Left to you: anchors, other programs." } }),
     );
     let definitions = json!({
-        "workflow": mapping(Place::Workflow, "A graph of steps. A job is one run of it."),
-        "task": mapping(Place::Task, "A child workflow, started once for each item of a list."),
-        "step": mapping(Place::Step, "A node of the graph: a message to a queue, a task, or an external action."),
-        "retry": mapping(Place::Retry, "When and how often a failed attempt is followed by another."),
+        "workflow": mapping(Section::Workflow, "A graph of steps. A job is one run of it."),
+        "task": mapping(Section::Task, "A child workflow, started once for each item of a list."),
+        "step": mapping(Section::Step, "A node of the graph: a message to a queue, a task, or an external action."),
+        "retry": mapping(Section::Retry, "When and how often a failed attempt is followed by another."),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
 }
 
-fn mapping(place: Place, about: &str) -> Map<String, Value> {
+fn mapping(place: Section, about: &str) -> Map<String, Value> {
     let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != Kind::Later);
     let properties: Map<String, Value> =
         keys().map(|key| (key.name.to_owned(), property(key))).collect();
@@ -122,13 +122,13 @@ fn whole(pattern: &str) -> String {
     format!("^{pattern}$")
 }
 
-fn reference(place: Place) -> Value {
+fn reference(place: Section) -> Value {
     let name = match place {
-        Place::File => return json!({ "$ref": "#" }),
-        Place::Workflow => "workflow",
-        Place::Task => "task",
-        Place::Step => "step",
-        Place::Retry => "retry",
+        Section::File => return json!({ "$ref": "#" }),
+        Section::Workflow => "workflow",
+        Section::Task => "task",
+        Section::Step => "step",
+        Section::Retry => "retry",
     };
     json!({ "$ref": format!("#/definitions/{name}") })
 }

@@ -44,7 +44,7 @@ pub use yaml::{NESTING_MAX, VALUES_MAX};
 
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
-use calls::Call;
+use calls::CallingStep;
 use conditions::Conditions;
 use read::WorkflowDraft;
 use report::Report;
@@ -226,7 +226,7 @@ struct Loading {
     /// The file `-` is standard input.
     takes_input: bool,
     /// Steps that ask for jobs of other workflows.
-    calls: Vec<Call>,
+    calls: Vec<CallingStep>,
 }
 
 impl Loading {

@@ -4,7 +4,7 @@
 use super::conditions::ConditionDraft;
 use super::fields::Fields;
 use super::report::Report;
-use super::schema::Place;
+use super::schema::Section;
 use super::values::{
     Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number,
 };
@@ -64,7 +64,7 @@ pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOpti
 }
 
 fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
-    let fields = Fields::of(&entry.value, Place::Retry, report)?;
+    let fields = Fields::of(&entry.value, Section::Retry, report)?;
     let default = Retry::default();
     let attempts = match fields.get("attempts") {
         Some(entry) => whole_number(entry, 1, ATTEMPTS_MAX, report)

@@ -4,7 +4,7 @@
 use super::fields::{Fields, label};
 use super::options::{StepOptions, step_options};
 use super::report::Report;
-use super::schema::Place;
+use super::schema::Section;
 use super::singular::singular;
 use super::values::{Word, bounded_text, reference, span, tolerance, whole_number};
 use super::yaml::{Entry, Node, Position, Value};
@@ -43,7 +43,7 @@ pub(super) struct StepDraft {
 
 /// All workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {
-    let Some(fields) = Fields::of(root, Place::File, report) else { return Vec::new() };
+    let Some(fields) = Fields::of(root, Section::File, report) else { return Vec::new() };
     let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
         return Vec::new();
     };
@@ -58,7 +58,7 @@ pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> 
 }
 
 fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
-    let fields = Fields::of(node, Place::Workflow, report)?;
+    let fields = Fields::of(node, Section::Workflow, report)?;
     let name = fields.name(report);
     let vhosts = vhosts(&fields, report);
     let deadline = fields.get("deadline").and_then(|entry| span(entry, Millis(1), report));
@@ -100,7 +100,7 @@ fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
 }
 
 fn task(node: &Node, report: &mut Report) -> Option<GraphDraft> {
-    let fields = Fields::of(node, Place::Task, report)?;
+    let fields = Fields::of(node, Section::Task, report)?;
     let name = fields.name(report);
     let list_key = match fields.get("itemListKey") {
         Some(entry) => bounded_text(&entry.value, entry.place(), "the key of a list", report),
@@ -144,7 +144,7 @@ fn steps(fields: &Fields<'_>, report: &mut Report) -> Vec<StepDraft> {
 }
 
 fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
-    let fields = Fields::of(node, Place::Step, report)?;
+    let fields = Fields::of(node, Section::Step, report)?;
     let name = fields.name(report);
     let queue = fields.get("queue").and_then(|entry| queue(entry, report));
     let task = fields

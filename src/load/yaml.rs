@@ -101,7 +101,7 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
     for event in Parser::new_from_str_with_options(text, options) {
         let taken = match event {
             Ok((event, span)) => {
-                let place = Place {
+                let place = EventPosition {
                     at: span.start.into(),
                     end: span.end.into(),
                     tag: span.tag_start.unwrap_or(span.start).into(),
@@ -134,9 +134,9 @@ struct Builder {
     mistakes: Vec<Mistake>,
 }
 
-/// The place of an event.
+/// Where an event of the parser stands.
 #[derive(Clone, Copy)]
-struct Place {
+struct EventPosition {
     at: Position,
     end: Position,
     tag: Position,
@@ -174,8 +174,8 @@ enum PendingKey {
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Mistake> {
-        let Place { at, end, tag: tag_at, empty } = place;
+    fn take(&mut self, event: Event<'_>, place: EventPosition) -> Result<(), Mistake> {
+        let EventPosition { at, end, tag: tag_at, empty } = place;
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => Ok(()),
             Event::DocumentStart(..) => self.start_document(at),

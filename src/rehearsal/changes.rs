@@ -159,12 +159,12 @@ fn of_graph(
 }
 
 /// A step, the graph that it stands in, and the definition of that.
-type Place<'d> = (&'d Definition, &'d Graph, &'d Step);
+type StepPlace<'d> = (&'d Definition, &'d Graph, &'d Step);
 
 /// What differs about one step, its name left out.
 fn of_step(
-    (old_definition, old_graph, old): Place<'_>,
-    (new_definition, new_graph, new): Place<'_>,
+    (old_definition, old_graph, old): StepPlace<'_>,
+    (new_definition, new_graph, new): StepPlace<'_>,
     tell: &mut impl FnMut(Kind, String),
 ) {
     if old.queue != new.queue && old.has_queue() && new.has_queue() {

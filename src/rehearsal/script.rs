@@ -117,13 +117,13 @@ pub(super) struct Act {
     pub(super) dead_letter: Option<String>,
     /// Before that, what it tells of its progress, each after its time.
     #[serde(default)]
-    pub(super) progress: Vec<Told>,
+    pub(super) progress: Vec<ProgressMessage>,
 }
 
 /// A progress message.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Told {
+pub(super) struct ProgressMessage {
     /// How long after the step message.
     pub(super) after: Span,
     pub(super) status: Option<String>,

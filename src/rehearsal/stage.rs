@@ -1,7 +1,7 @@
 //! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing
 //! to happen.
 
-use super::script::{Act, Acts, Test, Told, UserAct};
+use super::script::{Act, Acts, ProgressMessage, Test, UserAct};
 use super::value;
 use crate::engine::{
     Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
@@ -363,8 +363,8 @@ fn operation(act: &UserAct) -> Result<Operation, String> {
     })
 }
 
-fn progress(told: &Told) -> String {
-    let Told { status, progress, message, .. } = told;
+fn progress(told: &ProgressMessage) -> String {
+    let ProgressMessage { status, progress, message, .. } = told;
     serde_json::json!({ "status": status, "progress": progress, "message": message }).to_string()
 }
 

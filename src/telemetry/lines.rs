@@ -20,14 +20,14 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// The lines that wait.
 pub(super) struct Lines {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Backlog>,
     arrived: Condvar,
     written: Condvar,
     dropped: IntCounter,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Backlog {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     /// One has been taken out, and is being written.
@@ -72,7 +72,7 @@ impl Lines {
 
     /// Waits until all lines are written or dropped, but no longer than `most`.
     pub(super) fn flush(&self, most: Duration) {
-        let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.lines.is_empty();
+        let is_busy = |waiting: &mut Backlog| waiting.is_writing || !waiting.lines.is_empty();
         // What is left when the time is over is lost.
         let _ = self.written.wait_timeout_while(self.lock(), most, is_busy);
     }
@@ -95,7 +95,7 @@ impl Lines {
     }
 
     fn take(&self) -> Vec<u8> {
-        let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
+        let is_empty = |waiting: &mut Backlog| waiting.lines.is_empty();
         let mut waiting =
             self.arrived.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
         let line = waiting.lines.pop_front().unwrap_or_default();
@@ -112,7 +112,7 @@ impl Lines {
         waiting.lines.is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Backlog> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Refusal};
+use workflow_manager::actors::door;
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply};
+use workflow_manager::bus::{Address, Publication};
+use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply, StepIndex};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
 
@@ -414,5 +416,45 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
             assert_eq!((job.state(), done.load(Ordering::Relaxed)), (JobState::Completed, ITEMS));
             manager.stop().await;
         }
+    });
+}
+
+#[test]
+fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
+    const IN_TWO: &str = "workflows: [{name: w, vhosts: [left, right], steps: [{name: q}]}]";
+    on_a_system(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path()), IN_TWO, Workers::new()).await;
+        let left = create(&manager, "left/w", "{}").await;
+        let right = create(&manager, "right/w", "{}").await;
+        let is_confirmed = async |id: JobId| {
+            let look = door::look(manager.ways(), id, |job| job.step(StepIndex(0)).confirmed);
+            look.await.expect("it is under way")
+        };
+        // The embedded bus keeps no message over its end, so it confirms none: the test does.
+        let router = &manager.ways().mailboxes().router;
+        for id in [left, right] {
+            let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1 };
+            router.post(RouterInput::ToJob(id, confirmed));
+            let waited = tokio::time::timeout(DEADLINE, async {
+                while !is_confirmed(id).await {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+            waited.await.expect("confirmed");
+        }
+
+        let (taken, is_taken) = oneshot::channel();
+        let queue = Address { bus: manager.ways().buses.of_vhost("left"), queue: "q".into() };
+        router.post(RouterInput::QueueMissing { queue, taken });
+        is_taken.await.expect("taken");
+        assert!(!is_confirmed(left).await, "its message is lost, and sent again");
+        assert!(is_confirmed(right).await, "the other queue is there");
+
+        let nothing = door::redispatch(manager.ways(), "left", "q", false).await;
+        assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
+        let found = door::redispatch(manager.ways(), "right", "q", false).await;
+        assert_eq!(found, Ok((1, 1)));
+        manager.stop().await;
     });
 }

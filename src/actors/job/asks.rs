@@ -1,6 +1,6 @@
 //! What clients and calls ask of a job.
 
-use super::{Asked, JobActor};
+use super::{AskedOperation, JobActor};
 use crate::actors::answer::{Answer, CANCELLED_BY, Client, Created, Erased, Now, Refusal};
 use crate::actors::call::Call;
 use crate::actors::mail::{JournalInput, Outgoing, RouterInput};
@@ -37,7 +37,7 @@ impl JobActor {
     /// Says whether one of its steps has sent a call.
     pub(super) fn vouch(&self, call: Call) {
         let Some(job) = self.job() else { return };
-        self.ways.mailboxes().router.post(RouterInput::Asked(call.vouched_by(job)));
+        self.ways.mailboxes().router.post(RouterInput::Vouched(call.vouched_by(job)));
     }
 
     pub(super) fn cancel(&mut self, answer: Client<Now>) {
@@ -74,7 +74,7 @@ impl JobActor {
             return Outgoing::Answer(refused).release(&self.ways);
         }
         tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
-        let asked = Asked { step: operation.step().map(str::to_owned), answer };
+        let asked = AskedOperation { step: operation.step().map(str::to_owned), answer };
         self.decide(Input::Operate(operation), Vec::new(), Some(asked));
     }
 }

@@ -107,7 +107,7 @@ impl Need {
 }
 
 /// What was found in an expression.
-pub(super) struct Found {
+pub(super) struct Names {
     pub(super) need: Need,
     pub(super) steps: Vec<String>,
     /// What can be no step's, and cannot have been meant.
@@ -115,13 +115,13 @@ pub(super) struct Found {
 }
 
 /// Checks all names and the depth of an expression.
-pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Found, ExpressionError> {
+pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, ExpressionError> {
     if let Some(deep) = deeper_than(root, DEPTH_MAX) {
         return Err(source.error(deep, format!("nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for each")));
     }
     let mut checker = Checker {
         source,
-        found: Found { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() },
+        found: Names { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() },
         variables: Vec::new(),
     };
     checker.visit(root)?;
@@ -166,7 +166,7 @@ fn deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
 
 struct Checker<'t> {
     source: &'t Source<'t>,
-    found: Found,
+    found: Names,
     /// The variables of the loops around.
     variables: Vec<String>,
 }

@@ -8,7 +8,7 @@ use super::rows::{FileRows, TAIL};
 use super::schema::prepare_once;
 use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
-use crate::journal::query::{Creation, EndedCursor, Found};
+use crate::journal::query::{Creation, EndedCursor, KeptJob};
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{self, Rebuild, Recovered, Rows};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
@@ -105,13 +105,13 @@ impl Reader {
     }
 
     /// The newest job or child job with this id, rebuilt from its entries.
-    pub fn job(&self, id: JobId) -> Result<Option<Found>, JournalError> {
+    pub fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
             self.with_definitions(connection, |rebuild| {
                 let Some(root) = rebuild.root(number)? else { return Ok(None) };
-                Ok(rebuild.load(number)?.cloned().map(|job| Found { number, root, job }))
+                Ok(rebuild.load(number)?.cloned().map(|job| KeptJob { number, root, job }))
             })
         })
     }

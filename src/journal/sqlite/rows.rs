@@ -7,7 +7,7 @@ use super::row::{
 use crate::engine::Recorded;
 use crate::journal::error::JournalError;
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{JobRow, Place, Rows};
+use crate::journal::recover::{ChildPlace, JobRow, Rows};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// The rows of a file.
@@ -163,8 +163,12 @@ impl Rows for FileRows<'_> {
         )
     }
 
-    fn child(&self, root: JobNumber, place: &Place) -> Result<Option<JobNumber>, JournalError> {
-        let Place { parent, step, item, id } = place;
+    fn child(
+        &self,
+        root: JobNumber,
+        place: &ChildPlace,
+    ) -> Result<Option<JobNumber>, JournalError> {
+        let ChildPlace { parent, step, item, id } = place;
         self.connection
             .prepare_cached(
                 "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5

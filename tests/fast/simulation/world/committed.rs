@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::Found;
+use workflow_manager::journal::KeptJob;
 use workflow_manager::journal::{JobNumber, Reader};
 
 /// A job's number and that of its last row, or of the last confirms: it is what it was as long as
@@ -16,7 +16,7 @@ type State = (JobNumber, i64);
 pub(crate) struct Committed {
     pub(crate) reader: Reader,
     watch: Option<Connection>,
-    seen: RefCell<HashMap<JobId, (State, Arc<Found>)>>,
+    seen: RefCell<HashMap<JobId, (State, Arc<KeptJob>)>>,
 }
 
 impl Committed {
@@ -25,7 +25,7 @@ impl Committed {
         Committed { reader: Reader::new(database), watch, seen: RefCell::default() }
     }
 
-    pub(crate) fn job(&self, id: JobId) -> Option<Arc<Found>> {
+    pub(crate) fn job(&self, id: JobId) -> Option<Arc<KeptJob>> {
         let Some(state) = self.state(id) else {
             return self.reader.job(id).ok().flatten().map(Arc::new);
         };

@@ -12,7 +12,7 @@ use workflow_manager::actors::messages::Sent;
 use workflow_manager::bus::{Publication, Reader};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
-use workflow_manager::journal::Found;
+use workflow_manager::journal::KeptJob;
 use workflow_manager::journal::{JobNumber, JournalError, Options, Store};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
@@ -339,7 +339,7 @@ impl World {
         self.durable(id).is_some_and(|found| found.job.state().is_ended())
     }
 
-    pub(super) fn durable(&self, id: JobId) -> Option<Arc<Found>> {
+    pub(super) fn durable(&self, id: JobId) -> Option<Arc<KeptJob>> {
         self.journal.job(id)
     }
 
