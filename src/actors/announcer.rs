@@ -1,6 +1,6 @@
-//! The announcer: hands events, after their commit, to the streams that are open and to the topic.
-//! Neither can hold up jobs: what it cannot take is dropped, counted, and told to the
-//! readers.
+//! The announcer hands events, after their commit, to the open streams and to the topic. Neither
+//! can hold up jobs: events that they cannot take are dropped and counted, and the readers are
+//! told.
 
 use super::common::Common;
 use super::mail::AnnouncerInput;
@@ -11,7 +11,7 @@ use crate::times;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 
-/// Decisions whose events wait to be handed on, at most.
+/// The most decisions whose events wait to be handed on.
 pub const ANNOUNCED_MAX: usize = 16_384;
 
 /// The longest routing key that AMQP can carry, in bytes.
@@ -25,7 +25,7 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// The actor; with what makes the topic, if there is to be one.
+    /// The actor; `maker` makes the topic, if there is to be one.
     pub fn new(common: Arc<Common>, maker: Option<TopicMaker>) -> Announcer {
         Announcer { common, maker, topic: None }
     }
@@ -45,7 +45,7 @@ impl Announcer {
                 }
             }
             AnnouncerInput::Close(answer) => {
-                // Dropped, the answer says the same.
+                // A dropped answer says the same.
                 let Some(closing) = self.topic.take().map(|topic| topic.close()) else { return };
                 let closed = async move {
                     let mut answer = answer;
@@ -71,8 +71,8 @@ fn announcement(event: &Event) -> Announcement {
     }
 }
 
-/// `<workflow>.<job|step>.<what happened>`. Names have no dots, virtual hosts may: there they are
-/// written `_`. What is too long for a key loses its beginning.
+/// `<workflow>.<job|step>.<what happened>`. Names have no dots, but virtual hosts may: their dots
+/// become `_`. A key that is too long loses its beginning.
 fn routing_key(event: &Event) -> String {
     let end = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");

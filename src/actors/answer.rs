@@ -1,4 +1,4 @@
-//! What clients are answered: one type for each question.
+//! The answers to clients: one type for each question.
 
 use crate::engine::{Job, JobId, JobState, Message, Objection, StepState, Timestamp};
 use crate::journal::Creation;
@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// The reason that the reader of a cancelled job sees.
+/// The reason that a cancelled job shows.
 pub const CANCELLED_BY: &str = "by a call of the API";
 
 /// A job that was asked for.
@@ -27,16 +27,16 @@ impl Created {
     }
 }
 
-/// What was asked of a job is done.
+/// The state after an operation on a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Now {
     /// The job's state.
     Job(JobState),
-    /// Of a step: the job's state, and the step.
+    /// After an operation on a step: the job's state, and the step.
     Step(JobState, StepNow),
 }
 
-/// A step after what was asked of it.
+/// A step after an operation on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepNow {
     /// Its name.
@@ -47,7 +47,7 @@ pub struct StepNow {
     pub status: String,
     /// Its attempt.
     pub attempt: u32,
-    /// Why it, or its last attempt, failed.
+    /// Why it failed, or its last attempt did.
     pub reason: Option<Arc<str>>,
     /// When the next attempt is due.
     pub retry_at: Option<Timestamp>,
@@ -64,9 +64,9 @@ pub enum Refusal {
     Unknown,
     /// The job has no such step.
     UnknownStep(String),
-    /// The id belongs to something else, or it makes no sense now.
+    /// The id belongs to something else, or the request is not possible now.
     Conflict(String),
-    /// What was said of a step by hand is wrong.
+    /// The reply given by hand is wrong.
     Invalid(String),
     /// There are too many, or nothing is accepted now.
     Overloaded(String),
@@ -118,7 +118,7 @@ impl<'a> From<&'a Job> for Known<'a> {
 }
 
 impl Answer {
-    /// Tells it. Whoever waited may have gone; it holds all the same.
+    /// Sends it. The client may have gone; what was done stays done.
     pub fn tell(self) {
         match self {
             Answer::Created(to, answer) => drop(to.send(answer)),
@@ -127,7 +127,7 @@ impl Answer {
         }
     }
 
-    /// A refusal in its place.
+    /// The same answer as a refusal.
     pub fn refused(self, refusal: Refusal) -> Answer {
         match self {
             Answer::Created(to, _) => Answer::Created(to, Err(refusal)),
@@ -136,7 +136,7 @@ impl Answer {
         }
     }
 
-    /// What is left of it if the job turns out to be deleted.
+    /// The answer if the job turns out to be deleted.
     pub fn of_deleted(self) -> Answer {
         match self {
             Answer::Now(to, Ok(_)) => Answer::Now(to, Err(Refusal::Unknown)),
@@ -150,7 +150,7 @@ impl Answer {
 }
 
 impl Created {
-    /// What a client is told who asks for a job under an id that is in use, or was (SPEC §5.1).
+    /// The answer to a client that asks for a job under an id that is, or was, in use (SPEC §5.1).
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Created {
 }
 
 impl Now {
-    /// What a client is told whose operation, on that step or on the whole job, is done.
+    /// The state after an operation, on that step or on the whole job.
     pub fn of(job: &Job, step: Option<&str>) -> Now {
         let Some(index) = step.and_then(|step| job.graph().index_of(step)) else {
             return Now::Job(job.state());
@@ -195,12 +195,12 @@ impl Now {
 }
 
 impl Refusal {
-    /// While no more jobs can run.
+    /// Refuses because no more jobs can run.
     pub fn of_full(limit: usize) -> Refusal {
         Refusal::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
     }
 
-    /// Of the deletion of a job that runs.
+    /// Refuses to delete a running job.
     pub fn of_running(id: JobId, state: JobState) -> Refusal {
         Refusal::Conflict(format!(
             "job {id} is {}: only an ended job can be erased; cancel it first",
@@ -208,7 +208,7 @@ impl Refusal {
         ))
     }
 
-    /// Of the deletion of a child job that has ended.
+    /// Refuses to delete an ended child job.
     pub fn of_ended_child(id: JobId) -> Refusal {
         Refusal::Conflict(format!(
             "job {id} is an ended child job: it goes with the job it belongs to"

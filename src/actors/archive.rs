@@ -1,8 +1,7 @@
-//! The archive: looks up jobs that take no input, and rebuilds those that are to go on. It reads the
-//! journal on a thread of its own, so that a slow read holds up nobody but those who wait for it.
-//!
-//! A job is rebuilt behind a barrier: all that was appended before the question is committed when
-//! its rows are read.
+//! The archive looks up jobs that take no input, and rebuilds those that are to go on. It reads the
+//! journal on its own thread, so that a slow read delays only those who wait for it.
+//! A job is rebuilt behind a barrier: everything appended before the question is committed when the
+//! job's rows are read.
 
 use super::mail::{ArchiveInput, Finding, JournalInput, Question, RouterInput, SupervisorInput};
 use super::mailbox::{Mail, Owner};
@@ -18,9 +17,9 @@ use tokio::sync::oneshot;
 /// Reads the journal for the router and the supervisor.
 pub struct Archive {
     ways: Arc<Ways>,
-    /// Jobs to be rebuilt.
+    /// Jobs that are to be rebuilt.
     wanted: Vec<Wanted>,
-    /// A barrier is under way for some of those that were wanted before.
+    /// Whether a barrier is under way, for jobs that were asked for before.
     is_behind: bool,
 }
 
@@ -30,7 +29,7 @@ enum Wanted {
     Supervisor(JobNumber),
 }
 
-/// Jobs rebuilt in one read, at most.
+/// The most jobs that one read rebuilds.
 const REBUILT_AT_ONCE: usize = 1_000;
 
 impl Archive {
@@ -60,7 +59,8 @@ impl Archive {
         self.tell_router(id, found.map(Finding::Creation));
     }
 
-    /// Rebuilds what is wanted now, behind a barrier; what is wanted meanwhile, behind the next one.
+    /// Rebuilds the jobs that are wanted now, behind a barrier. Those asked for meanwhile follow
+    /// behind the next one.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
         if self.wanted.is_empty() || std::mem::replace(&mut self.is_behind, true) {
             return;
@@ -82,7 +82,7 @@ impl Archive {
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
         let mut recovered = match self.ways.common.reader.recover_some(&known) {
             Ok(recovered) => recovered,
-            // What cannot be read must not take the others with it.
+            // A job that cannot be read must not make the others fail.
             Err(_) if known.len() > 1 => HashMap::new(),
             Err(error) => return wanted.iter().for_each(|wanted| self.tell(wanted, Err(&error))),
         };
@@ -150,8 +150,8 @@ impl Archive {
     }
 }
 
-/// Waits until all that was appended before this is committed. Once the journal is lost that comes
-/// never: then the read says so.
+/// Waits until everything appended before this is committed. If the journal is lost, that never
+/// happens: then the read says so.
 async fn barrier(ways: &Ways) {
     loop {
         let (answer, committed) = oneshot::channel();

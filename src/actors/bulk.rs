@@ -1,5 +1,5 @@
-//! What is asked of every job: that it sends the messages of its steps on a queue once more, and how
-//! many of its steps wait.
+//! Questions to every job: to send the messages of its steps on a queue again, and to count its
+//! waiting steps.
 
 use crate::bus::{Address, BusKey};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 /// A redispatch of all steps that wait on a queue.
 pub struct Bulk {
     pub(super) queue: Address,
-    /// Only those that have been seen waiting for so long.
+    /// Only steps that have been seen waiting for this long.
     pub(super) waiting_for: Option<Duration>,
     pub(super) is_dry_run: bool,
     pub(super) steps: AtomicUsize,
@@ -30,23 +30,24 @@ impl Bulk {
         }
     }
 
-    /// Only of those that have waited for this span.
+    /// Limited to steps that have waited for this span.
     pub fn of_those_waiting(self, span: Duration) -> Bulk {
         Bulk { waiting_for: Some(span), ..self }
     }
 
-    /// Only counted.
+    /// Only counts the steps, if `is_dry_run`.
     pub fn dry_run(self, is_dry_run: bool) -> Bulk {
         Bulk { is_dry_run, ..self }
     }
 
-    /// How many steps were found so far, and in how many jobs and child jobs.
+    /// How many steps were found so far, in how many jobs and child jobs.
     pub fn found(&self) -> (usize, usize) {
         (self.steps.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed))
     }
 }
 
-/// A count of the steps that have waited for a span, by queue; told when the last job has answered.
+/// Counts the steps that have waited for a span, by queue. The result is sent once the last job has
+/// answered.
 pub struct Census {
     pub(super) bus: BusKey,
     pub(super) span: Duration,
@@ -55,7 +56,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Of those whose messages go over this bus; told to `answer`.
+    /// Counts steps whose messages go over this bus; the result is sent to `answer`.
     pub fn new(
         bus: BusKey,
         span: Duration,

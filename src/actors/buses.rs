@@ -17,7 +17,7 @@ pub struct Buses {
 }
 
 impl Buses {
-    /// None yet; workflows run on the bus of this kind.
+    /// No bus yet; workflows run on buses of this kind.
     pub fn new(kind: BusKind) -> Buses {
         Buses { name: kind.name().into(), started: RwLock::default() }
     }
@@ -42,18 +42,18 @@ impl Buses {
         key.bus == self.name && *key.vhost == *definition.vhost
     }
 
-    /// The way to a bus that was started.
+    /// The mailbox of a bus, if it was started.
     pub fn find(&self, key: &BusKey) -> Option<Mailbox<BusInput>> {
         self.started.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
-    /// The ways to all that were started.
+    /// The mailboxes of all buses that were started.
     pub fn all(&self) -> Vec<(BusKey, Mailbox<BusInput>)> {
         let started = self.started.read().unwrap_or_else(PoisonError::into_inner);
         started.iter().map(|(key, bus)| (key.clone(), bus.clone())).collect()
     }
 
-    /// One more was started.
+    /// Adds a bus that was started.
     pub fn add(&self, key: BusKey, bus: Mailbox<BusInput>) {
         self.started.write().unwrap_or_else(PoisonError::into_inner).insert(key, bus);
     }

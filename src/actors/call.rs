@@ -1,8 +1,7 @@
 //! Calls: messages on the workflows' queues, each of which asks for a job (SPEC §4).
-//!
-//! A call is acknowledged when its job, with its caller, is committed; one that is refused, when
-//! the broker has the refusal. While the manager takes no jobs a call waits in the router, unacknowledged:
-//! the prefetch bounds how many, the rest wait in the broker.
+//! A call is acknowledged once its job and its caller are committed; a refused call, once the
+//! broker has the refusal. While the manager takes no jobs, calls wait in the router,
+//! unacknowledged. The prefetch bounds how many; the rest wait in the broker.
 
 use crate::bus::Acknowledge;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
@@ -13,7 +12,7 @@ pub struct Call {
     pub(super) definition: Arc<Definition>,
     pub(super) id: JobId,
     pub(super) message: Message,
-    /// Who is to be told its end; none: nobody waits for it.
+    /// Who waits for the job's end, if anybody.
     pub(super) caller: Option<Caller>,
     /// How many levels of calls and child jobs are above its job.
     pub(super) depth: u16,
@@ -25,15 +24,15 @@ pub struct Call {
 pub(super) enum Asker {
     /// Anybody.
     Stranger,
-    /// By what the message says, this attempt of a step; its job has not been asked.
+    /// The message claims to be from this attempt of a step. The step's job has not been asked yet.
     Claimed(CorrelationId, u32),
-    /// A step of a job, which waits for the answer. It does not wait for others to end: its own job
-    /// may be what they wait for.
+    /// A step of a job, which waits for the answer. Such a call must not wait for other jobs to
+    /// end: they may wait for its own job.
     Step,
 }
 
 impl Call {
-    /// Asks the job of the step that says it has sent it.
+    /// Checks the claim with the job of the step.
     pub(super) fn vouched_by(self, job: &Job) -> Call {
         let asker = match &self.asker {
             Asker::Claimed(place, attempt)

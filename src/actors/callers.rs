@@ -1,4 +1,4 @@
-//! What a message on a workflow's queue asks for, and how it is refused: its sender is told.
+//! What a message on a workflow's queue asks for, and how its sender hears that it is refused.
 
 use super::answer::{Created, Known, Refusal};
 use super::call::{Asker, Call};
@@ -28,8 +28,8 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Tells the caller; the message is acknowledged once the broker has that, or at once where
-    /// nobody waits.
+    /// Tells the caller. The message is acknowledged once the broker has the refusal, or at once if
+    /// nobody waits for it.
     pub(super) fn tell(self, refusal: &CallRefusal, ways: &Ways) {
         let Refused { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
@@ -56,8 +56,8 @@ impl Call {
         Refused { definition, id, caller, ack }.tell(refusal, ways);
     }
 
-    /// The caller, to be told the end of the job that has its id; none: it asks for another job, or
-    /// too many ask, and is refused.
+    /// The caller that joins the job with its id. None: the call is refused, because it asks for
+    /// another job or because too many callers wait.
     pub(super) fn join(self, job: &Job, ways: &Ways) -> Option<(Option<Caller>, Acknowledge)> {
         let call = self.unless_conflict(job, ways)?;
         let callers_max = ways.common.settings.limits.callers_max;
@@ -72,7 +72,8 @@ impl Call {
         Some((call.caller, call.ack))
     }
 
-    /// Itself, if it asks for the job that is `known` under its id; it is refused otherwise.
+    /// The call itself, if it asks for the job that is `known` under its id. Otherwise it is
+    /// refused.
     pub(super) fn unless_conflict<'a>(
         self,
         known: impl Into<Known<'a>>,
@@ -98,7 +99,7 @@ impl Call {
             caller_of(&delivery),
             asker_of(&delivery, ways.common.own_reply_queue()),
         );
-        // Nobody is above one who says nothing of it.
+        // Without the header nothing is above it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
         let limits = &ways.common.settings.limits;
         let message = message_of(&delivery.body, limits.step_message_bytes_max)
@@ -123,15 +124,15 @@ fn caller_of(delivery: &Delivery) -> Option<Caller> {
     })
 }
 
-/// Whether the message is that of a step: it names one, this manager's reply queue, and has the id
-/// of the step's message. So a step that runs stands for one job at most.
+/// Whether the message claims to be a step's: it names a step and this manager's reply queue, and
+/// has the id of that step's message. So a running step stands for one job at most.
 fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
     let claimed = || {
         let (correlation_id, message_id) =
             (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
         let place: CorrelationId = correlation_id.parse().ok()?;
         let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
-        // Spelt in one way alone: what is spelt otherwise would ask for another job.
+        // Only one spelling counts: another would ask for another job.
         let is_of_step =
             correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
         let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue)
@@ -151,18 +152,18 @@ fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message,
     Err(CallRefusal { kind: "too_deep", reason })
 }
 
-/// The id of the job that a message asks for: its `message_id`, where that is a UUID. Else it
-/// follows from what tells the message from others, so that one that is delivered again starts no
-/// second job; where nothing does, it is a new one.
+/// The id of the job that a message asks for: its `message_id`, if that is a UUID. Otherwise it is
+/// derived from what identifies the message, so that a second delivery starts no second job. If
+/// nothing identifies it, the id is new.
 fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
     let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
-    // In its hyphenated form alone: what other spellings have stood for must stay.
+    // Only in its hyphenated form: what other spellings stand for must not change.
     if let Some(id) = JobId::hyphenated(&message_id) {
         return id;
     }
-    // A message without an id is told from others by all that its answer depends on.
+    // A message without an id is identified by everything that its answer depends on.
     let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
     if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
         return clock::new_id();

@@ -119,7 +119,7 @@ impl Common {
         *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
-    /// Whether anybody hears of what happens to a job.
+    /// Whether anybody listens to the events of a job.
     pub fn announces(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
@@ -149,7 +149,7 @@ const LOGGED_EVERY: Duration = Duration::from_secs(60);
 impl Throttle {
     /// Whether a line of this kind may be logged now.
     pub fn may_log(&self, kind: &'static str) -> bool {
-        // Not by the wall clock: set back, it would keep the kind out of the log for as long.
+        // Not the wall clock: if it were set back, nothing would be logged for that long.
         let now = clock::ticks();
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due =

@@ -1,5 +1,5 @@
 //! The one door: what clients ask of the manager, and its typed answers. The API, the examples, the
-//! benches and the tests come in here; nobody else sends an actor mail for them.
+//! benches and the tests come in here, and send mail to no actor themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
 use super::bulk::Bulk;
@@ -38,7 +38,7 @@ pub async fn create(
         return Err(Refusal::Overloaded(reasons.join("; ")));
     }
     let limit = ways.common.settings.limits.creations_waiting_max;
-    // A client that has gone takes its request with it, wherever that is, and gives its place back.
+    // If the client goes away, this future is dropped, and the place with it.
     let Ok(_place) = ways.common.creations.try_acquire() else {
         return Err(Refusal::Overloaded(format!(
             "{limit} creations are under way (setting limits.creations_waiting_max)"
@@ -65,8 +65,8 @@ pub fn operate(
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Cancels a job, at once; answered after the commit. Of one that has ended the state is told, so
-/// that asking twice does no harm.
+/// Cancels a job, at once; answered after the commit. If the job has ended, the answer is its
+/// state: asking twice does no harm.
 pub fn cancel(ways: &Ways, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
     let answered = asked(ways, |answer| RouterInput::Cancel(id, answer));
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
@@ -78,8 +78,8 @@ pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refu
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Sends the messages of all steps that wait on a queue once more, or only counts them. Answered
-/// once all is committed: how many steps, and in how many jobs and child jobs.
+/// Sends the messages of all steps that wait on a queue again, or only counts them. Answered once
+/// all is committed: how many steps, in how many jobs and child jobs.
 ///
 /// # Errors
 ///
@@ -144,7 +144,7 @@ pub async fn look<T: Send + 'static>(
     seen.await.ok()
 }
 
-/// Waits until all that a job has decided is committed.
+/// Waits until everything that a job has decided is committed.
 pub async fn settled(ways: &Ways, id: JobId) {
     let (answer, answered) = oneshot::channel();
     match ways.routes.find(id) {
@@ -155,10 +155,10 @@ pub async fn settled(ways: &Ways, id: JobId) {
     let _ = answered.await;
 }
 
-/// Whoever was asked has ended.
+/// The actor that was asked has ended.
 struct Dropped;
 
-/// An answer that is waited for; none: the router's mailbox is full.
+/// An answer that is awaited; none: the router's mailbox is full.
 struct Pending<T>(Option<oneshot::Receiver<Result<T, Refusal>>>);
 
 impl<T> Pending<T> {
@@ -185,7 +185,7 @@ fn not_now() -> Refusal {
     Refusal::Overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned())
 }
 
-/// Its actor ended just now: asked again, the journal answers.
+/// Its actor has just ended. If the client asks again, the journal answers.
 fn just_ending(id: JobId) -> Refusal {
     Refusal::Overloaded(format!("job {id} is just ending: try again"))
 }

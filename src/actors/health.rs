@@ -1,4 +1,4 @@
-//! What stands in the way of work, as readiness tells it.
+//! What keeps the manager from working, as readiness reports it.
 
 use crate::bus::{BusKey, BusState};
 use crate::clock;
@@ -10,7 +10,7 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// What stands in the way of work.
+/// What keeps the manager from working.
 #[derive(Default)]
 pub struct Health {
     /// The journal waits for room on the disk.
@@ -26,7 +26,7 @@ pub struct Health {
 /// What is known of a bus.
 struct Link {
     state: BusState,
-    /// Since when it is connected, by the wall clock and by one that nobody sets.
+    /// Since when it is connected, by the wall clock and by a monotonic one.
     connected: Option<(Timestamp, tokio::time::Instant)>,
 }
 
@@ -45,7 +45,7 @@ impl Health {
         self.tell_change();
     }
 
-    /// A check may have turned good.
+    /// Wakes those who wait: a check may have turned good.
     pub fn tell_change(&self) {
         self.changed.notify_waiters();
     }
@@ -61,8 +61,9 @@ impl Health {
         }
     }
 
-    /// Replies to what was sent before this may lie unheard in the reply queue of a bus: while it is
-    /// not connected, and for the span `replies_first` after it has been again. None: all are heard.
+    /// Replies to messages sent before this time may lie unread in the reply queue of a bus: while
+    /// the bus is not connected, and for the span `replies_first` after it has connected again.
+    /// None: all replies are read.
     pub fn deaf_to(&self, key: &BusKey, replies_first: Duration) -> Option<Timestamp> {
         match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.connected {
             None => Some(Timestamp(i64::MAX)),
@@ -72,7 +73,7 @@ impl Health {
         }
     }
 
-    /// Each check by name: whether it is good, and a sentence.
+    /// Each check: its name, whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
         let full = self
             .journal_full
@@ -109,7 +110,7 @@ impl Health {
             && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// The journal is lost, until the end of the process; gives the sentence that says so.
+    /// Notes that the journal is lost, until the process ends; returns the sentence that says so.
     pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
         self.journal_lost.get_or_init(|| {
             format!(
@@ -119,7 +120,7 @@ impl Health {
         })
     }
 
-    /// Why there is no journal any more, if so.
+    /// Why the journal is lost, if it is.
     pub fn lost_journal(&self) -> Option<&str> {
         self.journal_lost.get().map(String::as_str)
     }

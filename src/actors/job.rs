@@ -1,4 +1,4 @@
-//! The shell of [`crate::engine::Job`]: one actor per running job, one per child job under way. It
+//! The shell of [`crate::engine::Job`]: one actor per running job and per child job under way. It
 //! takes inputs, lets the engine decide, and sends the record with its effects to the journal. It
 //! does nothing else.
 
@@ -39,26 +39,26 @@ pub struct JobActor {
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
     life: Life,
-    /// Inputs that it has heard: all that its mailbox was sent, less what is still in it.
+    /// How many inputs it has heard: all that were sent to its mailbox, except those still in it.
     heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
-    /// What is due next, and the wait for it.
+    /// The time that is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// Since when its steps have been seen waiting for replies.
     pub(super) seen: Vec<(u64, Instant)>,
 }
 
-/// What an actor is about.
+/// What state an actor is in.
 enum Life {
-    /// It has not begun.
+    /// It has not started.
     Starting(Start),
     /// Its job goes on.
     Live(Job),
-    /// Its job panicked, and is rebuilt from the journal: what has come in since.
+    /// Its job panicked and is being rebuilt from the journal. Inputs are set aside meanwhile.
     Broken { set_aside: Vec<JobInput> },
-    /// Nothing is left to do. It asked to leave when it had heard so many inputs; what comes before
-    /// it is let go may have it go on.
+    /// Nothing is left to do. It asked to leave when it had heard `asked` inputs. An input that
+    /// comes before it is let go may make it go on.
     Leaving { job: Job, asked: u64 },
     /// Its creation panicked: there is no job.
     Void,
@@ -88,17 +88,17 @@ pub enum Start {
         origin: Arc<Origin>,
         /// Its message.
         message: Message,
-        /// Who is to be told its end.
+        /// Who waits for its end.
         caller: Option<Caller>,
-        /// For a top-level job: what follows the commit. The answer to the client, or the ack of
-        /// the call.
+        /// For a top-level job: what leaves after the commit, the answer to the client or the ack
+        /// of the call.
         release: Vec<Outgoing>,
     },
     /// With a job from the journal.
     Recovered {
         /// The job.
         job: Box<Job>,
-        /// What is to be done for it.
+        /// Its open effects.
         effects: Vec<Effect>,
     },
 }
@@ -113,17 +113,17 @@ impl Start {
     }
 }
 
-/// Who waits for what follows from an operation.
+/// Who waits for the outcome of an operation.
 struct AskedOperation {
-    /// The step that it is about, if it is about one alone.
+    /// The step that it concerns, if it concerns only one.
     step: Option<String>,
     answer: Client<Now>,
 }
 
-/// The pause before a timeout is looked at again that passed while replies could not be heard.
+/// The pause before another look at a timeout that passed while replies could not be heard.
 const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 
-/// The longest wait for a timer; what is due later is looked at again then.
+/// The longest wait for a timer. For what is due later, the wait begins again.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A job actor to be started.
@@ -182,7 +182,8 @@ impl JobActor {
         }
     }
 
-    /// A panic before the job was journaled: a client gets no answer, a parent or caller is told.
+    /// Handles a panic before the job was journaled. A client gets no answer; a parent or caller is
+    /// told.
     fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         let leave = Leave { id: self.id, number: self.number, heard: None };
@@ -211,8 +212,8 @@ impl JobActor {
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        // A job that is rebuilt hears much at once: until it has heard all of that it does not
-        // count, so that nothing in the middle of it lets the job go.
+        // A rebuilt job hears all that was set aside. This input is counted only after that, so
+        // that nothing in the middle can let the job go.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
         self.heard += u64::from(!is_rebuild);
         self.act(input, ctx);
@@ -221,8 +222,8 @@ impl JobActor {
         self.set_timer(ctx);
     }
 
-    /// Asks to leave if nothing is left to do, also once more if something came that changed
-    /// nothing; goes on otherwise.
+    /// Asks to leave if nothing is left to do, and asks again after an input that changed nothing.
+    /// Otherwise it goes on.
     fn leave_or_go_on(&mut self) {
         let (asks, goes_on) = match &self.life {
             Life::Live(job) => (job.is_closed(), false),
@@ -244,7 +245,8 @@ impl JobActor {
         }
     }
 
-    /// It is to leave, if it has a job, unless it hears more than it has by now.
+    /// Begins to leave, if it has a job; returns how many inputs it has heard. More inputs may keep
+    /// it.
     fn leave(&mut self) -> Option<u64> {
         let asked = self.heard;
         match std::mem::replace(&mut self.life, Life::Void) {
@@ -259,8 +261,8 @@ impl JobActor {
         }
     }
 
-    /// Waits for what is due next, by a clock that nobody sets; how long is told by the wall clock,
-    /// once.
+    /// Waits for what is due next. The wall clock tells, once, how long; the wait itself is
+    /// monotonic.
     fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         let due = match &self.life {
             Life::Live(job) => job.next_timer(),
@@ -281,8 +283,8 @@ impl JobActor {
         };
         let (mut wanted, mut pause) = (due, left(due).min(WAIT_MAX));
         if pause.is_zero() && self.deaf_to().is_some() {
-            // A timeout that replies may still make void. What does not hang on replies is not held
-            // up by it.
+            // A reply may still make this timeout void. What does not depend on replies must not
+            // wait for it.
             pause = HEARD_AGAIN_AFTER;
             if let Some(other) = self
                 .job()
@@ -305,7 +307,7 @@ impl JobActor {
         self.timer = Some((due, wait));
     }
 
-    /// Attempts that began before this may have been answered, and the answer may still lie in the
+    /// Attempts that began before this time may have been answered, with the answer still in the
     /// reply queue.
     fn deaf_to(&self) -> Option<Timestamp> {
         let bus = self.ways.buses.of(self.job()?.definition());
@@ -376,14 +378,14 @@ impl JobActor {
         set_aside: Vec<JobInput>,
     ) {
         let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
-        // What the broker has confirmed meanwhile is not sent again.
+        // Messages that the broker has confirmed meanwhile are not sent again.
         let is_of = |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
         let is_confirmed = |sent| set_aside.iter().any(|input| is_of(input, sent));
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // It panics at what its parent wants of it: then that is what has failed.
+                // The job panics at an order from its parent, so the parent hears that it failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
                     let ended = ChildEnd {
                         child: self.id,
@@ -406,7 +408,7 @@ impl JobActor {
         set_aside.into_iter().for_each(|input| self.hear_or_set_aside(input));
     }
 
-    /// Goes on with a job from the journal; what its effects follow from is committed.
+    /// Goes on with a job from the journal. The entries behind its effects are committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.life = Life::Live(job);
         self.count();
@@ -417,14 +419,14 @@ impl JobActor {
             .for_each(|outgoing| outgoing.release(&ways));
     }
 
-    /// Lets the engine decide; `release` follows the commit.
+    /// Lets the engine decide; `release` leaves after the commit.
     pub(super) fn take(&mut self, input: Input, release: Vec<Outgoing>) {
         self.decide(input, release, None);
     }
 
-    /// Lets the engine decide. A panic in it costs this job alone: the supervisor has it rebuilt
-    /// from the journal, what comes in meanwhile is set aside, and a delivery that was being taken
-    /// goes back to its queue. A client is told the job's state.
+    /// Lets the engine decide. A panic affects only this job: the supervisor has it rebuilt from
+    /// the journal, inputs are set aside meanwhile, and the delivery that was being taken goes back
+    /// to its queue. A client is told the job's state.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), clock::now());
         let Some(job) = self.life.job_mut() else { return };
@@ -465,8 +467,8 @@ impl JobActor {
                 said.log(self.id, rejected);
             }
         }
-        // Behind the commit of what made it void, which may still be under way: this may be the
-        // last copy of a reply.
+        // After the commit of what made it void, which may still be under way: this may be the last
+        // copy of a reply.
         if !release.is_empty() {
             self.release_after_commit(release);
         }

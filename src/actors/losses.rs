@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a queue has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoss {
-    /// Steps that have waited on it for the whole span.
+    /// How many steps have waited on it for the whole span.
     pub waiting: u64,
-    /// The most messages, waiting or with a worker or answered, that were seen meanwhile.
+    /// The most messages seen meanwhile: waiting, with a worker, or answered.
     pub held: u64,
 }
 
@@ -31,7 +31,7 @@ impl Losses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
-    /// Puts what is known of a bus in the place of what was; tells which queues are new.
+    /// Replaces what is known of a bus; returns the queues that are new.
     pub(super) fn replace(
         &self,
         metrics: &Metrics,

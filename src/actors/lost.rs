@@ -1,16 +1,13 @@
-//! Which queues have lost messages: looked for where the broker's management API tells what a queue
-//! holds (SPEC §4).
-//!
-//! A step whose message the broker has confirmed is in its queue, waiting or with a worker, until
-//! its reply is in the reply queue, for a worker replies before it acknowledges. So whatever a
-//! queue and the reply queue held together at some moment is at least the number of steps that
-//! waited on the queue before it and still do. Where it was less, at each of several moments,
-//! messages are gone: with their queue, purged, rejected without a policy, or acknowledged without
-//! a reply.
-//!
-//! The broker's figures are seconds old, and a reply may be under way. Hence only those steps count
-//! that have waited for the whole span, and of the looks only those neither at its beginning nor at
-//! its end.
+//! Finds queues that have lost messages, if the broker's management API tells what queues hold
+//! (SPEC §4).
+//! Once the broker has confirmed a step's message, the message is in its queue, waiting or with a
+//! worker, until the reply is in the reply queue: a worker replies before it acknowledges. So at
+//! any moment the queue and the reply queue together hold at least as many messages as there are
+//! steps that have waited since before that moment and still wait. If they hold less, at each of
+//! several moments, messages are gone: deleted with their queue, purged, rejected without a policy,
+//! or acknowledged without a reply.
+//! The broker's figures are seconds old, and a reply may be under way. So only steps that have
+//! waited for the whole span count, and no looks at its beginning or its end.
 
 use super::bulk::{Bulk, Census};
 use super::losses::QueueLoss;
@@ -25,24 +22,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Looks within the span after which a queue counts as having lost messages (setting
+/// How many looks are taken within the span after which messages count as lost (setting
 /// `amqp.lost_after`).
 const LOOKS: u32 = 10;
 
-/// What the broker says may be this part of the span old: looks at its beginning do not count.
+/// The broker's figures may be this many looks old: that many at the beginning of the span do not
+/// count.
 const STALE_LOOKS: u32 = 3;
 
-/// A reply may be under way for this part of the span: looks at its end do not count.
+/// A reply may be under way for this many looks: that many at the end of the span do not count.
 const UNHEARD_LOOKS: u32 = 1;
 
-/// Looks that must have found too little before anything is said.
+/// How many looks must have found too little before a loss is reported.
 const AGREEING_MIN: usize = 3;
 
-/// The longest pause before steps of a queue that loses messages again and again are dispatched
-/// once more.
+/// The longest pause between dispatches for a queue that loses messages again and again.
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Looks at the queues of a bus, again and again, until it is closed.
+/// Looks at the queues of a bus at intervals, until the bus is closed.
 pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     let span = ways.common.settings.amqp.lost_after.0;
     let mut watch = Watch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
@@ -63,14 +60,14 @@ struct Look {
     at: Instant,
     /// Messages in the reply queue.
     replies: u64,
-    /// Messages by queue; none: it did not tell.
+    /// Messages by queue; none: the broker did not say.
     depths: HashMap<String, Option<u64>>,
 }
 
 struct Watch {
     span: Duration,
     looks: VecDeque<Look>,
-    /// Queues whose steps were dispatched again: when, and how long it is then until the next time.
+    /// Queues whose steps were dispatched again: when, and the pause before the next time.
     resent: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
@@ -85,8 +82,7 @@ impl Watch {
         let hears = matches!(ways.common.health.bus(bus), Some(BusState::Connected))
             && ways.common.health.deaf_to(bus, self.span).is_none();
         match depths {
-            // What comes after a time in which replies could not be taken says nothing of the time
-            // before.
+            // After a time in which replies could not be taken, earlier looks say nothing.
             _ if !hears || ways.common.health.journal_full.load(Ordering::Relaxed) => {
                 self.looks.clear()
             }
@@ -101,7 +97,7 @@ impl Watch {
             }
             Ok(depths) => self.keep(now, depths, &ways.common.settings.amqp.reply_queue),
         }
-        // Asked for at each look: a job counts how long a step has waited from the first that found
+        // Asked at each look, because a job measures a step's wait from the first look that found
         // it waiting.
         let waiting = waiting(ways, bus, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
@@ -122,13 +118,13 @@ impl Watch {
     fn keep(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
-        // Where nothing is known of the replies nothing can be said.
+        // Without the number of replies nothing can be said.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
         self.looks.push_back(Look { at: now, replies, depths });
         self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
-    /// Queues that held less than `waiting` at every look that counts.
+    /// The queues that held less than `waiting` at every look that counts.
     fn losses(
         &self,
         now: Instant,
@@ -162,8 +158,8 @@ impl Watch {
         losses.collect()
     }
 
-    /// Dispatches the steps that have waited for the whole span again. What is lost over and over
-    /// is sent at ever longer pauses.
+    /// Dispatches again the steps that have waited for the whole span. If messages are lost over
+    /// and over, the pauses grow.
     fn redispatch(
         &mut self,
         ways: &Ways,
@@ -194,7 +190,7 @@ impl Watch {
     }
 }
 
-/// How many steps have waited on each queue for a span; none: the jobs are ending.
+/// How many steps have waited on each queue for a span; none: the manager is stopping.
 async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
     let (answer, counted) = oneshot::channel();
     let census = Arc::new(Census::new(bus.clone(), span, answer));

@@ -1,5 +1,5 @@
-//! All that actors are told, and what leaves after a commit. No actor is known here: who sends mail
-//! needs to know nothing of who takes it.
+//! All that actors are told, and what leaves after a commit. No actor is named here: a sender need
+//! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::bulk::{Bulk, Census};
@@ -17,12 +17,12 @@ use tokio::sync::oneshot;
 /// Loaded definitions by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
 
-/// The end of a child job that was never created counts in whatever round its parent is.
+/// The end of a child job that was never created counts in any round.
 pub const ANY_ROUND: u32 = u32::MAX;
 
-/// What the router can be told.
+/// Mail for the router.
 pub enum RouterInput {
-    /// Jobs from the journal go on; before anything else.
+    /// Jobs from the journal go on. This comes before anything else.
     Recovered(Vec<Recovered>),
     /// Jobs that have nothing left to do want to leave.
     Leave(Vec<Leave>),
@@ -35,7 +35,7 @@ pub enum RouterInput {
         /// The message.
         delivery: Delivery,
     },
-    /// A call, with what the job says whose step it names.
+    /// A call that names a step, with the answer of that step's job.
     Vouched(Call),
     /// A client asks for a job.
     Create(NewJob),
@@ -43,14 +43,14 @@ pub enum RouterInput {
     StartChild(Box<NewChild>),
     /// Something for a job, if it takes input.
     ToJob(JobId, Input),
-    /// What a parent tells its child job. One that has ended is brought back to be retried.
+    /// What a parent tells its child job. A child job that has ended is brought back to be retried.
     ToChild(ToChild),
     /// A client asks something of a job.
     Operate(JobId, Operation, Client<Now>),
-    /// The archive has found what it was asked about an id, or cannot read it.
+    /// The archive's answer about an id, or why it cannot read the journal.
     Found(JobId, Result<Finding, String>),
-    /// A client cancels a job. If it has ended already its state is told, so that asking twice does
-    /// no harm.
+    /// A client cancels a job. If the job has ended, the answer is its state: asking twice does no
+    /// harm.
     Cancel(JobId, Client<Now>),
     /// A client has a job erased from the journal, if it has ended.
     Erase(JobId, Client<Erased>),
@@ -61,7 +61,7 @@ pub enum RouterInput {
         /// Answered once all its running steps are journaled as unconfirmed.
         taken: oneshot::Sender<()>,
     },
-    /// The messages of the steps that wait on a queue are to be sent once more; answered after all
+    /// The messages of the steps that wait on a queue are to be sent again; answered after all
     /// commits.
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
 }
@@ -73,8 +73,9 @@ pub struct Leave {
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
-    /// How many inputs it had heard when nothing was left to do: it leaves unless more were sent,
-    /// and asks again when it has heard those. None: it is gone from the journal, whatever is sent.
+    /// How many inputs it had heard when nothing was left to do. It leaves unless more were sent;
+    /// it asks again once it has heard those. None: it is gone from the journal, and leaves in any
+    /// case.
     pub heard: Option<u64>,
 }
 
@@ -82,15 +83,15 @@ pub struct Leave {
 pub struct NewJob {
     /// The id that the client chose.
     pub id: Option<JobId>,
-    /// What to run.
+    /// The workflow to run.
     pub definition: Arc<Definition>,
-    /// With what.
+    /// The message to run it with.
     pub message: Message,
     /// Answered after the commit.
     pub answer: Client<Created>,
 }
 
-/// What a job can be told.
+/// Mail for a job.
 pub enum JobInput {
     /// Something happened; the delivery that it came by is acknowledged after the commit.
     Take {
@@ -99,8 +100,8 @@ pub enum JobInput {
         /// The delivery.
         ack: Option<Acknowledge>,
     },
-    /// A client asks for a job under the same id: the same answer if it asks for the same, a
-    /// conflict otherwise.
+    /// A client asks for a job under the same id. It gets the same answer if it asks for the same
+    /// job, a conflict otherwise.
     Same {
         /// The workflow's full name.
         workflow: String,
@@ -111,9 +112,9 @@ pub enum JobInput {
     },
     /// A message on its workflow's queue asks for a job under the same id.
     Called(Call),
-    /// A message on a workflow's queue says that one of its steps has sent it: whether that is so.
+    /// A message on a workflow's queue claims to be from one of this job's steps: is it?
     Vouch(Call),
-    /// A client cancels the job; if it has ended already its state is told.
+    /// A client cancels the job. If the job has ended, the answer is its state.
     Cancel(Client<Now>),
     /// A client has the job erased, if it has ended.
     Erase(Client<Erased>),
@@ -126,31 +127,31 @@ pub enum JobInput {
         /// Dropped after the commit.
         done: Arc<Done>,
     },
-    /// Messages of steps that wait on a queue are to be sent once more.
+    /// The messages of its steps that wait on a queue are to be sent again.
     Redispatch {
         /// Which.
         bulk: Arc<Bulk>,
         /// Dropped after the commit.
         done: Arc<Done>,
     },
-    /// Somebody counts the steps that wait for replies.
+    /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.
         recovered: Box<Recovered>,
-        /// Why it fails now, if it panicked too often: before it hears anything else.
+        /// Why it fails at once, before it hears anything else, if it panicked too often.
         abandon: Option<Arc<str>>,
     },
-    /// Somebody wants to know when all that was decided before is committed.
+    /// Somebody wants to know when everything decided so far is committed.
     Settled(Arc<Done>),
     /// Somebody looks at the job as it is.
     Look(Look),
-    /// Its route is taken away: the actor ends.
+    /// Its route is gone: the actor ends.
     Close,
 }
 
-/// A look at a job, of which nothing is told before what was seen is committed.
+/// A look at a job. Its outcome is told only once what was seen is committed.
 pub struct Look {
     pub(super) see: Box<dyn FnOnce(&Job) + Send>,
     pub(super) done: Arc<Done>,
@@ -163,20 +164,20 @@ impl Look {
     }
 }
 
-/// What the journal can be told.
+/// Mail for the journal.
 pub enum JournalInput {
     /// Commit a record, then let its effects leave.
     Append(Append),
-    /// Delete what is past its retention, from now on. Not before all recovered jobs can be found:
-    /// some of them may have to end.
+    /// Begin to delete jobs whose retention is over. All recovered jobs must be reachable before
+    /// this, because some of them may have to end.
     Retain,
     /// Delete an ended top-level job.
     Delete(JobNumber, Client<Erased>),
-    /// Delete notices that are delivered.
+    /// Delete notices that were delivered.
     Forget(Vec<NoticeNumber>),
-    /// Make the relations of statuses of definitions that were loaded anew.
+    /// Make the tables of statuses for newly loaded definitions.
     Relate(Vec<Arc<Definition>>),
-    /// Answer when all that was appended before is committed and derived.
+    /// Answer once everything appended before is committed and derived.
     Barrier(oneshot::Sender<()>),
 }
 
@@ -186,20 +187,20 @@ pub struct Append {
     pub id: JobId,
     /// What to commit.
     pub record: Record,
-    /// Whether somebody waits for the commit; a confirm may lag.
+    /// Whether somebody waits for the commit. A confirm may lag.
     pub urgent: bool,
     /// What leaves after it, in order.
     pub release: Vec<Outgoing>,
-    /// Nothing is left to do for the job, which has heard so many inputs by now: it is to be let go
+    /// Set if nothing is left to do for the job: how many inputs it has heard. The job may leave
     /// once this is committed.
     pub leaves: Option<u64>,
 }
 
-/// What the archive can be told.
+/// Mail for the archive.
 pub enum ArchiveInput {
     /// The router asks about an id under which no job takes input.
     Find(JobId, Question),
-    /// The supervisor has a job rebuilt whose actor panicked.
+    /// The supervisor asks for a job whose actor panicked.
     Rebuild(JobNumber),
 }
 
@@ -224,34 +225,34 @@ pub enum Finding {
     Child(Option<Box<Recovered>>),
 }
 
-/// What the supervisor can be told.
+/// Mail for the supervisor.
 pub enum SupervisorInput {
-    /// A job actor has panicked, and has no job until it is rebuilt.
+    /// A job's actor has panicked. It has no job until the job is rebuilt.
     Panicked {
         /// The job.
         id: JobId,
         /// Its number.
         number: JobNumber,
     },
-    /// The archive has rebuilt it, if it was there.
+    /// The archive has rebuilt the job, if the journal has it.
     Reloaded(JobNumber, Option<Box<Recovered>>),
-    /// New definitions take the place of the loaded ones: all, or none with the reason.
+    /// New definitions replace the loaded ones: all of them, or none with the reason.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
 }
 
-/// What the announcer can be told.
+/// Mail for the announcer.
 pub enum AnnouncerInput {
     /// Events of one decision, committed.
     Happened(Vec<Arc<Event>>),
-    /// Send what waits for the exchange until the answer is no longer wanted.
+    /// Send what waits for the exchange, until the answer is no longer wanted.
     Close(oneshot::Sender<()>),
 }
 
-/// What a bus can be told.
+/// Mail for a bus.
 pub enum BusInput {
     /// Publish a message.
     Publish(Publication),
-    /// Other workflows are loaded: their queues.
+    /// The queues of the workflows that are loaded now.
     Serve(Served),
     /// Look at a queue.
     Inspect(Arc<str>, oneshot::Sender<QueueLook>),
@@ -275,7 +276,7 @@ pub enum Outgoing {
     ToParent(Parent, ChildEnd),
     /// Tell a client.
     Answer(Answer),
-    /// Something that waits for this commit, by being dropped after it.
+    /// Something that waits for this commit: it is dropped after it.
     Hold(Arc<Done>),
     /// Tell those who listen.
     Announce(Vec<Arc<Event>>),

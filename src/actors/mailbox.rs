@@ -1,8 +1,8 @@
-//! Mailboxes: how actors are reached. Each bounds what comes from outside, counts and times.
-//!
-//! `post` is for inputs whose number is bounded by what caused them (deliveries by the prefetch,
-//! children by the window); `offer`, for those that come from outside, refuses beyond the mailbox's
-//! capacity.
+//! Mailboxes lead to actors. Each bounds what comes from outside, counts its mail, and times how it
+//! is handled.
+//! `post` is for inputs whose number is bounded by their cause: deliveries by the prefetch,
+//! children by the window. `offer` is for inputs from outside, and refuses them once the mailbox is
+//! full.
 
 use crate::clock;
 use crate::telemetry::Metrics;
@@ -127,7 +127,7 @@ impl<I: Send + 'static> Mailbox<I> {
         }
     }
 
-    /// Sends an input whose number is bounded by what caused it. To an actor that has stopped it is
+    /// Sends an input whose number is bounded by its cause. If the actor has stopped, the input is
     /// dropped: a delivery then goes back to its queue.
     #[allow(
         clippy::disallowed_methods,
@@ -137,7 +137,7 @@ impl<I: Send + 'static> Mailbox<I> {
         self.recipient.do_send(Mail { input, counted: Counted::new(&self.counts, &self.kind) });
     }
 
-    /// Sends an input from outside, unless the mailbox is full; then gives it back.
+    /// Sends an input from outside, or gives it back if the mailbox is full.
     pub fn offer(&self, input: I) -> Result<(), I> {
         let Counts { posted, taken } = &*self.counts;
         let waiting = posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::Relaxed));

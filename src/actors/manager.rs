@@ -1,5 +1,5 @@
-//! The manager: what is started, asked and stopped by whoever embeds it. The API asks through
-//! [`super::door`], as this does.
+//! The manager: whoever embeds it starts it, asks it and stops it. It asks through [`super::door`],
+//! as the API does.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
 //! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long threads are waited for at least that were told to end.
+/// The least time that threads have to end once they are told to.
 const JOINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A running manager, in this process.
@@ -48,17 +48,17 @@ pub struct Manager {
 pub enum Threads {
     /// On threads of their own: the journal, the router, each bus, and for the jobs one per core.
     Own(Vec<Arbiter>),
-    /// All on the current one, so that everything happens in one order.
+    /// All on the current thread, so that everything happens in one order.
     Current,
 }
 
-/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox: dropped, it is
-/// open.
+/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox. It opens
+/// when it is dropped.
 type Gate = std::sync::mpsc::Sender<()>;
 
 impl Threads {
-    /// A gate for the next thread; none is needed where everything is on one, which has the mail
-    /// before it runs anything.
+    /// A gate for the next thread. With a single thread none is needed: the mail is there before
+    /// anything runs.
     fn gate(&self) -> Option<(Gate, Wait)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
@@ -144,7 +144,7 @@ pub fn start_on(
     }
     if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
         match error.remedy() {
-            // The first job of each makes what is missing.
+            // The first job of each workflow makes the table that is missing.
             Remedy::WaitForRoom => tracing::warn!(%error, "no room for the tables of statuses"),
             Remedy::Exit => return Err(error.into()),
         }
@@ -226,7 +226,7 @@ fn start_actors(
         arbiters: job_arbiters,
     };
     ways.connect(wiring(mailboxes, ways));
-    // Last: what a bus reports goes to the others.
+    // Last, because a bus reports to the others.
     let mut gates = Vec::new();
     for (key, maker) in makers {
         let (gate, wait) = threads.gate().unzip();
@@ -235,7 +235,7 @@ fn start_actors(
         ways.buses.add(key, bus);
     }
     ways.mailboxes().router.post(RouterInput::Recovered(recovered));
-    // A reply to a job that cannot be found would be taken for one to an unknown job.
+    // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
     drop(gates);
     Ok(match threads {
         Threads::Own(arbiters) => arbiters,
@@ -287,13 +287,13 @@ impl Manager {
         door::erase(&self.ways, id)
     }
 
-    /// Waits for a reason to end that lies in the manager itself.
+    /// Waits until the manager itself has a reason to end.
     pub async fn failed(&mut self) -> String {
         self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
     }
 
-    /// Stops in order, within the setting `shutdown.grace`; what is left is left to the next start.
-    /// A thread that does not end is not waited for.
+    /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
+    /// next start, and a thread that does not end is left behind.
     pub async fn stop(self) {
         self.ways.common.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("supervisor::stop");
@@ -304,7 +304,7 @@ impl Manager {
                 "not all was finished within shutdown.grace: the next start takes it up"
             );
         }
-        // Before the journal, which is whole in its main file only when nobody reads the -wal.
+        // Before the journal: its main file is complete only if nobody still reads the -wal.
         let (reader, patience) =
             (self.ways.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
         let closed =
@@ -318,7 +318,7 @@ impl Manager {
             let _ = arbiter.stop();
         }
         // Joined, so that the journal is closed and its lock free when this returns. On a thread
-        // that nobody waits for: a runtime does not end before what was spawned on it.
+        // that nobody waits for, because a runtime does not end before its own tasks do.
         let (joined, is_joined) = oneshot::channel();
         std::thread::spawn(move || {
             arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
@@ -349,7 +349,7 @@ impl Manager {
         let (answer, answered) = oneshot::channel();
         mailboxes.journal.post(JournalInput::Barrier(answer));
         let _ = answered.await;
-        // Behind the commit of the last events.
+        // After the commit of the last events.
         let (answer, answered) = oneshot::channel();
         mailboxes.announcer.post(AnnouncerInput::Close(answer));
         let _ = answered.await;

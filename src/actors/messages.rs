@@ -1,5 +1,4 @@
-//! What leaves a job for a bus: the messages of steps, and answers to its callers. And what their
-//! receipts hold.
+//! The messages that a job sends: to workers, and to its callers. And what their receipts hold.
 
 use crate::bus::{
     Acknowledge, Address, Body, BodyText, BusKey, ERROR, Header, Publication, Reader, Receipt,
@@ -9,7 +8,7 @@ use crate::engine::{Caller, Definition, Job, JobId, JobState, Message, StepIndex
 use crate::times;
 use bytes::Bytes;
 
-/// What the receipt of a message holds: who is to hear that the broker has it.
+/// What the receipt of a message holds: who hears that the broker has the message.
 #[derive(Debug)]
 pub enum Sent {
     /// The message of a step.
@@ -30,9 +29,9 @@ pub enum Sent {
         /// Which end of the job it is.
         end: u32,
     },
-    /// A refusal: the message that is refused has done its part.
+    /// A refusal. The refused message can be acknowledged.
     Refusal {
-        /// The job that there is not.
+        /// The id of the job that was not created.
         job: JobId,
         /// The message.
         ack: Acknowledge,
@@ -73,8 +72,7 @@ pub(super) fn step_message(
         Header::text("traceparent", traceparent(job, step, attempt)),
     ];
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
-        // How many levels of calls and child jobs are above the job that it asks for, without that
-        // one.
+        // How many levels of calls and child jobs are above the job that is asked for.
         headers.push(Header::number("depth", job.origin().depth));
     }
     Publication {
@@ -94,7 +92,7 @@ pub(super) fn step_message(
 /// An answer to a caller: the result, or the error.
 pub(super) struct CallerAnswer {
     pub(super) workflow: String,
-    /// Of a refusal the one that there is not.
+    /// The job; of a refusal, the one that was not created.
     pub(super) job: JobId,
     pub(super) result: Result<Body, Body>,
     pub(super) sent: Sent,
@@ -141,7 +139,7 @@ pub(super) fn caller_answer(
     let result = match job.state() {
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
-        // Whoever asked may have it tried again, as a job of its own.
+        // The caller may try again, as another job.
         JobState::Failed => Err(Body::error(&job.reason_text(), true)),
         JobState::Cancelled => {
             Err(Body::error(&format!("cancelled: {}", job.reason_text()), false))
@@ -161,8 +159,8 @@ pub(super) fn caller_answer(
     Some(answer(told, job.caller(caller)?, bus, now))
 }
 
-/// One trace per top-level job; the span is that of the dispatch. Both follow from ids, so that a
-/// message sent again carries the same.
+/// One trace per top-level job, one span per dispatch. Both follow from ids, so that a message that
+/// is sent again carries the same.
 fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
     let span = span_id(job.id(), &job.graph().step(step).name, attempt);
     format!("00-{}-{span:016x}-01", job.origin().root.0.simple())

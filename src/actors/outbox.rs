@@ -9,12 +9,13 @@ use crate::faults;
 use std::sync::Arc;
 
 impl Outgoing {
-    /// What is left of it if the job turns out to be deleted: nothing was decided, so nothing
-    /// follows.
+    /// What still leaves if the job turns out to be deleted. Nothing was decided, so no effects
+    /// follow.
     pub fn of_deleted(self) -> Option<Outgoing> {
         match self {
             Outgoing::Hold(_) => Some(self),
-            // Back to its queue: a reply is for nobody by then, a call finds the id free.
+            // It goes back to its queue. When it comes again, a reply is for nobody, and a call
+            // finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(answer) => Some(Outgoing::Answer(answer.of_deleted())),
             Outgoing::Send(..)
@@ -26,7 +27,7 @@ impl Outgoing {
         }
     }
 
-    /// Does it. Called by the journal actor after the commit, in order.
+    /// Lets it leave. The journal actor calls this after the commit, in order.
     pub fn release(self, ways: &Ways) {
         match self {
             Outgoing::Ack(acknowledge) => {
@@ -45,7 +46,7 @@ impl Outgoing {
             Outgoing::StartChild(child) => {
                 ways.mailboxes().router.post(RouterInput::StartChild(child))
             }
-            // Through the router, behind the child's start.
+            // Through the router, so that it follows the child's start.
             Outgoing::ToChild(told) => ways.mailboxes().router.post(RouterInput::ToChild(told)),
             Outgoing::ToParent(parent, ended) => {
                 if let Some(job) = ways.routes.find(parent.job) {

@@ -25,9 +25,9 @@ use std::sync::Arc;
 pub struct Router {
     pub(super) ways: Arc<Ways>,
     table: Table,
-    /// Calls that came while the manager takes no jobs, in their order.
+    /// Calls that wait until the manager takes jobs again, in order.
     pub(super) waiting: VecDeque<Call>,
-    /// They are tried again after a pause that has begun.
+    /// Whether the pause before they are tried again has begun.
     pub(super) is_waiting: bool,
     look_ups: LookUps,
 }
@@ -110,7 +110,7 @@ impl Router {
         job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
     }
 
-    /// A worker that says `Error` where `error` is meant should hear of it.
+    /// A worker that says `Error` instead of `error` should show in the log.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
         if self.ways.common.throttle.may_log("unknown_type") {
             let (kind, correlation_id) = (shortened(kind), shortened(correlation_id));

@@ -1,5 +1,5 @@
-//! Which jobs take input, by id: the one table that actors share. The router alone writes it, with
-//! the [`Table`]; all others look, with the [`Routes`].
+//! Which jobs take input, by id: the one table that actors share. Only the router writes it,
+//! through [`Table`]; all others read it, through [`Routes`].
 
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
@@ -10,7 +10,7 @@ use dashmap::mapref::one::Ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A new table, and the way to look into it.
+/// A new table, and a view of it.
 pub fn table() -> (Table, Routes) {
     let shared = Arc::new(Shared::default());
     (Table(shared.clone()), Routes(shared))
@@ -36,11 +36,11 @@ pub struct Live {
     pub parent: Option<JobNumber>,
     /// Its place in its parent.
     pub place: Option<Parent>,
-    /// The way to it.
+    /// Its mailbox.
     pub mailbox: Mailbox<JobInput>,
 }
 
-/// A job that takes input, while nobody can take it out of the table.
+/// A job that takes input. Nobody can remove it from the table while this is held.
 pub struct LiveJob<'a>(Ref<'a, JobId, Live>);
 
 impl LiveJob<'_> {
@@ -61,8 +61,8 @@ impl LiveJob<'_> {
 }
 
 impl Table {
-    /// Starts a job and makes it reachable: whoever looks it up meanwhile waits, so that what it
-    /// decides first comes behind.
+    /// Starts a job and makes it reachable. Whoever looks it up meanwhile waits until the job is in
+    /// the table.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
         let place = self.0.table.entry(id);
         let live = start();
@@ -72,15 +72,15 @@ impl Table {
         place.insert(live);
     }
 
-    /// Takes the job with this number out of the table, if it has heard so many inputs and no more
-    /// were sent. None: however many.
+    /// Removes the job with this number from the table, if exactly `heard` inputs were sent to it.
+    /// None: however many were sent.
     pub fn take_out(
         &self,
         id: JobId,
         number: JobNumber,
         heard: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // Nobody posts meanwhile: that needs the place in the table.
+        // Nobody posts meanwhile: whoever posts holds the entry.
         let leaves = |live: &Live| {
             live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
         };
@@ -93,8 +93,8 @@ impl Table {
 }
 
 impl Routes {
-    /// The job that takes input under this id. It stays there while this is held; look nothing else
-    /// up meanwhile.
+    /// The job that takes input under this id. It stays in the table while this is held; do not
+    /// look up anything else meanwhile.
     pub fn find(&self, id: JobId) -> Option<LiveJob<'_>> {
         self.0.table.get(&id).map(LiveJob)
     }
@@ -109,12 +109,12 @@ impl Routes {
         self.0.table.is_empty()
     }
 
-    /// Top-level jobs that take input.
+    /// How many top-level jobs take input.
     pub fn roots(&self) -> usize {
         self.0.roots.load(Ordering::Relaxed)
     }
 
-    /// Does something with each job that takes input, in no order; looks nothing up meanwhile.
+    /// Does something with each job that takes input, in no order. `act` must not look anything up.
     pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
         self.0.table.iter().for_each(|live| act(&live.mailbox));
     }

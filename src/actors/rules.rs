@@ -1,23 +1,23 @@
-//! The rules by which jobs go on, as their actors call them: the engine's, unless a manager is
-//! started with others. A part like the bus.
+//! The rules that decide for jobs, as their actors call them. They are the engine's, unless a
+//! manager is started with others: they are a part, like the bus.
 
 use crate::engine::{Context, Decision, Input, Job, Rejected};
 use crate::journal::Recovered;
 
 /// What decides for the jobs of a manager.
 pub trait Rules: Send + Sync {
-    /// What follows from an input, applied to the job.
+    /// Decides what follows from an input, and applies it to the job.
     ///
     /// # Errors
     ///
     /// The input changes nothing.
     fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected>;
 
-    /// A job from the journal as it goes on: after a start, after its end, after a panic.
+    /// A job from the journal, as it goes on after a start, after its end, or after a panic.
     fn recovered(&self, recovered: Recovered) -> Recovered;
 }
 
-/// The engine's.
+/// The rules of the engine.
 pub struct Engine;
 
 impl Rules for Engine {

@@ -1,9 +1,9 @@
-//! What came in, as the log shows it.
+//! Replies, as the log shows them.
 
 use crate::engine::words::shortened;
 use crate::engine::{Input, JobId, Rejected, Reply};
 
-/// What a worker said, kept for the log until it is decided whether it counts.
+/// A reply, kept for the log until it is decided whether it counts.
 pub(super) struct Said {
     step: String,
     attempt: Option<u32>,
@@ -30,7 +30,7 @@ impl Said {
         }
     }
 
-    /// Says that it counted for nothing.
+    /// Logs that it changed nothing.
     pub(super) fn log(&self, job: JobId, rejected: Rejected) {
         let (kind, value) = match &self.reply {
             Reply::Result(body) => ("result", beginning(body)),
@@ -48,7 +48,7 @@ impl Said {
 
 /// The beginning of a body, for the log.
 pub(super) fn beginning(body: &[u8]) -> String {
-    /// More than are shown, as a character has up to four bytes.
+    /// More than is shown, because a character has up to four bytes.
     const LOOKED_AT_BYTES_MAX: usize = 400;
     shortened(&String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT_BYTES_MAX)]))
 }

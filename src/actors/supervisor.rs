@@ -1,5 +1,4 @@
-//! The supervisor: has a job rebuilt whose actor panicked, and puts other definitions in the place of
-//! those that are loaded.
+//! The supervisor has jobs rebuilt whose actors panicked, and replaces the definitions at a reload.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
@@ -17,7 +16,7 @@ use std::sync::Arc;
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// Has jobs rebuilt whose actors panicked, and buses started for virtual hosts that a reload
+/// Has jobs rebuilt whose actors panicked, and starts the buses of virtual hosts that a reload
 /// brings.
 pub struct Supervisor {
     ways: Arc<Ways>,
@@ -61,7 +60,7 @@ impl Supervisor {
                 job.post(JobInput::Rebuilt { recovered, abandon });
             }
             SupervisorInput::Redefine(definitions, answer) => {
-                // Whoever asked may have gone; the definitions hold all the same.
+                // Whoever asked may have gone; the definitions are in force all the same.
                 let _ = answer.send(self.redefine(definitions));
             }
         }
@@ -91,7 +90,7 @@ impl Supervisor {
             .journal
             .post(JournalInput::Relate(definitions.values().cloned().collect()));
         self.ways.common.set_definitions(definitions);
-        // Who calls a workflow now finds it.
+        // From now on calls find the workflows.
         for (bus, queues) in serving {
             bus.post(BusInput::Serve(queues));
         }

@@ -1,4 +1,4 @@
-//! Which buses the settings ask for, how each is made, and its start.
+//! Which buses the settings ask for, and how each is made and started.
 
 use super::bus::{BusActor, event_sink};
 use super::mail::{BusInput, Definitions};
@@ -24,7 +24,7 @@ pub enum StartError {
     /// The bus.
     #[error("{0}")]
     Bus(String),
-    /// Something in the definitions that only shows when all are together.
+    /// A fault in the definitions that only shows when all of them are loaded.
     #[error("{0}")]
     Definitions(String),
 }
@@ -84,8 +84,8 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// The virtual hosts of `used` definitions and their queues; workflows that are loaded have one
-/// each, besides those of their steps.
+/// The virtual hosts of the `used` definitions, with their queues. A loaded workflow has a queue of
+/// its own, besides those of its steps.
 pub(super) fn queues_by_vhost<'a>(
     loaded: &Definitions,
     used: impl Iterator<Item = &'a Arc<Definition>>,

@@ -20,7 +20,7 @@ pub struct Ways {
     mailboxes: OnceLock<Mailboxes>,
 }
 
-/// The mailboxes of the actors of which there is one each, and where jobs run.
+/// The mailboxes of the actors of which there is one each, and the threads on which jobs run.
 pub struct Mailboxes {
     /// The router.
     pub router: Mailbox<RouterInput>,

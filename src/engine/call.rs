@@ -1,5 +1,5 @@
-//! A workflow as a worker (SPEC §4): who asked for a job by a message on its workflow's queue is to
-//! be told its end.
+//! A workflow as a worker (SPEC §4). Whoever asked for a job by a message on its workflow's queue
+//! is told how the job ended.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};
@@ -12,17 +12,17 @@ impl Job {
         self.callers.get(number)
     }
 
-    /// Whether this very caller is to be told the job's end.
+    /// Whether this caller waits for the job's end.
     pub fn owes(&self, caller: &Caller) -> bool {
         self.callers.number(caller).is_some_and(|number| self.callers.is_owed(number))
     }
 
-    /// Whether the caller is one of those known, or there are fewer of them than `callers_max`.
+    /// Whether the caller is known already, or fewer than `callers_max` are.
     pub fn has_room_for(&self, caller: &Caller, callers_max: usize) -> bool {
         self.callers.len() < callers_max || self.callers.number(caller).is_some()
     }
 
-    /// Whether the step of this name waits for the reply to this attempt, whose message went to
+    /// Whether the step of this name waits for a reply to this attempt, and its message went to
     /// `queue`.
     pub fn awaits(&self, step: &str, attempt: u32, queue: &str) -> bool {
         let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else {
@@ -44,7 +44,7 @@ impl Job {
     }
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
-        // The answer to an end after which the job went on is not the answer to its next one.
+        // If the job went on after that end, the answer says nothing about its next end.
         if self.callers.is_owed(caller) && end == self.ends && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {

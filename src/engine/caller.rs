@@ -8,10 +8,10 @@ use std::sync::Arc;
 pub struct Caller {
     /// The queue that the answer goes to.
     pub reply_to: Arc<str>,
-    /// Given back with the answer.
+    /// The answer carries it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<Arc<str>>,
-    /// The attempt that the answer is for, if the caller told it; given back with the answer.
+    /// The attempt that the answer is for, if the caller named one. The answer carries it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
 }

@@ -1,9 +1,9 @@
-//! The callers of a job, and who of them is still to be told its end.
+//! The callers of a job, and which of them still wait to hear how it ended.
 
 use super::caller::Caller;
 use std::collections::HashMap;
 
-/// The callers of a job, in the order in which they came. Each join costs the same, however many
+/// The callers of a job, in the order in which they came. Adding one costs the same, however many
 /// there are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
@@ -37,23 +37,23 @@ impl Callers {
         self.numbers.get(caller).copied()
     }
 
-    /// Whether the caller of this number is to be told the last end.
+    /// Whether the caller of this number still waits to hear the last end.
     pub(super) fn is_owed(&self, number: u32) -> bool {
         self.list.get(number as usize).is_some_and(|waiting| !waiting.is_answered)
     }
 
-    /// The numbers of all that are to be told the last end.
+    /// The numbers of all callers that still wait to hear the last end.
     pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
         let numbers = 0..u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         numbers.filter(|number| self.is_owed(*number))
     }
 
-    /// Whether any is to be told the last end.
+    /// Whether any caller still waits to hear the last end.
     pub(super) fn is_any_owed(&self) -> bool {
         self.owed > 0
     }
 
-    /// Whether any has been told.
+    /// Whether any caller has been told.
     pub(super) fn is_any_told(&self) -> bool {
         self.owed < self.list.len()
     }
@@ -78,7 +78,7 @@ impl Callers {
         }
     }
 
-    /// The job goes on after an end: all are told the next one as well.
+    /// The job goes on after an end: all callers are told the next end too.
     pub(super) fn owe_again(&mut self) {
         self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
         self.owed = self.list.len();

@@ -1,16 +1,15 @@
-//! Why a child job failed, as the jobs above it are told: what went wrong first, then the way to
-//! it, bounded in length.
+//! Why a child job failed, as the jobs above it hear it: first what went wrong, then the path to
+//! it. The length is bounded.
 
 use super::id::JobId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// How much of what went wrong the jobs above keep, in characters.
+/// How much of the reason the jobs above keep, in characters.
 pub const CAUSE_CHARS_MAX: usize = 1_000;
 
-/// How many steps with child jobs are named on the way, half of them from the top and half from the
-/// bottom.
+/// How many levels of the path are named: half of them from the top, half from the bottom.
 const LEVELS_NAMED_MAX: usize = 8;
 
 /// How much of a step's name is repeated, in characters.
@@ -27,10 +26,10 @@ pub struct Cause {
     /// The child job in which it went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     child: Option<JobId>,
-    /// Where that child job belongs to, from the inside out.
+    /// The path from that child job to the top, innermost level first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     way: Vec<Level>,
-    /// Levels in the middle of the way that are left out.
+    /// Levels left out of the middle of the path.
     #[serde(default)]
     left_out: u32,
 }
@@ -59,7 +58,7 @@ impl Cause {
         }
     }
 
-    /// The same for the parent, whose child job of `step` at `item` is `child`.
+    /// The cause as the parent sees it: `child` is its child job of `step` at `item`.
     pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
         self.child.get_or_insert(child);
         self.way.push(Level { step: cut(step, NAME_CHARS_MAX), item });

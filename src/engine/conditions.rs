@@ -13,18 +13,19 @@ use super::json::Message;
 use super::state::StepState;
 use std::collections::BTreeSet;
 
-/// The conditions that one decision has still to look at, and what it may still spend on them. A
-/// costly `cancelWhen` takes nothing from the `when` of a step, which would fail for it.
+/// The conditions that one decision still has to evaluate, and what it may still spend on them.
+/// `when` and `cancelWhen` have budgets of their own: a costly `cancelWhen` must not make a `when`
+/// fail.
 #[derive(Default)]
 pub(super) struct Conditions {
     when: DecisionBudget,
     cancel_when: DecisionBudget,
-    /// Steps whose `cancelWhen` reads what has changed since it was evaluated.
+    /// Steps whose `cancelWhen` reads something that has changed since it was evaluated.
     stale: BTreeSet<StepIndex>,
 }
 
 impl Job {
-    /// Notes whose `cancelWhen` reads what `entries` have changed.
+    /// Notes the steps whose `cancelWhen` reads something that `entries` have changed.
     pub(super) fn note_changes(&self, entries: &[Entry], conditions: &mut Conditions) {
         let has_one = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
         for entry in entries {
@@ -57,7 +58,7 @@ impl Job {
             let Some(condition) = &self.graph().step(step).cancel_when else { continue };
             let behind = conditions.stale.len();
             let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, behind);
-            // What a condition cannot tell yet is not true.
+            // A condition that cannot be evaluated yet is not true.
             if cancelled.unwrap_or_default() {
                 return Some(step);
             }
@@ -65,7 +66,7 @@ impl Job {
         None
     }
 
-    /// Whether a step that is about to start does; none: it has no condition.
+    /// Whether the condition of a step that is about to start lets it; none: it has no condition.
     pub(super) fn may_start(
         &self,
         step: StepIndex,

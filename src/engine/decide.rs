@@ -1,4 +1,4 @@
-//! What follows from an input. A job looks, and changes nothing, here or anywhere.
+//! What follows from an input. Nothing is changed here, neither the job nor anything else.
 
 use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
@@ -10,8 +10,8 @@ use super::reply::{Failed, parse_progress, parse_reply};
 use super::state::{JobState, StepState};
 
 impl Job {
-    /// The entries that follow from `input` at once. What follows from these is decided when they
-    /// are applied.
+    /// The entries that follow directly from `input`. What follows from those entries is decided
+    /// once they are applied.
     pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         match input {
             Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
@@ -20,7 +20,7 @@ impl Job {
             Input::ChildEnded { step, index, ended } => {
                 self.decide_child_ended(step, index, ended, ctx)
             }
-            // `take` goes through all that is due.
+            // `take` handles everything that is due.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
@@ -52,7 +52,7 @@ impl Job {
         self.decide_answer(step, attempt, reply, ctx)
     }
 
-    /// What an answer to a step makes of it, be it a worker's or a user's.
+    /// What an answer does to its step, whether it comes from a worker or from a user.
     pub(super) fn decide_answer(
         &self,
         step: StepIndex,
@@ -84,8 +84,8 @@ impl Job {
         }
         match parse_reply(definition, reply, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
-            // The first result wins, whatever attempt it is of since the last rerun; a failure
-            // settles its own attempt alone (SPEC §4).
+            // The first result since the last rerun wins, whichever attempt it answers. A failure
+            // settles only its own attempt (SPEC §4).
             Err(_) if is_late => Err(Rejected::Late),
             Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
         }
@@ -100,10 +100,10 @@ impl Job {
         }
     }
 
-    /// The confirmed messages of a queue that is lost go out once more; until they are confirmed
-    /// anew they do so after a crash, too.
+    /// The confirmed messages of a lost queue are sent again. Until they are confirmed anew, a
+    /// restart sends them again as well.
     fn decide_queue_missing(&self, queue: &str) -> Result<Vec<Entry>, Rejected> {
-        // Those not confirmed are still in the hands of the bus, which sends them by itself.
+        // The bus still has the unconfirmed ones, and sends them by itself.
         let lost = self
             .waiting_for_replies()
             .filter(|step| *self.graph().step(*step).queue == *queue)
@@ -142,8 +142,8 @@ impl Job {
             ChildOutcome::Failed(cause) => cause,
         };
         let mut entries = vec![Entry::FanOut(step, FanOutEntry::ChildFailed { index })];
-        // In a failed job they were halted: that is no failure of the step, which goes on when the
-        // job is retried.
+        // The child jobs of a failed job were halted. That is no failure of the step: it goes on
+        // when the job is retried.
         let is_of_step = !self.state.is_ended() && run.is_under_way();
         if is_of_step && fan_out.exceeds(fan_out.failed() + 1) {
             let cause = cause.in_child(ended.child, &self.graph().step(step).name, index);
@@ -154,7 +154,7 @@ impl Job {
         Ok(entries)
     }
 
-    /// A child job that is to be retried was never created: its start was lost, or panicked.
+    /// A child job that is to be retried was never created: its start was lost, or it panicked.
     fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
         let is_wanted = !self.state.is_ended()
@@ -164,7 +164,7 @@ impl Job {
         Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })])
     }
 
-    /// The child job is tried under another id.
+    /// The child job is started again, under another id.
     fn decide_id_taken(
         &self,
         step: StepIndex,
@@ -205,7 +205,7 @@ impl Job {
             Instruction::Retry if round > self.round && self.state != JobState::Completed => {
                 Entry::Job(JobEntry::Retried { round, deadline: self.new_deadline(ctx) })
             }
-            // It was done before its parent failed, and the parent did not hear of it.
+            // The child was done before its parent failed, but the parent never heard of it.
             Instruction::Retry if self.state == JobState::Completed => {
                 Entry::Job(JobEntry::ToldAgain)
             }

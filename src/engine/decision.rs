@@ -1,7 +1,7 @@
-//! The loop: decide, evolve, and on until nothing more follows. `decide` and what stands beside it
-//! look at the job and change nothing; [`Job::evolve`] alone changes it; [`Job::effects`] tells what
-//! an entry causes. They take turns entry by entry, because each looks at what the one before has
-//! left: no copy of the job is needed, however many items it has.
+//! The loop: decide, evolve, and again until nothing more follows. `decide` and the other rules
+//! only read the job; [`Job::evolve`] alone changes it; [`Job::effects`] says what an entry causes.
+//! They take turns after each entry, because each one reads what the entry before has changed. So
+//! no copy of the job is needed, however many items it has.
 
 use super::caller::Caller;
 use super::conditions::Conditions;
@@ -15,12 +15,12 @@ use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
 
-/// What followed from an input.
+/// What follows from an input.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// To be committed, as one row.
+    /// What to commit, as one row.
     pub recorded: Recorded,
-    /// To be done after the commit, in order.
+    /// What to do after the commit, in order.
     pub effects: Vec<Effect>,
     /// The job's new state, if the entries changed it.
     pub state: Option<JobState>,
@@ -31,12 +31,12 @@ pub struct Decision {
 }
 
 impl Job {
-    /// A new job, and what follows at once: its first dispatches.
+    /// Creates a job, and decides what follows at once: its first dispatches.
     pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
         Job::create_for(origin, message, None, ctx)
     }
 
-    /// As [`Job::create`], for a caller that is to be told its end.
+    /// Like [`Job::create`], for a caller that waits for the end.
     pub fn create_for(
         origin: Origin,
         message: Message,
@@ -61,8 +61,8 @@ impl Job {
         let before = self.state;
         let mut decision = Decision::begin(self, ctx);
         if let Input::Timer { due, deaf_to } = input {
-            // Once for each step: the clock may have been set back, and what begins now would be
-            // due already by that time.
+            // Once for each step. If the clock was set back, what begins now would already be due
+            // by that time.
             for what in self.due(due, deaf_to) {
                 let entries = self.decide_due(what, ctx);
                 self.record(entries, &mut decision);

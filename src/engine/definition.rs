@@ -8,7 +8,8 @@ use super::time::Millis;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A workflow: its own graph and those of its tasks. Plain data; what can be derived is not stored.
+/// A workflow: its own graph and the graphs of its tasks. It is plain data: nothing that can be
+/// derived is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// The workflow's name.
@@ -16,7 +17,7 @@ pub struct Definition {
     /// The virtual host it runs in; empty: the one of the connection's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vhost: String,
-    /// The whole job fails when it is not done within it.
+    /// The job fails if it takes longer than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
     /// How long an ended job is kept; none: the setting `journal.retention`.
@@ -75,15 +76,15 @@ pub struct Retry {
     pub attempts: u32,
     /// The longest pause before the second attempt.
     pub backoff: Millis,
-    /// What the longest pause is multiplied with from one attempt to the next, in thousandths; at
+    /// The factor by which the longest pause grows from one attempt to the next, in thousandths; at
     /// least 1,000.
     pub factor_milli: u32,
-    /// What the longest pause never exceeds.
+    /// The limit of the longest pause.
     pub max_backoff: Millis,
 }
 
 impl Default for Retry {
-    /// One attempt; and what `retry: { attempts: N }` says of the pauses.
+    /// One attempt, with the pauses of `retry: { attempts: N }`.
     fn default() -> Retry {
         Retry {
             attempts: 1,
@@ -116,7 +117,7 @@ impl Tolerate {
     }
 }
 
-/// What a step whose attempts are spent does to its job (key `onFailure`).
+/// What happens to the job when a step's attempts are used up (key `onFailure`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -181,11 +182,10 @@ impl StatusWords {
 pub struct Step {
     /// The name, unique in its graph.
     pub name: Arc<str>,
-    /// Where its step messages go. A step with a task sends none; its queue is its name all the
-    /// same.
+    /// The queue for its messages. A step with a task sends none, but still has a queue: its name.
     pub queue: Arc<str>,
-    /// What it waits for, in the order that decides the merge (SPEC §3.1). Empty: the job's
-    /// message.
+    /// What it waits for, in the order in which the outputs are merged (SPEC §3.1). Empty: it takes
+    /// the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
     /// The graph of the task that it starts for each item.
@@ -194,16 +194,16 @@ pub struct Step {
     /// The AMQP message priority, 0–9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// No reply within it: the attempt fails. Of a step with a task: not done within it.
+    /// The attempt fails without a reply within this time; a step with a task, if it is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// What follows a failed attempt; none: the step fails.
+    /// How failed attempts are repeated; none: the first failure fails the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// False when the step is about to start: it is skipped.
+    /// The step is skipped if this is false when it is about to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Expression>,
-    /// True while the step waits or runs: it is cancelled.
+    /// The step is cancelled if this is true while it waits or runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_when: Option<Expression>,
     /// What its failure does to the job.
@@ -221,7 +221,7 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dependency {
-    /// `__start__`: the job's message, there from the beginning.
+    /// `__start__`: the job's message, which is there from the beginning.
     Start,
     /// Another step of the same graph.
     Step(StepIndex),
@@ -248,7 +248,7 @@ impl From<Graph> for GraphData {
 }
 
 impl FanOutKeys {
-    /// A fan-out over `list_key`, of which nothing else is said.
+    /// A fan-out over `list_key`, with defaults for all else.
     pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
         FanOutKeys {
             list_key: list_key.into(),
@@ -302,15 +302,15 @@ impl Graph {
         &self.dependents[index.at()]
     }
 
-    /// The steps on which none depends, in the order of declaration: their outputs make the result
-    /// (SPEC §3.6).
+    /// The steps that no other step depends on, in the order of declaration. The result is made of
+    /// their outputs (SPEC §3.6).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
 }
 
 impl Step {
-    /// A step of which nothing is said but its name.
+    /// A step with a name, and defaults for all else.
     pub fn named(name: &str) -> Step {
         let name: Arc<str> = name.into();
         Step {
@@ -349,7 +349,7 @@ impl Step {
 }
 
 impl Definition {
-    /// A workflow of these graphs, of which nothing else is said.
+    /// A workflow of these graphs, with defaults for all else.
     pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
         Definition {
             name: name.to_owned(),
@@ -365,11 +365,11 @@ impl Definition {
         &self.graphs[0]
     }
 
-    /// What stands before a workflow's name in the name of the queue on which it takes messages
-    /// that ask for jobs (SPEC §4).
+    /// The queue on which a workflow takes messages that ask for jobs has this before the
+    /// workflow's name (SPEC §4).
     pub const CALL_QUEUE_PREFIX: &str = "workflow.";
 
-    /// That queue, by the workflow's name without the virtual host.
+    /// The name of that queue, for a workflow's name without its virtual host.
     pub fn call_queue(workflow: &str) -> String {
         format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
     }

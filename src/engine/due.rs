@@ -1,4 +1,4 @@
-//! What time brings: deadlines, timeouts, and attempts whose pause is over.
+//! What happens as time passes: deadlines, timeouts, and the ends of pauses between attempts.
 
 use super::entry::{Entry, Failure};
 use super::fail::expired;
@@ -9,19 +9,19 @@ use super::reply::Failed;
 use super::state::JobState;
 use super::time::{Millis, Timestamp};
 
-/// Something whose time has come.
+/// Something that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
-    /// There was no reply in time.
+    /// A step had no reply in time.
     Timeout(StepIndex),
     /// The pause before the next attempt is over.
     Attempt(StepIndex),
 }
 
 impl Job {
-    /// What the time `due` brings; of attempts that began before `deaf_to` nothing.
+    /// What is due at `due`. Attempts that began before `deaf_to` do not time out.
     pub(super) fn due(&self, due: Timestamp, deaf_to: Option<Timestamp>) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
@@ -44,8 +44,8 @@ impl Job {
         self.graph().indices().filter_map(of_step).collect()
     }
 
-    /// Whether the worker's last word may not have been heard. Child jobs and people are heard in
-    /// any case.
+    /// Whether the worker may have replied without being heard. Child jobs and people are always
+    /// heard.
     fn is_deaf_to(&self, step: StepIndex, deaf_to: Option<Timestamp>) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
         let span = definition.timeout.unwrap_or(Millis(0));
@@ -55,7 +55,7 @@ impl Job {
                 .is_some_and(|(deaf_to, deadline)| deadline.before(span) < deaf_to)
     }
 
-    /// What follows from it, if what came before has left it.
+    /// What follows from it, unless an earlier entry has settled it.
     pub(super) fn decide_due(&self, due: Due, ctx: &Context<'_>) -> Vec<Entry> {
         match due {
             Due::Deadline => {

@@ -1,11 +1,11 @@
-//! What a job's entries cause outside of it.
+//! What a job's entries cause outside the job.
 
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
 use super::json::Message;
 use super::origin::{Origin, Parent};
 
-/// What is to be done outside once the entries are committed.
+/// What to do outside the job once the entries are committed.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Send a step message.
@@ -39,7 +39,7 @@ pub enum Effect {
     AnswerCaller {
         /// Which one, by the order in which they came.
         caller: u32,
-        /// Which end of the job: how often it went on after one.
+        /// Which end of the job: how often the job had gone on after an end.
         end: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! What an entry causes outside of the job: one table, for what was decided now and for what a
+//! What an entry causes outside the job. One table serves both what was just decided and what a
 //! restart finds open.
 
 use super::caller::Caller;
@@ -14,7 +14,7 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// What an entry causes, of the job as the entry has left it.
+    /// What an entry causes. The job is as the entry has left it.
     pub fn effects(&self, of: &Entry) -> Vec<Effect> {
         match of {
             Entry::Job(entry) => self.effects_of_job(entry),
@@ -27,11 +27,11 @@ impl Job {
         }
     }
 
-    /// What a stop of the process may have lost, as the entries that cause it: messages that were
-    /// not confirmed, child jobs under way, the word to the parent, the answers to callers.
+    /// The entries whose effects may be lost if the process stops: unconfirmed messages, child jobs
+    /// under way, the news to the parent, the answers to callers.
     pub fn open(&self) -> Vec<Entry> {
         let mut open = Vec::new();
-        // Of a failed job too: its retry counts on the replies.
+        // For a failed job too: its retry relies on the replies.
         if self.takes_replies() {
             let unconfirmed = self
                 .graph()
@@ -59,7 +59,7 @@ impl Job {
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
-                // The parent has heard of it: the deadline is that of the whole job.
+                // The parent knows: the deadline is that of the whole job.
                 let told = self.tell_children(None, &Instruction::Expire(reason.clone()));
                 told.into_iter().chain(self.answers()).collect()
             }
@@ -80,7 +80,7 @@ impl Job {
             JobEntry::Paused => self.tell_children(None, &Instruction::Pause),
             JobEntry::Resumed => self.tell_children(None, &Instruction::Resume),
             JobEntry::ToldAgain => self.word_to_parent().into_iter().collect(),
-            // What begins again tells so by entries of its own.
+            // Whatever begins again has entries of its own that say so.
             JobEntry::Created { .. } | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
                 Vec::new()
             }
@@ -97,7 +97,7 @@ impl Job {
                 tell(Instruction::Halt("its step begins again after a pause".into()))
             }
             StepEntry::Cancelled => tell(Instruction::Cancel("its step was cancelled".into())),
-            // Of a step whose failure is its job's, the job's entry tells them.
+            // If the step's failure fails the job, the job's entry tells them.
             StepEntry::Failed(_)
                 if self.graph().step(step).on_failure == OnFailure::Continue
                     && !self.state.is_ended() =>
@@ -128,7 +128,7 @@ impl Job {
 
     // ---- step messages
 
-    /// The message of the attempt that runs; of an external step none.
+    /// The message of the attempt that runs. An external step has none.
     fn dispatch(&self, step: StepIndex) -> Option<Effect> {
         self.graph().step(step).has_queue().then(|| Effect::Dispatch {
             step,
@@ -158,7 +158,7 @@ impl Job {
         }
     }
 
-    /// The same once more, with what it has been told since.
+    /// Starts the child job again, and repeats what it has been told since.
     fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
         let is_retried =
             self.step(step).fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
@@ -169,7 +169,7 @@ impl Job {
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
-    /// What all child jobs that have not told their end are told; `ended` is a step that has just
+    /// An order to every child job that has not reported its end; `ended` is a step that has just
     /// ended.
     fn tell_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
         let steps = self.fanning_out.iter().copied().chain(ended);
@@ -191,7 +191,7 @@ impl Job {
 
     // ---- those who wait for the end
 
-    /// What an ended child job tells its parent.
+    /// The report of an ended child job to its parent.
     fn word_to_parent(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
         let outcome = match self.state {
@@ -206,7 +206,7 @@ impl Job {
         Some(Effect::TellParent(parent, ended))
     }
 
-    /// Why it failed, as its parent is told.
+    /// Why the job failed, as its parent hears it.
     fn cause(&self) -> Cause {
         let failed = self
             .failed_by
@@ -220,12 +220,12 @@ impl Job {
         }
     }
 
-    /// What the callers are told who have not been answered.
+    /// The answers to the callers that have had none.
     fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
         self.callers.owed().map(|caller| self.answer(caller))
     }
 
-    /// What a caller is told who has just joined an ended job.
+    /// The answer to a caller that has just joined an ended job.
     fn answer_to(&self, caller: &Caller) -> Option<Effect> {
         self.callers
             .number(caller)

@@ -1,8 +1,7 @@
 //! The durable record: what was decided, in the past tense. A job is the fold of its entries.
-//!
-//! [`Entry`] nests by what it is about, so that what the entries of a step have in common is said
-//! once. An entry records an outcome, so a replay decides nothing. Its JSON is what a row of the
-//! journal holds: `{"step":[0,"confirmed"]}`.
+//! [`Entry`] nests by subject, so that all entries of a step name the step in one place. An entry
+//! records an outcome, so a replay decides nothing. A row of the journal holds its JSON:
+//! `{"step":[0,"confirmed"]}`.
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -13,7 +12,7 @@ use super::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A decision as it is kept: one row of the journal.
+/// A decision as the journal keeps it: one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
     /// Its place in the job's life: the number of entries before it.
@@ -30,11 +29,11 @@ pub struct Recorded {
 pub enum Entry {
     /// About the whole job.
     Job(JobEntry),
-    /// About a step; of one with child jobs, what it has in common with the others.
+    /// About a step; for a step with child jobs, what every step has.
     Step(StepIndex, StepEntry),
     /// About the child jobs of a step.
     FanOut(StepIndex, FanOutEntry),
-    /// About who waits for the end of the job.
+    /// About those who wait for the end of the job.
     Caller(CallerEntry),
 }
 
@@ -42,26 +41,26 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobEntry {
-    /// It exists. The message of a child job is not repeated: it follows from its parent's input
-    /// and its index.
+    /// It exists. A child job's message is not stored: it follows from its parent's input and its
+    /// index.
     Created {
         /// A top-level job's message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Message>,
-        /// When it fails, if it is not done by then.
+        /// The time at which it fails, unless it is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// Every step is done; the result follows from the outputs.
+    /// Every step is done. The result follows from the outputs.
     Completed,
     /// It failed.
     Failed {
         /// Why.
         reason: Arc<str>,
-        /// Whether it takes no more replies: its deadline has passed.
+        /// Whether its deadline has passed, so that it takes no more replies.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         expired: bool,
-        /// The step whose failure it was; none where it was no step's.
+        /// The step that failed it; none if it failed as a whole.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
     },
@@ -71,7 +70,7 @@ pub enum JobEntry {
     Resumed,
     /// It failed and goes on from its failed steps.
     Retried {
-        /// How often it has been retried with this one.
+        /// How often it has been retried, this time included.
         round: u32,
         /// When it fails now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +88,7 @@ pub enum JobEntry {
     Cancelled {
         /// Why.
         reason: Arc<str>,
-        /// Whether its parent ordered it, and so need not be told.
+        /// Whether its parent ordered it, and so knows.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_parent: bool,
     },
@@ -101,7 +100,7 @@ pub enum JobEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepEntry {
-    /// A plain step's message is to go out, unconfirmed; of an external step none.
+    /// A plain step's message is to go out, and is not confirmed yet. An external step sends none.
     Started {
         /// Which dispatch, from 1.
         attempt: u32,
@@ -111,14 +110,14 @@ pub enum StepEntry {
     },
     /// The broker confirmed the message of the attempt.
     Confirmed,
-    /// The confirmed message is to go out once more, as the same attempt: it was lost with its
-    /// queue, or somebody asked for it.
+    /// The confirmed message is to be sent again, as the same attempt: it was lost with its queue,
+    /// or somebody asked for it.
     Unconfirmed,
     /// The reply came: the step's output.
     Completed(Message),
-    /// The worker told how it gets on.
+    /// The worker reported progress.
     Progressed {
-        /// What it told.
+        /// What it reported.
         progress: Progress,
         /// When the attempt fails now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,11 +132,11 @@ pub enum StepEntry {
         /// When the next one is due.
         retry_at: Timestamp,
     },
-    /// Its condition `when` came to false.
+    /// Its condition `when` was false.
     Skipped,
-    /// Its condition `cancelWhen` came to true.
+    /// Its condition `cancelWhen` was true.
     Cancelled,
-    /// Its attempts are spent.
+    /// Its attempts are used up.
     Failed(Failure),
 }
 
@@ -149,7 +148,7 @@ pub enum FanOutEntry {
     Started {
         /// The number of items.
         items: u32,
-        /// What the reader should know: the list was missing.
+        /// A warning for the reader: the list was missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<Arc<str>>,
         /// When the step fails, if it is not done by then.
@@ -171,11 +170,11 @@ pub enum FanOutEntry {
         from: u32,
         /// How many.
         count: u32,
-        /// The ids that are not the derived ones.
+        /// The ids that differ from the derived ones.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_ids: Vec<(u32, JobId)>,
     },
-    /// A child job is to be started once more: it was never created, or another job had its id.
+    /// A child job is to be started again: it was never created, or another job had its id.
     ChildStarted {
         /// The item's index.
         index: u32,
@@ -186,10 +185,10 @@ pub enum FanOutEntry {
     ChildCompleted {
         /// The item's index.
         index: u32,
-        /// The value under the singular key and its place among the child's keys.
+        /// The value under the singular key, and its position among the child's keys.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         item: Option<(u16, Json)>,
-        /// The other keys that this child decides so far, with their places.
+        /// The other keys that this child decides so far, with their positions.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         others: Vec<(u16, Arc<str>, Json)>,
     },
@@ -198,11 +197,11 @@ pub enum FanOutEntry {
         /// The item's index.
         index: u32,
     },
-    /// All child jobs ended; the gathered output follows from what they left.
+    /// All child jobs have ended. The output is gathered from their results.
     Completed,
 }
 
-/// What happened to who waits for the end of a job.
+/// What happened to those who wait for the end of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallerEntry {
@@ -213,7 +212,7 @@ pub enum CallerEntry {
     Answered(u32),
 }
 
-/// What a worker tells of a step that runs.
+/// What a worker reports of a running step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The step's status from now on.
@@ -235,13 +234,13 @@ pub struct Failure {
     /// The beginning of the reply that was no JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Arc<str>>,
-    /// Of a step with child jobs: what went wrong in them, as the jobs above are told.
+    /// For a step with child jobs: what went wrong in them, as the jobs above hear it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
 }
 
 impl Failure {
-    /// Of which nothing is known but the reason.
+    /// A failure of which only the reason is known.
     pub(super) fn new(reason: impl Into<Arc<str>>) -> Failure {
         Failure { reason: reason.into(), raw: None, cause: None }
     }
@@ -286,7 +285,7 @@ impl Entry {
         }
     }
 
-    /// Whether it changed a status or the job's state, the job's creation left out.
+    /// Whether it changed a status or the job's state. Creating the job is no change.
     pub fn is_change(&self) -> bool {
         match self {
             Entry::Job(JobEntry::Created { .. }) => false,

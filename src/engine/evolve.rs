@@ -18,7 +18,7 @@ impl Job {
         row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
     }
 
-    /// Applies one entry of that time.
+    /// Applies one entry, decided at that time.
     pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
         self.length += 1;
         if entry.job_state().is_some() {
@@ -148,7 +148,7 @@ impl Job {
         }
     }
 
-    /// The step's message goes out by the entry that is being applied.
+    /// The entry that is being applied sends the step's message.
     fn dispatched(&mut self, step: StepIndex, at: Timestamp) {
         let run = &mut self.steps[step.at()];
         run.confirmed = false;
@@ -196,7 +196,7 @@ impl Job {
         self.settle(step, StepState::Failed, at);
     }
 
-    /// The step is over; if it counts as done, those that wait for it alone are ready.
+    /// Ends the step. If it counts as done, the steps that waited only for it are ready.
     fn settle(&mut self, step: StepIndex, state: StepState, at: Timestamp) {
         self.leave_ready(step);
         self.fanning_out.retain(|other| *other != step);
@@ -226,8 +226,8 @@ impl Job {
         self.reason = reason;
     }
 
-    /// An ended job goes on: the steps `anew` begin from nothing, those that failed begin again and
-    /// keep what their child jobs gave, and so do those whose replies were not waited for.
+    /// An ended job goes on. The steps `anew` start from nothing. Failed steps, and steps whose
+    /// replies nobody waited for, start again and keep the results of their child jobs.
     fn go_on(&mut self, at: Timestamp, deadline: Option<Timestamp>, anew: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
@@ -252,7 +252,7 @@ impl Job {
             } else if begins_again {
                 run.reset();
             } else if run.is_under_way() {
-                // Nobody may have looked at its time since the job ended.
+                // Its pause may have ended while the job was over.
                 run.deadline = at.after(
                     self.origin.definition.graphs[usize::from(self.origin.graph)]
                         .step(step)

@@ -42,24 +42,24 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 /// chain of them.
 pub const MARKS_MAX: usize = 1_000;
 
-/// What the evaluations of one decision may cost together, those of `when` and those of
-/// `cancelWhen` each. Each value that an evaluation builds, copies, compares or runs through costs
-/// 1, and 1 more for each 32 bytes of text; each turn of a loop (`all`, `map` and the like) costs 4
-/// and the number of operations in it. What is only read, and what of the data the expression does
-/// not name, costs little. A unit takes at most about 0.2 µs of an optimised build, both together
-/// so some 80 ms.
+/// What the evaluations of one decision may cost together; `when` and `cancelWhen` have this much
+/// each. Each value that an evaluation builds, copies, compares or runs through costs 1, and 1 more
+/// for each 32 bytes of text. Each turn of a loop (`all`, `map` and the like) costs 4 and the
+/// number of operations in it. Data that is only read, or that the expression does not name, costs
+/// little. A unit takes at most about 0.2 µs of an optimised build, so both budgets together take
+/// some 80 ms.
 pub const DECISION_COST_MAX: u64 = 200_000;
 
-/// What is left for each evaluation that may follow in the same decision, so that costly ones do
-/// not take it from cheap ones.
+/// What is kept for each evaluation that may follow in the same decision, so that a costly one
+/// leaves enough for cheap ones.
 const RESERVED_COST: u64 = 1_000;
 
-/// What an expression can use: the standard library without optional values. Times and regular
-/// expressions are features of the crate that are off.
+/// What an expression can use: the standard library without optional values. The crate's features
+/// for times and regular expressions are off.
 static ENVIRONMENT: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
 
-/// A compiled condition. Equal to another if their texts are.
+/// A compiled condition. Two are equal if their texts are.
 #[derive(Clone)]
 pub struct Expression(Arc<Compiled>);
 
@@ -75,8 +75,7 @@ impl Expression {
     /// Compiles `text`.
     ///
     /// # Errors
-    ///
-    /// It is no CEL, too long, or uses what is not there.
+    /// It is not CEL, it is too long, or it uses something unknown.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
         let (root, source) = parsed(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
@@ -90,19 +89,19 @@ impl Expression {
         })))
     }
 
-    /// As it stands in the file.
+    /// The text, as it stands in the file.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// The names of steps that it looks at by a literal: `steps["a"]`, `steps.a`. In the order of
-    /// the text, each once.
+    /// The steps that it names literally, as in `steps["a"]` and `steps.a`. In the order of the
+    /// text, each once.
     pub fn steps(&self) -> &[String] {
         &self.0.steps
     }
 
-    /// What cannot have been meant, though it compiles: a key that no step has, a state that there
-    /// is not.
+    /// What compiles but cannot have been meant: a key that no step has, a state that does not
+    /// exist.
     pub fn mistakes(&self) -> &[ExpressionError] {
         &self.0.mistakes
     }
@@ -117,21 +116,19 @@ impl Expression {
         self.0.need.of("input").is_some()
     }
 
-    /// What it comes to, evaluated alone.
+    /// Its value, evaluated alone.
     ///
     /// # Errors
-    ///
-    /// Why it comes to neither true nor false, in one sentence.
+    /// Why its value is neither true nor false, in one sentence.
     pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
         self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
     }
 
-    /// What it comes to, at the cost of the decision that it is evaluated for; `behind` other
-    /// evaluations may follow in it.
+    /// Its value, paid for by the decision that needs it; `behind` other evaluations may follow in
+    /// the same decision.
     ///
     /// # Errors
-    ///
-    /// As [`Expression::evaluate`]; or the budget is spent.
+    /// Like [`Expression::evaluate`]; or the budget is used up.
     pub fn evaluate_within(
         &self,
         scope: &dyn Scope,
@@ -142,8 +139,7 @@ impl Expression {
         let budget = Budget::new(share);
         let came_to = self.value(scope, &budget);
         let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
-        // Looked at first: `||` and `&&` may have taken the refusal for an operand that does not
-        // matter.
+        // Checked first: `||` and `&&` may have ignored the refusal of an operand.
         if budget.is_spent() {
             let others = if earlier > 0 {
                 format!(
@@ -168,8 +164,7 @@ impl Expression {
         let mut context = Context::with_env(ENVIRONMENT.clone());
         values::add_variables(&self.0.need, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
-        // No data is known to make the crate panic; an engine that would go down with it is not
-        // worth the risk.
+        // No data is known to make the crate panic, but if it did, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
             Ok(came_to) => came_to.map_err(|error| explained(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
@@ -184,7 +179,7 @@ pub struct DecisionBudget {
 }
 
 impl DecisionBudget {
-    /// What the next evaluation may cost, with so many others behind it.
+    /// What the next evaluation may cost if so many others may follow.
     fn share(&self, behind: usize) -> u64 {
         let left = DECISION_COST_MAX.saturating_sub(self.spent);
         let behind = u64::try_from(behind).unwrap_or(u64::MAX);
@@ -192,7 +187,7 @@ impl DecisionBudget {
         left.saturating_sub(reserved.saturating_mul(behind))
     }
 
-    /// Spends `units`; tells what was spent before.
+    /// Spends `units`; returns what was spent before.
     fn spend(&mut self, units: u64) -> u64 {
         let earlier = self.spent;
         self.spent = earlier.saturating_add(units);
@@ -200,7 +195,7 @@ impl DecisionBudget {
     }
 }
 
-/// The tree of `text`, which is neither too long nor nested too deep.
+/// Parses `text`, unless it is too long or nests too deep.
 fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     let whole = |message: String| ExpressionError { line: 1, column: 1, message };
     if text.len() > TEXT_BYTES_MAX {

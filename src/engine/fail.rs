@@ -1,4 +1,4 @@
-//! Failures: of an attempt, of a step whose attempts are spent, of a job.
+//! Failures: of an attempt, of a step whose attempts are used up, of a job.
 
 use super::definition::OnFailure;
 use super::entry::{Entry, Failure, JobEntry, StepEntry};
@@ -9,7 +9,7 @@ use super::reply::Failed;
 use std::sync::Arc;
 
 impl Job {
-    /// An attempt failed: there is another one after a pause, or the step fails.
+    /// An attempt has failed: another follows after a pause, or the step fails.
     pub(super) fn fail_attempt(
         &self,
         step: StepIndex,
@@ -18,7 +18,7 @@ impl Job {
     ) -> Vec<Entry> {
         let Failed { failure, retryable } = failed;
         let run = self.step(step);
-        // Of a job that has failed the next attempt waits for its retry.
+        // In a failed job the next attempt waits until the job is retried.
         let next = run.next_attempt(self.origin.id, self.graph().step(step), ctx.now);
         let Some(retry_at) = next.filter(|_| retryable) else {
             return self.fail_step(step, failure);
@@ -27,11 +27,12 @@ impl Job {
         vec![Entry::Step(step, entry)]
     }
 
-    /// The step's attempts are spent: it fails, and with it the job, unless that goes on without it.
+    /// The step's attempts are used up: the step fails. The job fails too, unless it can go on
+    /// without the step.
     pub(super) fn fail_step(&self, step: StepIndex, failure: Failure) -> Vec<Entry> {
         let definition = self.graph().step(step);
         let is_fatal = definition.on_failure == OnFailure::Fail && !self.state.is_ended();
-        // What went wrong in child jobs says by itself where it did.
+        // A failure in child jobs names the place where it happened.
         let reason: Arc<str> = match &failure.cause {
             Some(_) => failure.reason.clone(),
             None => format!("step \"{}\": {}", definition.name, failure.reason).into(),
@@ -42,7 +43,7 @@ impl Job {
     }
 }
 
-/// The job fails, by the failure of a step or as a whole (SPEC §6).
+/// The job fails, because of a step or as a whole (SPEC §6).
 pub(super) fn failed(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: false, step })
 }

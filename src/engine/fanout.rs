@@ -1,6 +1,6 @@
-//! A fan-out step under way: which items were started, what the ended ones left, and the gathering
-//! of their results (SPEC §3.3–§3.5). Work per child's end is O(keys of its result), whatever the
-//! number of its siblings.
+//! A fan-out step under way: which items were started, and what their child jobs returned (SPEC
+//! §3.3–§3.5). The work for the end of a child job is O(keys of its result), however many siblings
+//! it has.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -23,19 +23,18 @@ pub struct FanOut {
     failed: u32,
     without_item: u32,
     own_ids: HashMap<u32, JobId>,
-    /// How often each child job was retried; those that are not named: never.
+    /// How often each child job was retried; a child job that is not named never was.
     rounds: HashMap<u32, u32>,
-    /// Ids of child jobs are derived with salts from here on: a rerun of the step has child jobs of
-    /// its own.
+    /// The first salt for the ids of child jobs: each rerun of the step has child jobs of its own.
     first_salt: u32,
-    /// The ids among these: no two items of one list get the same, or a late reply to the one would
-    /// settle the other.
+    /// The ids in use. No two items of a list get the same one, or a late reply to one would settle
+    /// the other.
     used: HashSet<JobId>,
     others: HashMap<Arc<str>, (KeyPlace, Json)>,
     list_place: Option<KeyPlace>,
-    /// How large a child's message is, its element left out.
+    /// The size of a child's message without its element.
     shell_bytes: u64,
-    /// How large the messages of the child jobs under way are together.
+    /// The total size of the messages of the child jobs under way.
     under_way_bytes: u64,
 }
 
@@ -47,7 +46,7 @@ enum Slot {
     Failed,
 }
 
-/// Where a key of the output comes from: the child's index, then the key's place in that child's
+/// Where a key of the output comes from: the child's index, then the key's position in that child's
 /// result.
 type KeyPlace = (u32, u16);
 
@@ -125,12 +124,12 @@ impl FanOut {
         self.failed
     }
 
-    /// How many results came without the singular key; each left `null` at its place.
+    /// How many results came without the singular key; each became `null` in the list.
     pub fn without_item(&self) -> u32 {
         self.without_item
     }
 
-    /// The key under which a child job's result has its item.
+    /// The key of the item in a child job's result.
     pub fn item_key(&self) -> &str {
         &self.keys.item_key
     }
@@ -147,7 +146,7 @@ impl FanOut {
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
-            // A step that is over has let its elements go: they follow from the input again.
+            // A step that is over has dropped its elements: they are taken from the input again.
             None => match List::in_input(&self.input, &self.keys) {
                 List::Items(elements) if index < elements.len() => elements.get(index),
                 List::Items(_) | List::Missing | List::Wrong(_) => return self.input.clone(),
@@ -180,7 +179,7 @@ impl FanOut {
         failed > self.keys.tolerate.of(self.items)
     }
 
-    /// The child jobs that a restart goes on with: those started that have no result.
+    /// The child jobs that a restart continues: those that were started and have no result.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next).filter(|index| {
             matches!(self.slots.get(*index as usize), Some(Slot::UnderWay | Slot::Failed))
@@ -191,8 +190,9 @@ impl FanOut {
         self.ended == self.items()
     }
 
-    /// Decides which items to start now: as many as the window has room for. Each has the id that it
-    /// brings, if no item before it has brought the same; whether a job has it shows when it starts.
+    /// Decides which items to start now: as many as the window has room for. An item's own id is
+    /// used, unless an item before it has the same. Whether another job has it shows when the child
+    /// job starts.
     pub(super) fn start_next(
         &self,
         job: JobId,
@@ -204,12 +204,12 @@ impl FanOut {
         let left = self.items() - self.next;
         let count =
             self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
-        // Of large messages fewer have room than the window has places.
+        // The window may have places left, but no room for a large message.
         if count == 0 || count < refill(under_way + count).min(left) {
             return None;
         }
         let (mut own_ids, mut brought_now) = (Vec::new(), HashSet::new());
-        // Of a rerun all ids are new: what the child jobs before it tell late must not be taken for
+        // All ids of a rerun are new: late reports of the earlier child jobs must not be taken for
         // theirs.
         let elements = self.elements.as_ref().filter(|_| self.first_salt == 0);
         for index in elements.iter().flat_map(|_| self.next..self.next + count) {
@@ -222,8 +222,8 @@ impl FanOut {
         Some(FanOutEntry::ChildrenStarted { from: self.next, count, own_ids })
     }
 
-    /// How many of the next `most` child jobs have room beside those under way; one in any case
-    /// where there are none.
+    /// How many of the next `most` child jobs have room beside those under way; at least one if
+    /// none is under way.
     fn that_fit(&self, most: u32, bytes_max: u64) -> u32 {
         let mut sum = self.under_way_bytes;
         let fits = |index: &u32| {
@@ -235,15 +235,15 @@ impl FanOut {
         u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(most))
     }
 
-    /// How large the message of the child job at `index` is.
+    /// The size of the message of the child job at `index`.
     fn message_bytes(&self, index: u32) -> u64 {
         self.shell_bytes.saturating_add(
             self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))),
         )
     }
 
-    /// Decides what a child's result adds: its item, and the other keys for which it comes before
-    /// all that have ended.
+    /// Decides what a child's result adds: its item, and the other keys for which it stands before
+    /// all children that have ended.
     pub(super) fn gather(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
         let mut others = Vec::new();
@@ -293,7 +293,7 @@ impl FanOut {
         }
     }
 
-    /// The child jobs that have no result are under way again.
+    /// Puts the child jobs without a result under way again.
     pub(super) fn on_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
@@ -342,7 +342,7 @@ impl FanOut {
         keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
-    /// The id to be tried after the one that the child job at `index` has now.
+    /// The id to try next, after the one that the child job at `index` has now.
     pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
         let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
         let now = self.child_id(job, step, index);
@@ -366,14 +366,14 @@ fn bytes(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// From so many under way on, child jobs are started in portions: one entry and one commit for
+/// From this many under way on, child jobs are started in portions: one entry and one commit for
 /// many.
 const PORTION_FROM_WINDOW: u32 = 1_000;
 
-/// How many must have room before child jobs are started again that fill a window of this size.
+/// How many must have room before more child jobs are started in a window of this size.
 fn refill(window: u32) -> u32 {
     if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }
 
-/// The highest salt that is tried before a child job fails; a clash with even one is contrived.
+/// The highest salt that is tried before a child job fails. Even one clash is contrived.
 const SALTS_MAX: u32 = 16;

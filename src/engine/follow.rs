@@ -1,5 +1,4 @@
-//! What follows from the state alone: steps that are ready begin, child jobs are started, the job
-//! is done.
+//! What follows from the state alone: ready steps begin, child jobs are started, the job completes.
 
 use super::conditions::Conditions;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
@@ -12,7 +11,7 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// The next thing that follows; none: the job waits.
+    /// What follows next; none: the job waits.
     pub(super) fn decide_next(
         &self,
         conditions: &mut Conditions,
@@ -40,8 +39,8 @@ impl Job {
         (self.steps_left == 0).then(|| vec![Entry::Job(JobEntry::Completed)])
     }
 
-    /// When a job that begins, or goes on after its end, must be done. Child jobs end with their
-    /// top-level job.
+    /// When a job that begins, or goes on after its end, must be done. A child job has no deadline:
+    /// it ends with its top-level job.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
         if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
     }

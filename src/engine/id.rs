@@ -18,8 +18,8 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
 impl JobId {
-    /// The id of the job that a message on a workflow's queue asks for, where its `message_id` is
-    /// no UUID: the same for the same message, however often it comes.
+    /// The id of the job that a message on a workflow's queue asks for, if its `message_id` is not
+    /// a UUID. The same message always gives the same id.
     pub fn of_call(parts: &[&[u8]]) -> JobId {
         let name: Vec<u8> = parts
             .iter()
@@ -46,14 +46,14 @@ impl JobId {
     }
 }
 
-/// The trace span of a dispatch: follows from ids, so that a message sent again carries the same.
-/// Never zero.
+/// The trace span of a dispatch. It follows from ids, so that a message that is sent again carries
+/// the same. Never zero.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
     hashed(job, step, attempt).1
 }
 
-/// Where in 2^64 the pause after a failed attempt lies: as good as chance, and the same after any
-/// restart.
+/// The jitter of the pause after a failed attempt, as a share of 2^64: as good as chance, and the
+/// same after any restart.
 pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
     let (high, low) = hashed(job, step, attempt);
     // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
@@ -79,14 +79,14 @@ impl fmt::Display for JobId {
 #[error("invalid uuid {0:?}: expected 32 hexadecimal digits as 8-4-4-4-12")]
 pub struct InvalidJobId(pub String);
 
-/// What an id that is written as a URN begins with; the case of its letters is free (RFC 9562).
+/// The prefix of an id that is written as a URN, in any case (RFC 9562).
 const URN_PREFIX: &str = "urn:uuid:";
 
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Reads every spelling of a UUID: hyphenated, of 32 digits, in braces, as a URN. It is shown
-    /// hyphenated alone.
+    /// Reads every spelling of a UUID: with hyphens, 32 digits, in braces, as a URN. It is always
+    /// shown with hyphens.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bare = match text.split_at_checked(URN_PREFIX.len()) {
             Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
@@ -103,8 +103,8 @@ impl FromStr for JobId {
 const HYPHENATED_LENGTH: usize = 36;
 
 impl JobId {
-    /// Reads the hyphenated form alone, where what is read goes back as it came: other spellings of
-    /// one UUID would be other correlation ids of the same step.
+    /// Reads only the form with hyphens. It serves for ids that go back as they came: other
+    /// spellings would be other correlation ids of the same step.
     pub fn hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
@@ -165,7 +165,7 @@ pub fn is_name(text: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// How much of a stranger's text an error repeats, in characters.
+/// How much of a text from outside an error repeats, in characters.
 const SHOWN_CHARACTERS_MAX: usize = 100;
 
 fn shortened(text: &str) -> String {

@@ -1,4 +1,5 @@
-//! What goes into a decision: what happened to a job, and what the decision may look at beside it.
+//! What goes into a decision: what happened to a job, and what the decision may read besides the
+//! job.
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -17,14 +18,14 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// Levels of child jobs below a job.
     pub depth_max: u16,
-    /// Child jobs of one step under way at once, where its task says nothing.
+    /// Child jobs of one step under way at once, unless its task says otherwise.
     pub window: u32,
-    /// How large the messages of the child jobs of one step under way may be together, in bytes;
-    /// one is always started.
+    /// The total size of the messages of a step's child jobs under way, in bytes; one is always
+    /// started.
     pub window_bytes: u64,
 }
 
-/// What a decision may look at beside the job: time and chance are arguments.
+/// What a decision may read besides the job: time and chance are arguments.
 pub struct Context<'a> {
     /// The time of the decision.
     pub now: Timestamp,
@@ -42,11 +43,11 @@ impl Context<'_> {
 /// What happens to a job.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A worker answered, or the broker gave its message up.
+    /// A worker answered, or the broker gave up the step message.
     Reply {
         /// The step's name, from the correlation id.
         step: String,
-        /// The attempt that it answers, where it is told: the header `attempt`.
+        /// The attempt that it answers, if the header `attempt` says so.
         attempt: Option<u32>,
         /// What came.
         reply: Reply,
@@ -77,7 +78,8 @@ pub enum Input {
         /// The item's index.
         index: u32,
     },
-    /// A child job cannot start under the id that was tried: a job that has not ended has it.
+    /// A child job cannot start under the id that was tried, because a job that has not ended has
+    /// it.
     IdTaken {
         /// The fan-out step.
         step: StepIndex,
@@ -86,12 +88,12 @@ pub enum Input {
         /// The id.
         id: JobId,
     },
-    /// The time that [`super::Job::next_timer`] gave has come, by a clock that nobody sets.
+    /// The time that [`super::Job::next_timer`] gave has come, by a monotonic clock.
     Timer {
         /// That time.
         due: Timestamp,
-        /// Attempts that began before this cannot have timed out now: their replies may not have
-        /// been heard. None: all can.
+        /// Attempts that began before this must not time out now: their replies may not have been
+        /// heard. None: all may.
         deaf_to: Option<Timestamp>,
     },
     /// The parent tells its child.
@@ -117,15 +119,14 @@ pub enum Input {
 pub enum Objection {
     /// The job has no step of that name.
     UnknownStep(String),
-    /// It makes no sense now.
+    /// It is not possible in the current state.
     Conflict(String),
-    /// What is said of a step by hand is nothing that its worker could have said: whoever said it
-    /// can correct it.
+    /// The reply given by hand is one that no worker could give. Whoever gave it can correct it.
     Invalid(String),
 }
 
 impl Objection {
-    /// In a sentence.
+    /// The reason, in a sentence.
     pub fn text(&self) -> &str {
         match self {
             Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => {
@@ -135,11 +136,10 @@ impl Objection {
     }
 }
 
-/// What a parent tells a child job. One that was kept up on its way and comes in a later round is
-/// no longer meant.
+/// What a parent tells a child job. An order that arrives late, in a later round, is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// How often the parent has had the child retried by then.
+    /// How often the parent had retried the child when it gave the order.
     pub round: u32,
     /// What it is to do.
     pub what: Instruction,
@@ -158,7 +158,7 @@ pub enum Instruction {
     Pause,
     /// Go on.
     Resume,
-    /// Go on from what failed, in the round of the order.
+    /// Go on from what failed; the order's round is the new one.
     Retry,
 }
 
@@ -176,7 +176,7 @@ pub enum Operation {
     Resume,
     /// Go on from the failed steps; what is complete is kept.
     Retry,
-    /// Do a step, and all that depends on it, once more.
+    /// Do a step again, and all that depends on it.
     Rerun {
         /// The step's name.
         step: String,
@@ -186,17 +186,17 @@ pub enum Operation {
         /// The step's name.
         step: String,
     },
-    /// Settle a running step in its worker's place.
+    /// Settle a running step in place of its worker.
     Reply {
         /// The step's name.
         step: String,
-        /// What is said of it.
+        /// The reply.
         reply: Reply,
     },
 }
 
 impl Operation {
-    /// The step that it is about, if it is about one alone.
+    /// The step that it concerns, if it concerns only one.
     pub fn step(&self) -> Option<&str> {
         match self {
             Operation::Cancel { .. }
@@ -222,7 +222,7 @@ impl Operation {
     }
 }
 
-/// What a worker, or the broker in its place, said of an attempt.
+/// What a worker said of an attempt, or the broker in its place.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A result: the body, not yet parsed.
@@ -240,7 +240,7 @@ pub enum Reply {
     },
 }
 
-/// The end of a child job, as its parent hears of it.
+/// The end of a child job, as reported to its parent.
 #[derive(Clone, Debug)]
 pub struct ChildEnd {
     /// The child job.
@@ -271,12 +271,11 @@ pub enum Rejected {
     Duplicate,
     /// A failure, or the progress, of an attempt that is over.
     Late,
-    /// A progress message that is no JSON object, or whose values are not what they should be.
-    /// The text says which.
+    /// A progress message that is not a JSON object, or that has wrong values. The text says which.
     BadProgress(&'static str),
     /// The job has ended.
     Ended,
-    /// Nothing to change: a confirm of an attempt that is over.
+    /// There is nothing to change, as for a confirm of an attempt that is over.
     Void,
 }
 
@@ -294,7 +293,7 @@ impl Rejected {
         }
     }
 
-    /// What is wrong with the message itself, where that is the reason.
+    /// What is wrong with the message itself, if that is the reason.
     pub fn fault(self) -> Option<&'static str> {
         match self {
             Rejected::BadProgress(fault) => Some(fault),

@@ -1,4 +1,4 @@
-//! One job: its steps and what it waits for. Other files have what is done with it: `decide` what
+//! One job: its steps, and what it waits for. Other files say what happens to it: `decide` what
 //! follows from an input, `evolve` what an entry changes, `effects` what an entry causes outside.
 
 use super::callers::Callers;
@@ -20,20 +20,20 @@ pub struct Job {
     pub(super) state: JobState,
     pub(super) ended: Option<Timestamp>,
     pub(super) reason: Option<Arc<str>>,
-    /// When it fails, if it is not done by then.
+    /// The time at which it fails, unless it is done.
     pub(super) deadline: Option<Timestamp>,
-    /// It has failed and takes no more replies: its deadline has passed.
+    /// It has failed because its deadline passed, and takes no more replies.
     pub(super) expired: bool,
-    /// The step whose failure it failed by, if it was one's.
+    /// The step that failed it, if it was a step.
     pub(super) failed_by: Option<StepIndex>,
     /// How often it was retried.
     pub(super) round: u32,
-    /// How many entries it has come from.
+    /// How many entries it was built from.
     pub(super) length: u64,
-    /// Which of them, counted from 1, gave it its state.
+    /// The number of the entry that gave it its state, from 1.
     pub(super) turned: u64,
     pub(super) steps: Vec<StepRun>,
-    /// Steps whose dependencies are done and that have not started, in the order in which they
+    /// Steps that have not started although their dependencies are done, in the order in which they
     /// became ready.
     pub(super) ready: VecDeque<StepIndex>,
     /// Fan-out steps that run.
@@ -79,7 +79,7 @@ impl Job {
         self.reason.as_ref()
     }
 
-    /// The same for those who are told in any case.
+    /// The reason as text, for those who always need one.
     pub fn reason_text(&self) -> Arc<str> {
         self.reason.clone().unwrap_or_else(|| "no reason".into())
     }
@@ -104,7 +104,8 @@ impl Job {
         &self.steps[index.at()]
     }
 
-    /// The state of a step for users: what ran when its job was ended for good is cancelled.
+    /// The state of a step for users. A step that ran when its job was ended for good counts as
+    /// cancelled.
     pub fn step_state(&self, step: StepIndex) -> StepState {
         let state = self.steps[step.at()].state;
         let is_cut_off = self.state == JobState::Cancelled || self.expired;
@@ -134,7 +135,8 @@ impl Job {
         self.round
     }
 
-    /// The earliest time at which something follows by itself: [`Input::Timer`] is due then.
+    /// The earliest time at which something happens by itself: then
+    /// [`Input::Timer`](super::Input::Timer) is due.
     pub fn next_timer(&self) -> Option<Timestamp> {
         let takes_replies = self.takes_replies();
         let timeouts = self
@@ -145,7 +147,7 @@ impl Job {
         timeouts.chain(self.next_timer_but_timeouts()).min()
     }
 
-    /// The same, of what does not hang on replies.
+    /// The same, without the timeouts of replies.
     pub fn next_timer_but_timeouts(&self) -> Option<Timestamp> {
         let retries_run = self.state == JobState::Running;
         let retries = self
@@ -156,7 +158,8 @@ impl Job {
         retries.chain(self.deadline()).min()
     }
 
-    /// How many entries it has come from: the number of its last one, the same after any restart.
+    /// How many entries it was built from: the number of its last entry, the same after any
+    /// restart.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -166,7 +169,8 @@ impl Job {
         self.turned
     }
 
-    /// The job's result (SPEC §3.6): of a job that is not completed, the merge of what there is.
+    /// The job's result (SPEC §3.6). For a job that is not completed, it merges the outputs that
+    /// exist.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -176,8 +180,8 @@ impl Job {
         )
     }
 
-    /// Whether it takes no more input: it has ended, no reply that it would keep can come, and its
-    /// callers are answered.
+    /// Whether it takes no more input: it has ended, waits for no reply, and its callers are
+    /// answered.
     pub fn is_closed(&self) -> bool {
         if self.callers.is_any_owed() {
             return false;
@@ -198,7 +202,7 @@ impl Job {
         }
     }
 
-    /// Whether the step counts as done for those that depend on it.
+    /// Whether the step counts as done for the steps that depend on it.
     pub(super) fn is_done(&self, step: StepIndex) -> bool {
         match self.steps[step.at()].state {
             StepState::Completed | StepState::Skipped | StepState::Cancelled => true,
@@ -220,14 +224,14 @@ impl Job {
         self.graph().step(step).has_queue() && self.steps[step.at()].is_under_way()
     }
 
-    /// The steps whose message the broker has, or had, and whose reply would still be taken.
+    /// The steps whose message the broker has confirmed and whose reply would still be taken.
     pub fn waiting_for_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
         let waits = self.awaited > 0 && self.takes_replies();
         let steps = self.graph().indices().take_while(move |_| waits);
         steps.filter(|step| self.is_awaited(*step) && self.steps[step.at()].confirmed)
     }
 
-    /// The items whose child jobs are to be under way.
+    /// The items whose child jobs should be under way.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let goes_on = !self.state.is_ended();
         self.fanning_out
@@ -236,7 +240,7 @@ impl Job {
             .flat_map(|step| self.children_under_way(*step).map(|index| (*step, index)))
     }
 
-    /// The items of `step` whose child jobs have not told their end.
+    /// The items of `step` whose child jobs have not reported their end.
     pub(super) fn children_under_way(&self, step: StepIndex) -> impl Iterator<Item = u32> + '_ {
         self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
     }
@@ -266,8 +270,8 @@ impl Job {
         Message::merge(parts)
     }
 
-    /// States the invariants; called after every `evolve` in debug builds, after recovery and in
-    /// simulation always.
+    /// Asserts the invariants. Called after every `evolve` in debug builds, and always after
+    /// recovery and in the simulation.
     pub fn check(&self) {
         let left = self.graph().indices().filter(|step| !self.is_done(*step)).count();
         assert_eq!(left, self.steps_left as usize, "steps left");
@@ -313,7 +317,7 @@ impl Job {
         );
     }
 
-    /// A job without a past.
+    /// A job before its first entry.
     pub(super) fn before(origin: Origin, message: Message) -> Job {
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();

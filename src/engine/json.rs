@@ -115,13 +115,13 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// Why bytes are not a message.
+/// Why some bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAMessage {
-    /// The bytes are no JSON text.
+    /// The bytes are not JSON text.
     #[error("not JSON: {0}")]
     Syntax(String),
-    /// The JSON value is no object.
+    /// The JSON value is not an object.
     #[error("expected a JSON object, found {0}")]
     NotAnObject(JsonKind),
     /// The value nests deeper than [`NESTING_MAX`].
@@ -134,8 +134,8 @@ pub enum NotAMessage {
 pub struct Message(Arc<Vec<(Arc<str>, Json)>>);
 
 impl Message {
-    /// Parses a body (SPEC §3.2): nothing, or `null`, is the empty object; of equal keys the last
-    /// counts, at the place of the first.
+    /// Parses a body (SPEC §3.2). An empty body and `null` are the empty object. If a key comes
+    /// twice, its last value counts, at its first position.
     pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
         let text = std::str::from_utf8(body).map_err(|e| {
             NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
@@ -201,8 +201,7 @@ impl Message {
         pairs + self.0.len().saturating_sub(1) + 2
     }
 
-    /// The merge of `parts` (SPEC §3.1): a key that several have takes the value of the first that
-    /// has it.
+    /// The merge of `parts` (SPEC §3.1). If several have a key, the first one's value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return Message::default() };
@@ -220,8 +219,8 @@ impl Message {
         merged
     }
 
-    /// The message with `key` replaced, in its place, by `value` under `new_key`; any other entry
-    /// under `new_key` goes (SPEC §3.3).
+    /// The message with `value` under `new_key` in the position of `key`. Any other entry under
+    /// `new_key` is removed (SPEC §3.3).
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (k, v) in self.0.iter() {
@@ -236,7 +235,7 @@ impl Message {
 }
 
 impl FromIterator<(Arc<str>, Json)> for Message {
-    /// Builds a message of pairs whose keys are distinct.
+    /// Builds a message from pairs with distinct keys.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Json)>>(pairs: I) -> Self {
         Message(Arc::new(pairs.into_iter().collect()))
     }

@@ -1,5 +1,5 @@
-//! The engine decides, everything else does. Plain data and functions: no clock, no chance, no I/O,
-//! no logs, no async.
+//! The engine decides, everything else acts. It is plain data and functions: no clock, no chance,
+//! no I/O, no logs, no async.
 //!
 //! ```text
 //! Job::create(origin, message, ctx)   -> (Job, Decision)   a new job and what follows at once

@@ -100,7 +100,8 @@ impl Job {
         Some(Objection::Conflict(objection))
     }
 
-    /// A worker's bad reply fails its attempt; a person's is refused, for a person can correct it.
+    /// A worker's bad reply fails its attempt. A person's is refused, because a person can correct
+    /// it.
     fn objection_to_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<Objection> {
         let (id, index) = (self.origin.id, self.graph().index_of(step)?);
         let run = &self.steps[index.at()];

@@ -5,7 +5,7 @@ use super::id::{JobId, StepIndex};
 use super::time::Timestamp;
 use std::sync::Arc;
 
-/// Where a job comes from: all that never changes about it, but its message.
+/// Where a job comes from: all that never changes about it, except its message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     /// The job's id.
@@ -18,8 +18,8 @@ pub struct Origin {
     pub parent: Option<Parent>,
     /// The top-level job; its own id unless it is a child.
     pub root: JobId,
-    /// 0 for a job that a client asked for, one more for each level of child jobs, and for each job
-    /// that a step asked for.
+    /// 0 for a job that a client asked for; one more for each level of child jobs and for each call
+    /// by a step.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,

@@ -1,4 +1,4 @@
-//! A job after a restart: the fold of its rows, and what a child job beside it may not have heard.
+//! A job after a restart: the fold of its rows, and the orders that its child jobs may have missed.
 
 use super::entry::Recorded;
 use super::input::{Instruction, Order};
@@ -19,7 +19,7 @@ impl Job {
         job
     }
 
-    /// What a child job, found beside this one after a restart, may not have heard.
+    /// The orders that a child job may have missed before a restart.
     pub fn words_to(&self, child: &Job) -> Vec<Order> {
         let Some((run, place)) =
             child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
@@ -27,7 +27,7 @@ impl Job {
             return Vec::new();
         };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
-        // A step that was begun anew does not know the rounds of its earlier child jobs.
+        // A step that began anew does not know the rounds of its earlier child jobs.
         let last_word = |what| {
             if child.state.is_ended() {
                 Vec::new()

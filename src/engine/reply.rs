@@ -1,5 +1,5 @@
-//! What a worker's words make of a step: its output, its progress, or why the attempt failed (SPEC
-//! §3.2, §4).
+//! What a reply says of a step: its output, its progress, or why the attempt failed (SPEC §3.2,
+//! §4).
 
 use super::definition::Step;
 use super::entry::{Failure, Progress};
@@ -8,14 +8,14 @@ use super::json::{Json, JsonKind, Message};
 use super::words::{cut, cut_of};
 use std::sync::Arc;
 
-/// How much is kept of a reply that is no JSON object, and of each text that a worker says, in
-/// bytes (SPEC §3.2, §4).
+/// How much is kept of a reply that is not a JSON object, and of each text from a worker, in bytes
+/// (SPEC §3.2, §4).
 pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
 
 /// How much is kept of a status that a worker reports, in bytes.
 pub(super) const STATUS_BYTES_MAX: usize = 255;
 
-/// Why an attempt failed, and whether another may do better.
+/// Why an attempt failed, and whether another may succeed.
 pub(super) struct Failed {
     pub(super) failure: Failure,
     pub(super) retryable: bool,
@@ -69,7 +69,7 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result
                 None,
             ))
         }
-        // Progress settles nothing; it is decided upon before.
+        // Progress settles nothing; it is handled before.
         Reply::Progress(_) => Err(failed("a progress message is no result".to_owned(), None)),
     }
 }
@@ -81,8 +81,8 @@ fn too_large(body: &[u8], limits: &Limits) -> String {
     )
 }
 
-/// What is wrong with what is said of a step in its worker's place (SPEC §6). More is asked of
-/// people than of workers: a status where there is a list, the text of an error.
+/// What is wrong with a reply given by hand (SPEC §6). People must say more than workers: a status
+/// if the step lists statuses, and the text of an error.
 pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let words = || step.status.words.join(", ");
     match reply {
@@ -123,7 +123,7 @@ pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Opti
     }
 }
 
-/// The status that an output reports under the step's `statusKey`; none without that key.
+/// The status that an output reports under the step's `statusKey`, if it has that key.
 pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
     let Some(key) = &step.status.key else { return Ok(None) };
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
@@ -147,7 +147,7 @@ fn unknown_status(step: &Step, word: &str) -> String {
     )
 }
 
-/// What a progress message tells.
+/// Reads a progress message.
 pub(super) fn parse_progress(
     step: &Step,
     body: &[u8],
@@ -178,7 +178,7 @@ pub(super) fn parse_progress(
     Ok(Progress { status: word.as_deref().map(status), share: share.cloned(), message })
 }
 
-/// The longest number that tells how far a worker has come, in bytes.
+/// The longest number under `progress`, in bytes.
 const SHARE_BYTES_MAX: usize = 64;
 
 fn status(word: &str) -> Arc<str> {

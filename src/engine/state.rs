@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub enum JobState {
     /// Steps are waiting or running.
     Running,
-    /// Steps that run are waited for, nothing new is dispatched.
+    /// Running steps may finish; nothing new is dispatched.
     Paused,
     /// Every step is done.
     Completed,
-    /// A step's attempts are spent.
+    /// A step's attempts are used up.
     Failed,
     /// A user, or the parent, ended it.
     Cancelled,
@@ -28,7 +28,7 @@ impl JobState {
         JobState::Cancelled,
     ];
 
-    /// Whether the job has come to an end, be it that it can be retried.
+    /// Whether the job has ended. It may still be retried.
     pub fn is_ended(self) -> bool {
         match self {
             JobState::Running | JobState::Paused => false,
@@ -60,16 +60,16 @@ pub enum StepState {
     /// A step that it depends on is not done.
     #[default]
     Waiting,
-    /// Its message, or its child jobs, are out; or it waits for its next attempt, or for a call of
-    /// the API.
+    /// Its message or its child jobs are out, or it waits for its next attempt or for a call of the
+    /// API.
     Running,
     /// Its reply came.
     Completed,
-    /// Its attempts are spent.
+    /// Its attempts are used up.
     Failed,
-    /// Its condition `when` came to false.
+    /// Its condition `when` was false.
     Skipped,
-    /// Its condition `cancelWhen` came to true, or its job was ended while it ran.
+    /// Its condition `cancelWhen` was true, or its job was ended while it ran.
     Cancelled,
 }
 

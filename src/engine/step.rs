@@ -14,22 +14,21 @@ use std::sync::Arc;
 pub struct StepRun {
     /// Its state.
     pub state: StepState,
-    /// Dispatches so far; of a step with a task, beginnings.
+    /// Dispatches so far; for a step with a task, how often it began.
     pub attempt: u32,
-    /// Those of them before the last retry or rerun, which do not count among the attempts allowed.
+    /// How many of them came before the last retry or rerun: they do not count against the limit.
     pub(super) attempts_before: u32,
-    /// Those that a rerun has undone: their results count no more.
+    /// How many of them a rerun has undone: their results no longer count.
     pub(super) attempts_undone: u32,
-    /// How often the step's child jobs were begun anew by a rerun.
+    /// How often a rerun has begun the step's child jobs anew.
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
-    /// Which of the job's entries, counted from 1, dispatched it last: no two dispatches have the
-    /// same.
+    /// The number of the entry that dispatched it last, from 1. No two dispatches have the same.
     pub dispatch: u64,
-    /// When that was, where the entry tells.
+    /// When it was dispatched last, if the entry says so.
     pub sent: Option<Timestamp>,
-    /// When it started first; a rerun begins anew.
+    /// When it first started; a rerun begins anew.
     pub started: Option<Timestamp>,
     /// When the last attempt began.
     pub attempt_started: Option<Timestamp>,
@@ -37,21 +36,21 @@ pub struct StepRun {
     pub ended: Option<Timestamp>,
     /// Its output, once completed.
     pub output: Option<Message>,
-    /// Why it, or its last attempt, failed.
+    /// Why it failed, or its last attempt did.
     pub failure: Option<Failure>,
-    /// When the attempt that runs fails.
+    /// When the running attempt times out.
     pub deadline: Option<Timestamp>,
-    /// When the next attempt is due; the one before has failed.
+    /// When the next attempt is due, after one has failed.
     pub retry_at: Option<Timestamp>,
-    /// What its worker told last.
+    /// The last progress that its worker reported.
     pub progress: Option<Progress>,
     /// The status that its worker has reported.
     pub(super) status: Option<Arc<str>>,
-    /// What the reader should know about its input.
+    /// A warning about its input, for the reader.
     pub warning: Option<Arc<str>>,
     /// Its child jobs, for a step with a task that has started.
     pub fan_out: Option<Box<FanOut>>,
-    /// Steps that it depends on and that are not done.
+    /// How many of the steps that it depends on are not done.
     pub(super) waits_for: u16,
 }
 
@@ -63,8 +62,8 @@ impl StepRun {
         }
     }
 
-    /// Back to waiting; its attempts are counted on, and those allowed are counted anew. When it
-    /// started first is kept.
+    /// Back to waiting. Attempts keep their numbers, but the limit counts from here. The time of
+    /// its first start is kept.
     pub(super) fn reset(&mut self) {
         *self = StepRun {
             attempt: self.attempt,
@@ -78,12 +77,12 @@ impl StepRun {
         };
     }
 
-    /// Whether an attempt is under way, rather than waited for.
+    /// Whether an attempt is under way, as opposed to a pause before the next.
     pub fn is_under_way(&self) -> bool {
         self.state == StepState::Running && self.retry_at.is_none()
     }
 
-    /// When the next attempt is due after the one that runs has failed; none: that was the last.
+    /// When the next attempt is due if the running one fails; none: it is the last.
     pub(super) fn next_attempt(
         &self,
         job: JobId,
@@ -102,8 +101,8 @@ impl StepRun {
     }
 }
 
-/// The pause after the attempt number `used`: exponential with full jitter, `chance` of 2^64 of the
-/// longest one.
+/// The pause after attempt number `used`: exponential with full jitter. It is the share `chance` /
+/// 2^64 of the longest pause.
 fn pause_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
     let most = u128::from(retry.max_backoff.0);
     let mut longest = u128::from(retry.backoff.0);

@@ -36,12 +36,12 @@ impl Millis {
     pub const UNITS: [(&str, u64); 5] =
         [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-    /// What a duration has of whole milliseconds.
+    /// The whole milliseconds of a duration.
     pub fn of(span: Duration) -> Millis {
         Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// A duration of whole milliseconds.
+    /// This span as a duration.
     pub fn whole(span: Duration) -> Option<Millis> {
         span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
     }

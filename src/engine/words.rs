@@ -1,4 +1,4 @@
-//! Words in errors and on terminals: shown safely, and guessed at when misspelt.
+//! Words in errors and on terminals: shown safely, and corrected when misspelt.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -6,20 +6,20 @@ use std::fmt::{self, Write};
 /// How much of a file's text an error repeats, in characters.
 const SHOWN_CHARACTERS_MAX: usize = 80;
 
-/// The longest word that is guessed at, in bytes; comparing takes time with the square of it.
+/// The longest word for which a correction is sought, in bytes; the comparison is quadratic.
 const GUESSED_BYTES_MAX: usize = 40;
 
-/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or turn the
-/// order of what is read.
+/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or reverse
+/// the reading order.
 fn is_unsafe(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
     character.is_control() || is_line_break || is_direction
 }
 
-/// A text from outside as it is printed where it is not JSON: in one line, with controls, line
-/// breaks and marks of direction as `\n` or `\u{1b}`. All that is printed for people goes through
-/// here.
+/// A text from outside, made safe to print: one line, with control characters, line breaks and
+/// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
+/// does not.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -30,7 +30,7 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// As [`escaped`], of a text whose line breaks are ours.
+/// Like [`escaped`], for a text whose line breaks are ours.
 pub(crate) fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
@@ -55,12 +55,12 @@ impl<W: Write> Write for Escaping<'_, W> {
     }
 }
 
-/// `text` with at most `bytes_max` bytes; where it is cut, its end says so.
+/// At most `bytes_max` bytes of `text`; if it is cut, its end says so.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
     cut_of(text, bytes_max, text.len())
 }
 
-/// As [`cut`], of a text of `bytes` in all, of which `text` is the beginning.
+/// Like [`cut`], for a text of `bytes` in all that begins with `text`.
 pub(crate) fn cut_of(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
@@ -95,7 +95,7 @@ pub(crate) fn shortened(text: &str) -> String {
     shown
 }
 
-/// The candidate that `word` most likely meant, if any is near.
+/// The candidate that `word` most likely stands for, if any is close.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,

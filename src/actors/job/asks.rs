@@ -14,7 +14,8 @@ impl JobActor {
         let is_known = told.is_ok();
         let told = Outgoing::Answer(Answer::Created(answer, told));
         if is_known {
-            // Through the journal: behind the commit of the creation, which may still be under way.
+            // Through the journal, so that it follows the commit of the creation, which may still
+            // be under way.
             self.release_after_commit(vec![told]);
         } else {
             told.release(&self.ways);
@@ -29,7 +30,7 @@ impl JobActor {
             Some((Some(caller), ack)) if !job.owes(&caller) => {
                 self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
             }
-            // Behind the commit of its caller's first message, which may still be under way.
+            // After the commit of its caller's first message, which may still be under way.
             Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
         }
     }
@@ -44,7 +45,7 @@ impl JobActor {
         let Some(job) = self.job() else { return };
         let state = job.state();
         if state.is_ended() {
-            // Behind the commit of its end, which may still be under way.
+            // After the commit of its end, which may still be under way.
             let told = Answer::Now(answer, Ok(Now::Job(state)));
             self.release_after_commit(vec![Outgoing::Answer(told)]);
         } else {
@@ -60,7 +61,7 @@ impl JobActor {
         } else if self.parent.is_some() {
             Refusal::of_ended_child(self.id)
         } else {
-            // It has failed and was kept for late replies. What comes behind this is void.
+            // It has failed and was kept for late replies. Whatever comes after this is void.
             let erase = JournalInput::Delete(self.number, answer);
             return self.ways.mailboxes().journal.post(erase);
         };

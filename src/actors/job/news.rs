@@ -1,4 +1,4 @@
-//! What others are told of a decision: those who listen, and the webhook.
+//! What listeners and the webhook are told of a decision.
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
@@ -8,8 +8,8 @@ use crate::journal::Notice;
 use std::sync::Arc;
 
 impl JobActor {
-    /// What is to be told of a decision that is applied: to all who listen, after the commit; and to
-    /// the webhook, committed with the decision. Nothing is made while nobody listens.
+    /// The events of an applied decision for all who listen, after the commit; and the notice for
+    /// the webhook, which is committed with the decision. Nothing is built while nobody listens.
     pub(super) fn news(&self, recorded: &Recorded) -> (Option<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (None, None) };
         let ways = &self.ways;

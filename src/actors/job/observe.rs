@@ -7,13 +7,13 @@ use crate::engine::{
 };
 
 impl JobActor {
-    /// Counts the job among those of its state, once, whatever way it came to it.
+    /// Counts the job under its state, once, however it came to that state.
     pub(super) fn count(&mut self) {
         let Some(job) = self.job() else { return };
         self.count_as(Some(job.state()).filter(|state| !state.is_ended()));
     }
 
-    /// Counts it in another state; in none, if its rows are gone.
+    /// Counts it under another state; under none, if its rows are gone.
     pub(super) fn count_as(&mut self, now: Option<JobState>) {
         let Some(job) = self.job() else { return };
         if now == self.counted {

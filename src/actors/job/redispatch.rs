@@ -1,5 +1,5 @@
-//! Step messages that are sent once more by queue, and the count of those that are waited for:
-//! asked of every job.
+//! What every job is asked: to send the messages of a queue again, and to count the steps that
+//! wait.
 
 use super::JobActor;
 use crate::actors::bulk::{Bulk, Census};
@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Since when dispatches have been seen waiting, each by the number of its entry.
+/// Since when each dispatch has been seen waiting, by the number of its entry.
 type Seen = Vec<(u64, Instant)>;
 
 fn has_waited(seen: &Seen, dispatch: u64, span: Duration) -> bool {
@@ -20,8 +20,8 @@ fn has_waited(seen: &Seen, dispatch: u64, span: Duration) -> bool {
 }
 
 impl JobActor {
-    /// Counts the steps that wait for a reply, and keeps since when it has seen each. Those that
-    /// call a workflow do not count: their message is acknowledged once the job is created, long
+    /// Counts the steps that wait for a reply, and notes since when it has seen each. Steps that
+    /// call a workflow do not count: their message is acknowledged when the job is created, long
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
         let Some(job) = self.job().filter(|_| self.runs_on(&census.bus)) else { return };
@@ -45,7 +45,8 @@ impl JobActor {
         self.seen = seen;
     }
 
-    /// Sends the messages of its steps that wait on a queue once more; `done` follows the commit.
+    /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the
+    /// commit.
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
         let Some(job) = self.job().filter(|_| self.runs_on(&bulk.queue.bus)) else { return };
         let is_meant = |dispatch: u64| {

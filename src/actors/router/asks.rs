@@ -1,4 +1,4 @@
-//! What concerns one id, and what is known of those that wait for the archive.
+//! Requests about one id, and the requests that wait for the archive.
 
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
@@ -6,7 +6,7 @@ use crate::actors::mail::{Finding, NewJob, Question, ToChild};
 use crate::engine::{JobId, Operation};
 use std::collections::{HashMap, VecDeque};
 
-/// Something that concerns one id: a job under it is told; otherwise the archive is asked.
+/// A request about one id. A job under that id is told; if there is none, the archive is asked.
 pub(super) enum Ask {
     /// A client asks for a job under the id.
     Create(NewJob),
@@ -23,7 +23,7 @@ pub(super) enum Ask {
 }
 
 impl Ask {
-    /// What has to be known first of a job that takes no input.
+    /// What must be known first about a job that takes no input.
     pub(super) fn question(&self) -> Question {
         match self {
             Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
@@ -41,18 +41,18 @@ impl Ask {
     }
 }
 
-/// What is left of an ask once it has heard what the archive found.
+/// What is left of a request once it has the archive's answer.
 pub(super) enum Left {
-    /// Nothing; what was found holds for the next one as well.
+    /// Nothing. The finding also serves the next request.
     Finding(Finding),
-    /// Nothing; what was found is used up, or may be out of date.
+    /// Nothing. The finding is used up, or may be out of date.
     Nothing,
-    /// The ask, which needs to know something else.
+    /// The request, which must know something else.
     Ask(Ask, Question),
 }
 
 impl Left {
-    /// The ask, which needs what it asks for itself.
+    /// The request, with the question that it asks by itself.
     pub(super) fn of(ask: Ask) -> Left {
         let question = ask.question();
         Left::Ask(ask, question)
@@ -68,7 +68,7 @@ pub(super) struct LookUps {
 }
 
 impl LookUps {
-    /// Calls that may start a job once their look-up has come back.
+    /// How many calls may start a job once their look-up has come back.
     pub(super) fn calls(&self) -> usize {
         self.calls
     }

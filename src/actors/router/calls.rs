@@ -1,4 +1,4 @@
-//! Calls: a job each, started, joined or refused; and those that wait while no jobs are taken.
+//! Calls: each starts a job, joins one, or is refused. While no jobs are taken, calls wait.
 
 use super::Router;
 use super::asks::{Ask, Left};
@@ -23,8 +23,8 @@ impl Router {
     /// A message came in on the queue of a workflow.
     pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
         let Some(definition) = self.ways.common.definitions().get(workflow).cloned() else {
-            // A reload has taken the workflow away. Back to its queue, where it waits for the
-            // workflow to be loaded again.
+            // A reload has removed the workflow. The call goes back to its queue, and waits there
+            // until the workflow is loaded again.
             tracing::warn!(
                 workflow,
                 "a call of a workflow that is no longer loaded goes back to its queue"
@@ -52,8 +52,9 @@ impl Router {
         }
     }
 
-    /// Itself, unless it is to be answered into our own reply queue: that is for our own steps,
-    /// whose jobs are asked first. Nobody is told of the refusal, for the same reason.
+    /// The call itself, unless it asks for an answer into our own reply queue. That queue is for
+    /// our own steps, so the step's job is asked first. For the same reason nobody is told of a
+    /// refusal.
     fn unless_answered_here(&self, call: Call) -> Option<Call> {
         let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
         if reply_to != Some(self.ways.common.own_reply_queue()) || call.is_of_step() {
@@ -77,7 +78,7 @@ impl Router {
         self.try_again_later(ctx);
     }
 
-    /// The same, and says why.
+    /// Keeps a call until a job can be taken, and logs why.
     pub(super) fn keep_call_for(&mut self, call: Call, reason: &str, ctx: &mut Context<Self>) {
         self.say_kept(&call, reason);
         self.keep_call(call, ctx);
@@ -91,7 +92,7 @@ impl Router {
         ctx.run_later(TRIED_AGAIN_AFTER, |router, ctx| {
             router.is_waiting = false;
             if router.ways.common.health.stopping.load(Ordering::Relaxed) {
-                // Back to their queues, for the next start.
+                // They go back to their queues, for the next start.
                 return router.waiting.clear();
             }
             let mut is_full = false;
@@ -107,11 +108,11 @@ impl Router {
         });
     }
 
-    /// Joins the job that there is, or asks the archive about it; gives the call back if no job can
+    /// Joins the job under the id, or asks the archive about it. Gives the call back if no job can
     /// be taken now.
     fn start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_void() {
-            // Its connection was lost meanwhile: it comes again.
+            // Its connection was lost meanwhile: the broker delivers it again.
             return None;
         }
         let (ways, id) = (self.ways.clone(), call.id);
@@ -125,7 +126,7 @@ impl Router {
         if ways.common.health.accepts() && is_full && !call.is_of_step() {
             match self.ask_claimed(call) {
                 Some(call) => return self.kept(call, "the manager takes no jobs now"),
-                // It comes back, with what the job says.
+                // It comes back with the job's answer.
                 None => return None,
             }
         }
@@ -136,7 +137,7 @@ impl Router {
         None
     }
 
-    /// Starts the job of a call, or says how the one ended that has its id.
+    /// Starts the job of a call, or tells the caller how the job with its id ended.
     pub(super) fn begin_call(
         &mut self,
         call: Call,
@@ -161,7 +162,7 @@ impl Router {
                 match self.refusal_to_revive(&found) {
                     None => {
                         self.revive(*found);
-                        // Deleted in this very moment, the call goes back to its queue.
+                        // The job was deleted at this moment: the call goes back to its queue.
                         drop(self.to_live(call.id, Ask::Call(call)));
                         return Left::Nothing;
                     }
@@ -203,7 +204,7 @@ impl Router {
         self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
-    /// Has the job asked whose step the call says it is from; gives it back if there is none.
+    /// Asks the job whose step the call names. Gives the call back if there is no such job.
     fn ask_claimed(&self, call: Call) -> Option<Call> {
         let Asker::Claimed(place, _) = &call.asker else { return Some(call) };
         match self.ways.routes.find(place.job) {

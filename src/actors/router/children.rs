@@ -1,4 +1,4 @@
-//! Child jobs: started by their parents, and told what their parents want.
+//! Child jobs: their parents start them and give them orders.
 
 use super::Router;
 use super::asks::Left;
@@ -43,8 +43,8 @@ impl Router {
         self.spawn(Spawn { id, number, root: child.root, parent: Some(child.parent), start });
     }
 
-    /// A child job that has ended is to be retried: it is brought back, and hears what its parent
-    /// wants by now.
+    /// A child job that has ended is to be retried. It is brought back, and hears the latest orders
+    /// of its parent.
     pub(super) fn tell_ended_child(&self, told: ToChild, found: Option<Box<Recovered>>) -> Left {
         let ToChild { id, place, order, .. } = told;
         let round = order.round;
@@ -58,10 +58,10 @@ impl Router {
             return Left::Nothing;
         };
         let orders = if found.job.state() == JobState::Completed {
-            // It has done it already, and says so once more.
+            // It has been retried already, and reports its end again.
             vec![order]
         } else {
-            // None: the order was kept up on its way, and its parent has other plans since.
+            // None: the order came late, and the parent has other plans by now.
             std::mem::take(&mut found.orders)
         };
         if orders.is_empty() {
@@ -80,7 +80,7 @@ impl Router {
         Left::Nothing
     }
 
-    /// A child job that cannot run fails, once more if it had before.
+    /// A child job that cannot run fails, also if it had failed before.
     pub(super) fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
         let outcome = ChildOutcome::Failed(Cause::of_job(reason));
         Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.ways);

@@ -1,8 +1,8 @@
-//! When a job takes input: its route is made when its actor starts, and taken away when it leaves.
-//!
-//! A job that has nothing left to do asks to leave. It is let go if it has heard all that was sent
-//! to it: then nothing is in its mailbox, and nothing can come any more. Otherwise it stays, hears
-//! what is there, and asks again unless that has it go on.
+//! When a job takes input: its route is made when its actor starts, and removed when the job
+//! leaves.
+//! A job with nothing left to do asks to leave. It is let go if it has heard everything that was
+//! sent to it: then its mailbox is empty and nothing more can come. Otherwise it stays and hears
+//! the rest, and then asks again or goes on.
 
 use super::Router;
 use crate::actors::job::{JobActor, Spawn, Start};
@@ -14,15 +14,15 @@ use crate::journal::Recovered;
 use actix::Actor;
 
 impl Router {
-    /// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of one
-    /// parent share an arbiter, so that what they do first reaches the journal, and their queue, in
-    /// the order of the list.
+    /// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of a parent
+    /// share an arbiter, so that their first dispatches reach the journal and the queue in the
+    /// order of the list.
     pub(super) fn spawn(&self, spawn: Spawn) {
         let ways = &self.ways;
         let arbiters = &ways.mailboxes().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
         let child_of = spawn.start.place();
-        // Not the parent's own, which gathers what they give.
+        // Not the parent's own arbiter, which gathers their results.
         let place = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
         let owned = ways.clone();
@@ -35,8 +35,8 @@ impl Router {
         });
     }
 
-    /// A job from the journal starts at once; what it tells others must find them started, so it is
-    /// told behind them.
+    /// A job from the journal starts at once. What it tells other jobs goes through the router's
+    /// mailbox, because those must have started first.
     pub(super) fn go_on(&self, recovered: Recovered) {
         let Recovered { number, root, parent, job, effects, orders } = recovered;
         let (told, effects): (Vec<Effect>, Vec<Effect>) =

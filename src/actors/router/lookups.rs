@@ -1,5 +1,5 @@
-//! What waits for the archive. Where no job takes input under an id, the archive is asked; what else
-//! comes for the id meanwhile waits behind, in order. The router goes on with all other ids.
+//! What waits for the archive. If no job takes input under an id, the archive is asked. Further
+//! requests for that id wait, in order; the router goes on with all other ids.
 
 use super::Router;
 use super::asks::{Ask, Left};
@@ -10,7 +10,7 @@ use actix::Context;
 use std::collections::VecDeque;
 
 impl Router {
-    /// Brings an ask to the job under the id, or to the archive; behind those that wait for it.
+    /// Hands a request to the job under the id, or to the archive, after those that wait for it.
     pub(super) fn ask(&mut self, id: JobId, ask: Ask) {
         let is_looked_up = self.look_ups.waiting.contains_key(&id);
         let ask = if is_looked_up { Some(ask) } else { self.to_live(id, ask) };
@@ -41,7 +41,7 @@ impl Router {
         self.ways.mailboxes().archive.post(ArchiveInput::Find(id, question));
     }
 
-    /// The archive has answered: all who wait for the id go on, in order.
+    /// The archive has answered: all requests that wait for the id go on, in order.
     pub(super) fn found(
         &mut self,
         id: JobId,
@@ -98,7 +98,7 @@ impl Router {
         }
     }
 
-    /// Tells the job that takes input under the id; gives the ask back if there is none.
+    /// Tells the job that takes input under the id. Gives the request back if there is none.
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
         let live = self.ways.routes.find(id);
         if let Ask::Order(told) = ask {
@@ -107,7 +107,7 @@ impl Router {
                     job.post(JobInput::Take { input: Input::Order(told.order), ack: None });
                     None
                 }
-                // Of what its parent wants else, a job that has ended has nothing to do.
+                // A job that has ended ignores all other orders.
                 None => (told.order.what == Instruction::Retry).then_some(Ask::Order(told)),
             };
         }

@@ -18,7 +18,7 @@ impl Router {
         }
     }
 
-    /// Starts a job under the id, or says what job has it.
+    /// Starts a job under the id, or tells the client which job has it.
     pub(super) fn create_unless_known(&self, id: JobId, job: NewJob, finding: Finding) -> Left {
         let workflow = job.definition.full_name();
         let known = match &finding {
@@ -60,7 +60,7 @@ impl Router {
         self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
-    /// Brings back a job that has ended, if the operation makes sense of it.
+    /// Brings back a job that has ended, if the operation is possible.
     pub(super) fn operate_ended(
         &self,
         id: JobId,
@@ -90,7 +90,7 @@ impl Router {
         }
         self.revive(*found);
         if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(operation, answer)) {
-            // Deleted in this very moment, as a late record of its last actor has shown.
+            // The job was deleted at this moment, as a late record of its last actor has shown.
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
         Left::Nothing
@@ -120,7 +120,7 @@ impl Router {
         Left::Finding(finding)
     }
 
-    /// Has a job that has ended erased.
+    /// Erases a job that has ended.
     pub(super) fn erase_ended(&self, id: JobId, answer: Client<Erased>, finding: Finding) -> Left {
         let (number, is_child): (JobNumber, bool) = match &finding {
             Finding::Creation(Some(found)) => (found.number, found.is_child),

@@ -1,12 +1,9 @@
-//! What an evaluation costs. The CEL crate knows no limit, so the tree itself pays: around each
-//! value that an operation copies, compares or runs through stands a call of [`CHARGE`], which
-//! takes the value's size from the budget and gives the value back. So the cost is that of what
-//! really happens, not a guess from the text: `input.a.all(x, x in input.b)` costs what the lists
-//! of this evaluation are long.
-//!
-//! Not charged are operations that take the same time whatever their operands: logic, indexing,
-//! selecting a key. The text limits how many there are, and the body of a loop is charged with
-//! their number at each turn.
+//! What an evaluation costs. The CEL crate has no limit, so the tree itself pays. Each value that
+//! an operation copies, compares or runs through is wrapped in a call of [`CHARGE`], which takes
+//! the value's size from the budget and returns the value. So the cost is measured, not guessed
+//! from the text: `input.a.all(x, x in input.b)` costs as much as its lists are long.
+//! Operations that take the same time for all operands are free: logic, indexing, selecting a key.
+//! The text limits their number, and each turn of a loop pays for those in its body.
 
 use super::names::parts;
 use cel::common::ast::{
@@ -18,8 +15,8 @@ use cel::{Context, ExecutionError, FunctionContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The function that charges for its first argument and gives it back; the second is what it costs
-/// besides. No text can call it: `@` is no letter of CEL.
+/// The function that charges for its first argument and returns it; the second is an extra cost. No
+/// text can call it: `@` is not a letter in CEL.
 const CHARGE: &str = "@charge";
 
 /// Operators that take the same time whatever their operands.
@@ -33,23 +30,22 @@ const FREE: [&str; 7] = [
     operators::NOT_STRICTLY_FALSE,
 ];
 
-/// How much text costs as much as one value, in bytes.
+/// How many bytes of text cost as much as one value.
 const TEXT_BYTES_PER_UNIT: usize = 32;
 
-/// How many keys of a message cost as much as one value, where they are only looked through for
-/// those that are needed.
+/// How many keys of a message cost as much as one value when they are only searched.
 const KEYS_PER_UNIT: usize = 4;
 
-/// How much JSON text costs as much as one value, where it is read and not built, in bytes.
+/// How many bytes of JSON text cost as much as one value when it is read and not built.
 const READ_BYTES_PER_UNIT: usize = 512;
 
-/// How many commas, colons and brackets in it cost as much besides.
+/// How many commas, colons and brackets in that text cost one more.
 const READ_MARKS_PER_UNIT: usize = 16;
 
-/// What the entry of a map that is built costs beside its key and its value.
+/// What an entry of a built map costs, besides its key and its value.
 const ENTRY_COST: u64 = 3;
 
-/// What each turn of a loop costs beside its operations.
+/// What each turn of a loop costs, besides its operations.
 const TURN_COST: usize = 4;
 
 /// What an evaluation may still cost.
@@ -58,7 +54,7 @@ pub(super) struct Budget(Arc<AtomicU64>);
 
 impl Budget {
     pub(super) fn new(units: u64) -> Budget {
-        // One unit more than may be spent: nothing left means too much was wanted.
+        // One unit more than may be spent: if nothing is left, too much was asked for.
         Budget(Arc::new(AtomicU64::new(units.saturating_add(1))))
     }
 
@@ -70,7 +66,7 @@ impl Budget {
         self.left() == 0
     }
 
-    /// Takes `units`; whether there were enough. What is spent stays spent.
+    /// Takes `units`; tells whether there were enough. They stay spent in any case.
     pub(super) fn take(&self, units: u64) -> bool {
         let left = self.left().saturating_sub(units);
         self.0.store(left, Ordering::Relaxed);
@@ -87,7 +83,7 @@ impl Budget {
         self.take(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
     }
 
-    /// Takes what it costs to read JSON text, whatever is built of it.
+    /// Takes what it costs to read JSON text, whatever is built from it.
     pub(super) fn take_read(&self, text: &str) -> bool {
         let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
         self.take(
@@ -96,7 +92,7 @@ impl Budget {
         )
     }
 
-    /// Takes what the entry of a map costs whose key has `bytes`, without its value.
+    /// Takes what an entry of a map costs whose key has `bytes`, without its value.
     pub(super) fn take_entry(&self, bytes: usize) -> bool {
         self.take(text_units(bytes).saturating_add(ENTRY_COST))
     }
@@ -137,7 +133,7 @@ fn text_units(bytes: usize) -> u64 {
     u64::try_from(bytes / TEXT_BYTES_PER_UNIT).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// How many units a value is large, what is in it included; counted up to `limit`.
+/// The size of a value with all that is in it, in units; counted up to `limit`.
 fn size(value: &dyn Val, limit: u64) -> u64 {
     let mut units: u64 = 1;
     if let Some(text) = value.downcast_ref::<CelString>() {
@@ -164,7 +160,7 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
     units
 }
 
-/// The tree in which what costs is charged. It nests at most twice as deep.
+/// The tree with its charges. It nests at most twice as deep.
 pub(super) fn charged(node: IdedExpr) -> IdedExpr {
     let IdedExpr { id, expr } = node;
     let expr = match expr {
@@ -199,9 +195,9 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
     call
 }
 
-/// A loop pays for what it runs over at once, and at each turn for its body. `all` and `exists` run
-/// on after an error in their body, where nothing would be charged: they pay with the condition
-/// that each turn begins with.
+/// A loop pays for its range at once, and for its body at each turn. `all` and `exists` go on after
+/// an error in their body, where nothing would be charged: so they pay in the condition that begins
+/// each turn.
 fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts.iter_range = paid(parts.iter_range);
     if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
@@ -213,8 +209,8 @@ fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts
 }
 
-/// The step of a loop has one of a few forms, as the macros make it: the result so far and what the
-/// body adds. Their form is kept, because the crate knows them: it appends to a list in its place.
+/// The macros give the step of a loop one of a few forms: the result so far, and what the body
+/// adds. The form is kept, because the crate recognises it and appends to the list in place.
 fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
     let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
     let IdedExpr { id, expr } = step;
@@ -243,7 +239,7 @@ fn paid_body(body: IdedExpr) -> IdedExpr {
     paid_turn(charged(body), operations)
 }
 
-/// What each turn evaluates, with what the turn costs.
+/// What each turn evaluates, with the cost of the turn.
 fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
     let units = i64::try_from(operations + TURN_COST).unwrap_or(i64::MAX);
     let id = part.id;

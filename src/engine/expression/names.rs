@@ -1,5 +1,5 @@
-//! What an expression names: variables, functions, steps. Unknown names are errors; of the known
-//! ones it follows what an evaluation needs of the data.
+//! What an expression names: variables, functions, steps. Unknown names are errors. The known ones
+//! tell which part of the data an evaluation needs.
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::engine::state::StepState;
@@ -20,9 +20,9 @@ const TYPES: [&str; 10] =
 /// A function.
 struct Function {
     name: &'static str,
-    /// How many arguments it takes as `name(..)`; none: it is not called so.
+    /// How many arguments it takes as `name(..)`; none: it cannot be called like that.
     plain: Option<usize>,
-    /// How many arguments it takes as `x.name(..)`; none: it is not called so.
+    /// How many arguments it takes as `x.name(..)`; none: it cannot be called like that.
     behind_dot: Option<usize>,
     example: &'static str,
 }
@@ -36,8 +36,8 @@ const fn function(
     Function { name, plain, behind_dot, example }
 }
 
-/// The functions. Those that neither way of calling fits are macros: a call of one that is still
-/// there is a wrong one.
+/// The functions. Those with neither way of calling are macros, which the parser has replaced: a
+/// call that is left is wrong.
 const FUNCTIONS: [Function; 18] = [
     function("size", Some(1), Some(0), "size(input.lines)"),
     function("contains", None, Some(1), "input.title.contains(\"draft\")"),
@@ -59,12 +59,12 @@ const FUNCTIONS: [Function; 18] = [
     function("type", Some(1), None, "type(input.count)"),
 ];
 
-/// What of a value is needed.
+/// Which part of a value is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// All of it.
     All,
-    /// That it is there, and of a map these keys.
+    /// Whether it is there, and these keys if it is a map.
     Keys(BTreeMap<String, Need>),
 }
 
@@ -106,11 +106,11 @@ impl Need {
     }
 }
 
-/// What was found in an expression.
+/// What an expression names.
 pub(super) struct Names {
     pub(super) need: Need,
     pub(super) steps: Vec<String>,
-    /// What can be no step's, and cannot have been meant.
+    /// What no step can have, and so cannot have been meant.
     pub(super) mistakes: Vec<ExpressionError>,
 }
 
@@ -128,7 +128,7 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
     Ok(checker.found)
 }
 
-/// The parts of a node, as the evaluation comes to them.
+/// The parts of a node, in the order of the evaluation.
 pub(super) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
@@ -203,7 +203,7 @@ impl Checker<'_> {
             }
             Expr::Comprehension(parts) => {
                 self.visit(&parts.iter_range)?;
-                // The rest of a loop is the macro's own.
+                // The macro has made the rest of the loop.
                 self.variables.extend([parts.iter_var.clone(), parts.accu_var.clone()]);
                 self.visit(&parts.loop_step)?;
                 self.variables.truncate(self.variables.len() - 2);
@@ -221,7 +221,7 @@ impl Checker<'_> {
         parts(node).into_iter().try_for_each(|part| self.visit(part))
     }
 
-    /// A step's state is compared with the words that there are.
+    /// A step's state may only be compared with the words that exist.
     fn check_states(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
         let is_state = |node| {
@@ -287,7 +287,8 @@ impl Checker<'_> {
         Err(self.source.error(node, format!("unknown variable {}{hint}", quoted(name))))
     }
 
-    /// The word with dashes that a variable is the end of: `split` in `steps.book-split`.
+    /// The word with dashes that ends in a variable, such as `book-split` for `split` in
+    /// `steps.book-split`.
     fn dashed(&self, node: &IdedExpr) -> Option<&str> {
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
@@ -332,7 +333,7 @@ fn unknown_function(name: &str) -> String {
     format!("unknown function {}{why}", quoted(name))
 }
 
-/// Whether the parser made the call of an operator, or a macro did.
+/// Whether the call comes from an operator or from a macro.
 fn is_operator(name: &str) -> bool {
     name.starts_with(['@', '!'])
         || name == operators::NEGATE

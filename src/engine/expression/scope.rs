@@ -23,6 +23,6 @@ pub struct SeenStep<'a> {
     pub state: &'static str,
     /// `status`: the business word; empty while it waits.
     pub status: &'a str,
-    /// `output`: its output; an empty object as long as there is none.
+    /// `output`: its output, or an empty object while there is none.
     pub output: Option<&'a Message>,
 }

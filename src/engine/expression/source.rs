@@ -6,7 +6,7 @@ use cel::common::ast::{IdedExpr, SourceInfo};
 /// evaluation recurses over it.
 pub const DEPTH_MAX: usize = 64;
 
-/// Why a text is no condition.
+/// Why a text is not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ExpressionError {
@@ -36,7 +36,7 @@ impl Source<'_> {
         }
     }
 
-    /// Where a part begins, in bytes. Of an operator that is its sign.
+    /// Where a part begins, in bytes. An operator begins at its sign.
     pub(super) fn offset(&self, part: &IdedExpr) -> usize {
         self.source
             .offset_for(part.id)

@@ -1,15 +1,15 @@
-//! Text that is no CEL: what the parser says, and what to write instead.
+//! Text that is not CEL: what the parser says, and what to write instead.
 
 use super::source::{DEPTH_MAX, ExpressionError};
 use crate::engine::words::{quoted, shortened};
 use cel::ParseErrors;
 
-/// How the parser begins what it says of a text that does not follow the grammar.
+/// How the parser's errors begin when a text does not follow the grammar.
 const GRAMMAR: &str = "Syntax error: ";
 
-/// The first error in words that say what to do, where there is something to say.
+/// The first error, in words that say what to do where possible.
 pub(super) fn explained(errors: &ParseErrors, text: &str) -> ExpressionError {
-    // What else the parser says of a text that does not follow the grammar is a consequence.
+    // The other errors of a text that does not follow the grammar are consequences.
     let grammar = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR));
     let Some(first) = grammar.or(errors.errors.first()) else {
         return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
@@ -64,7 +64,7 @@ fn word_at(rest: &str) -> &str {
     &rest[..end]
 }
 
-/// What CEL writes for a word that other languages have.
+/// The CEL sign for a word of other languages.
 fn instead_of(word: &str) -> Option<String> {
     let sign = match word.to_ascii_lowercase().as_str() {
         "and" => "&&",
@@ -89,7 +89,7 @@ fn unknown_sign(rest: &str) -> String {
     }
 }
 
-/// What the parser says in words of its own, and no grammar.
+/// The parser's other errors, in clearer words.
 fn own_words(said: &str) -> String {
     let known = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),

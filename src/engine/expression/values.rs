@@ -1,5 +1,5 @@
-//! JSON as CEL values, and CEL values in errors. Of the data only what an expression needs is
-//! built.
+//! JSON as CEL values, and CEL values in errors. Only the part of the data that an expression needs
+//! is built.
 
 use super::cost::Budget;
 use super::names::Need;
