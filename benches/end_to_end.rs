@@ -32,6 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
 const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
 const STEPS: usize = QUEUES.len();
+/// Jobs of a run, unless `END_TO_END_JOBS` names another number: more of them for a profile.
 const JOBS: usize = 4_000;
 /// Jobs, or round trips, under way at once.
 const AT_ONCE: usize = 512;
@@ -184,7 +185,7 @@ async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> 
             created += 1;
         }
         // The manager's threads are others.
-        std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 1_000 }));
+        std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 5_000 }));
         running.retain(|(id, begun)| {
             let runs = manager.ways().routes.is_live(*id);
             if !runs {
@@ -205,6 +206,42 @@ fn cpu_of(process: &str) -> f64 {
         |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
     // The kernel's USER_HZ is 100 wherever Linux runs.
     (ticks(11) + ticks(12)) / 100.0
+}
+
+/// What the journal has done so far.
+struct Journal {
+    commits: u64,
+    records: f64,
+    rows: i64,
+    bytes: u64,
+}
+
+impl Journal {
+    fn look(manager: &Manager) -> Journal {
+        let common = manager.common();
+        let file = rusqlite::Connection::open(&common.settings.journal.file).expect("opens");
+        let last = |table| {
+            let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
+            file.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a number")
+        };
+        let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+        let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        Journal {
+            commits: common.metrics.commit.get_sample_count(),
+            records: common.metrics.batch_records.get_sample_sum(),
+            rows: last("entries").max(last("confirmed")),
+            bytes: written.and_then(|text| text.parse().ok()).unwrap_or_default(),
+        }
+    }
+
+    fn since(&self, before: &Journal) -> Journal {
+        Journal {
+            commits: self.commits - before.commits,
+            records: self.records - before.records,
+            rows: self.rows - before.rows,
+            bytes: self.bytes - before.bytes,
+        }
+    }
 }
 
 /// The process that listens on a port of this machine.
@@ -267,7 +304,9 @@ fn row(figure: &str, raw: f64, ours: f64, unit: &str, target: &str, ratio: f64) 
 async fn measure(server: String) {
     let broker = listener(port_of(&server));
     let folder = tempfile::tempdir_in(".").expect("a folder");
-    let total = JOBS * STEPS;
+    let count = std::env::var("END_TO_END_JOBS").ok().and_then(|text| text.parse().ok());
+    let count: usize = count.unwrap_or(JOBS);
+    let total = count * STEPS;
     let mut client = Raw::open(&server).await;
     client.round_trips(total / 4).await;
     let before = cost(broker.as_deref(), total, client.round_trips(total)).await;
@@ -276,9 +315,11 @@ async fn measure(server: String) {
     let settings = settings(&server, folder.path());
     let manager = manager::start(settings, definitions.clone(), Workers::new()).await;
     let manager = manager.expect("starts");
-    jobs(&manager, JOBS / 4, AT_ONCE).await;
-    let work = async { drop(jobs(&manager, JOBS, AT_ONCE).await) };
+    jobs(&manager, count / 4, AT_ONCE).await;
+    let work = async { drop(jobs(&manager, count, AT_ONCE).await) };
+    let before_all = Journal::look(&manager);
     let ours = cost(broker.as_deref(), total, work).await;
+    let journal = Journal::look(&manager).since(&before_all);
     let chain = median(jobs(&manager, ONE_BY_ONE, 1).await);
     manager.stop().await;
     let after = cost(broker.as_deref(), total, client.round_trips(total)).await;
@@ -298,6 +339,14 @@ async fn measure(server: String) {
     let cpu = ours.broker_us / raw.broker_us;
     row("CPU of the broker for each", raw.broker_us, ours.broker_us, "µs", "≤ 1.05", cpu);
     let (one, five) = (chain_raw.as_secs_f64() * 1e3, chain.as_secs_f64() * 1e3);
+    let (commits, steps) = (journal.commits as f64, total as f64);
+    let (records, bytes) = (journal.records, journal.bytes as f64);
+    print(&format!(
+        "the journal: {:.2} rows and {:.0} bytes to the disk for each step, {:.1} records a commit",
+        journal.rows as f64 / steps,
+        bytes / steps,
+        records / commits
+    ));
     row("a chain of five alone, median", one, five, "ms", "≤ 1.5", five / one);
 
     let mut embedded = Settings::defaults().expect("defaults");
@@ -306,7 +355,7 @@ async fn measure(server: String) {
         |message: &Publication| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
     let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
     let manager = manager::start(embedded, definitions, workers).await.expect("starts");
-    let work = async { drop(jobs(&manager, JOBS, AT_ONCE).await) };
+    let work = async { drop(jobs(&manager, count, AT_ONCE).await) };
     let alone = cost(None, total, work).await;
     manager.stop().await;
     print(&format!(

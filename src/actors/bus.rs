@@ -31,7 +31,9 @@ impl BusActor {
 
     fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
-            BusInput::Publish(message) => self.bus.publish(message),
+            BusInput::Publish(messages) => {
+                messages.into_iter().for_each(|message| self.bus.publish(message));
+            }
             BusInput::Serve(served) => self.bus.serve(served),
             BusInput::Inspect(queue, answer) => {
                 let look = self.bus.inspect(queue);

@@ -4,6 +4,7 @@
 use super::answer::{Answer, Erased, Refusal};
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
+use super::outbox::Messages;
 use super::ways::Ways;
 use crate::clock;
 use crate::engine::Millis;
@@ -30,6 +31,8 @@ pub struct JournalActor {
     is_deriving: bool,
     /// Confirms are going to get records of their own.
     is_carrying: bool,
+    /// How many records the last commit had.
+    group: usize,
 }
 
 struct Waiting {
@@ -43,7 +46,7 @@ enum Flush {
     NotDue,
     /// After the lag, unless something urgent comes.
     Lagging,
-    /// As soon as the mailbox is empty.
+    /// As soon as the mailbox is empty; under load, after `journal.linger`.
     Due,
     /// When there may be room on the disk again.
     WaitingForRoom,
@@ -56,6 +59,10 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often confirms that no record of their jobs has yet get one of their own.
 const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
+
+/// From so many records in the last commit on, the next waits for company: a commit costs almost the
+/// same for a hundred as for ten.
+const GROUP_UNDER_LOAD: usize = 8;
 
 /// Top-level jobs deleted in one transaction by retention.
 const RETENTION_BATCH: u32 = 200;
@@ -74,6 +81,7 @@ impl JournalActor {
             is_retried: false,
             is_deriving: false,
             is_carrying: false,
+            group: 0,
         }
     }
 
@@ -158,9 +166,13 @@ impl JournalActor {
         match (self.flush, urgent) {
             (Flush::NotDue | Flush::Lagging, true) => {
                 self.flush = Flush::Due;
-                // Handled behind the mail that waits already: that is the group of the group
-                // commit.
-                ctx.notify(Now);
+                if self.group < GROUP_UNDER_LOAD {
+                    // Handled behind the mail that waits already: that is the group of the group
+                    // commit.
+                    ctx.notify(Now);
+                } else {
+                    ctx.run_later(self.ways.common.settings.journal.linger.0, Self::commit_if_due);
+                }
             }
             (Flush::NotDue, false) => {
                 self.flush = Flush::Lagging;
@@ -171,6 +183,12 @@ impl JournalActor {
                 });
             }
             (Flush::Lagging, false) | (Flush::Due | Flush::WaitingForRoom | Flush::Lost, _) => {}
+        }
+    }
+
+    fn commit_if_due(&mut self, ctx: &mut Context<Self>) {
+        if self.flush == Flush::Due {
+            self.commit(ctx);
         }
     }
 
@@ -218,7 +236,9 @@ impl JournalActor {
             self.ways.common.health.tell_change();
         }
         let waiting = std::mem::take(&mut self.waiting);
+        self.group = waiting.len();
         self.let_go(&waiting, &gone);
+        let mut messages = Messages::default();
         for Waiting { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { record, release, .. } = append;
@@ -228,13 +248,17 @@ impl JournalActor {
                 release
             };
             for outgoing in release {
-                if catch_unwind(AssertUnwindSafe(|| outgoing.release(&self.ways))).is_err() {
-                    // At once: what waits behind it must not be dropped, which clients would take
-                    // for an answer.
-                    end_at_once();
-                }
+                // At once: what waits behind it must not be dropped, which clients would take for
+                // an answer.
+                or_end(|| {
+                    let Outgoing::Send(message) = outgoing else {
+                        return outgoing.release(&self.ways);
+                    };
+                    messages.add(message);
+                });
             }
         }
+        or_end(|| messages.send(&self.ways));
         true
     }
 
@@ -453,6 +477,13 @@ impl Handler<Retain> for JournalActor {
 
     fn handle(&mut self, _: Retain, ctx: &mut Self::Context) {
         self.delete_retained(ctx);
+    }
+}
+
+/// Does it; if it panics, the process ends.
+fn or_end(act: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(act)).is_err() {
+        end_at_once();
     }
 }
 

@@ -250,8 +250,8 @@ pub enum AnnouncerInput {
 
 /// Mail for a bus.
 pub enum BusInput {
-    /// Publish a message.
-    Publish(Publication),
+    /// Publish messages.
+    Publish(Vec<Publication>),
     /// The queues of the workflows that are loaded now.
     Serve(Served),
     /// Look at a queue.

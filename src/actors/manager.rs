@@ -178,7 +178,9 @@ fn start_actors(
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let job_arbiters: Vec<ArbiterHandle> = (0..cores).map(|_| threads.next()).collect();
+    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake each
+    // other more often than they work side by side.
+    let job_arbiters: Vec<ArbiterHandle> = (0..cores.div_ceil(2)).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let definitions = ways.common.definitions();
     let used =
@@ -228,9 +230,12 @@ fn start_actors(
     ways.connect(wiring(mailboxes, ways));
     // Last, because a bus reports to the others.
     let mut gates = Vec::new();
+    // The first one beside the router: a reply goes from one to the other without waking a thread.
+    let mut beside_router = Some(router_arbiter);
     for (key, maker) in makers {
         let (gate, wait) = threads.gate().unzip();
-        let bus = start_bus(ways, &key, maker, &threads.next(), wait);
+        let arbiter = beside_router.take().unwrap_or_else(|| threads.next());
+        let bus = start_bus(ways, &key, maker, &arbiter, wait);
         gates.extend(gate);
         ways.buses.add(key, bus);
     }

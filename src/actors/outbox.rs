@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::mail::{AnnouncerInput, BusInput, JobInput, Outgoing, RouterInput};
 use super::ways::Ways;
+use crate::bus::{BusKey, Publication};
 use crate::engine::Input;
 use crate::events::Event;
 use crate::faults;
@@ -35,13 +36,9 @@ impl Outgoing {
                 acknowledge.ack();
             }
             Outgoing::Send(message) => {
-                faults::hit("outbox::dispatch");
-                match ways.buses.find(&message.to.bus) {
-                    Some(bus) => bus.post(BusInput::Publish(message)),
-                    None => {
-                        tracing::error!(bus = %message.to.bus, message = message.id, "no such bus");
-                    }
-                }
+                let mut messages = Messages::default();
+                messages.add(message);
+                messages.send(ways);
             }
             Outgoing::StartChild(child) => {
                 ways.mailboxes().router.post(RouterInput::StartChild(child))
@@ -66,6 +63,31 @@ impl Outgoing {
             Outgoing::Hold(done) => drop(done),
             Outgoing::Announce(events) => announce(events, ways),
             Outgoing::Noticed => ways.common.webhook.iter().for_each(|webhook| webhook.noticed()),
+        }
+    }
+}
+
+/// The messages that follow from one commit: each bus gets its own in one mail.
+#[derive(Default)]
+pub struct Messages(Vec<(BusKey, Vec<Publication>)>);
+
+impl Messages {
+    /// One more, behind the others for its bus.
+    pub fn add(&mut self, message: Publication) {
+        faults::hit("outbox::dispatch");
+        match self.0.iter_mut().find(|(bus, _)| *bus == message.to.bus) {
+            Some((_, messages)) => messages.push(message),
+            None => self.0.push((message.to.bus.clone(), vec![message])),
+        }
+    }
+
+    /// Hands them to their buses.
+    pub fn send(self, ways: &Ways) {
+        for (key, messages) in self.0 {
+            match ways.buses.find(&key) {
+                Some(bus) => bus.post(BusInput::Publish(messages)),
+                None => tracing::error!(bus = %key, messages = messages.len(), "no such bus"),
+            }
         }
     }
 }

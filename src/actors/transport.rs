@@ -141,6 +141,7 @@ fn amqp_settings(settings: &Settings, vhost: &str, opening: Opening) -> AmqpSett
         reply_queue_type: section.reply_queue_type,
         unreadable: section.unreadable,
         prefetch: section.prefetch,
+        linger: section.linger.0,
         replies_bytes_max: section.replies_bytes_max,
         unconfirmed_max: section.unconfirmed_max,
         unconfirmed_bytes_max: section.unconfirmed_bytes_max,

@@ -4,6 +4,7 @@
 use super::acks::{Answer, Window};
 use super::aside::Aside;
 use super::connection::fail_point;
+use super::pace::Pace;
 use super::received::{called, received, unreadable};
 use super::wire::room::Flow;
 use super::{Common, Phase, reached};
@@ -23,7 +24,7 @@ const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
 const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
 
 /// How many deliveries are taken before verdicts are looked at again.
-const DELIVERED_MAX: usize = 64;
+const DELIVERED_MAX: u32 = 64;
 
 /// What a queue brings.
 pub(super) enum Source {
@@ -74,14 +75,16 @@ impl Lane {
         self.epoch += 1;
         let mut window = Window::new(usize::from(self.common.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
+        let mut pace = Pace::new(self.common.settings.linger);
         loop {
             let sent = tokio::select! {
                 () = reached(phases, Phase::EndConsuming) => {
                     self.finish(channel, &deliveries, &mut window).await;
                     return Ended::Closed;
                 }
-                delivery = deliveries.next() => {
-                    self.deliver_all(delivery, &mut deliveries, flow, &mut window)
+                delivery = async { pace.wait().await; deliveries.next().await } => {
+                    let taken = self.deliver_all(delivery, &mut deliveries, flow, &mut window);
+                    taken.map(|count| pace.took(count, count < DELIVERED_MAX))
                 }
                 Some(verdict) = self.verdicts.recv() => {
                     self.settle(verdict, channel, &mut window).map_err(Ended::Failed)
@@ -98,14 +101,14 @@ impl Lane {
         }
     }
 
-    /// This delivery, and some of those that have come already.
+    /// This delivery, and some of those that have come already; how many these were.
     fn deliver_all(
         &self,
         first: Option<lapin::Result<lapin::message::Delivery>>,
         deliveries: &mut lapin::Consumer,
         flow: Option<&Arc<Flow>>,
         window: &mut Window,
-    ) -> Result<(), Ended> {
+    ) -> Result<u32, Ended> {
         let mut next = first;
         for taken in 1..=DELIVERED_MAX {
             match next {
@@ -120,10 +123,10 @@ impl Lane {
             if taken == DELIVERED_MAX {
                 break;
             }
-            let Some(come) = deliveries.next().now_or_never() else { break };
+            let Some(come) = deliveries.next().now_or_never() else { return Ok(taken) };
             next = come;
         }
-        Ok(())
+        Ok(DELIVERED_MAX)
     }
 
     fn deliver(

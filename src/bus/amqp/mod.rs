@@ -15,6 +15,7 @@ mod inspect;
 mod lane;
 mod link;
 mod management;
+mod pace;
 mod publisher;
 mod queues;
 mod received;
@@ -57,6 +58,8 @@ pub struct AmqpSettings {
     pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
     pub prefetch: u16,
+    /// Under load, how long deliveries wait for more of them.
+    pub linger: Duration,
     /// How large the replies without a verdict may be together, in bytes; one more is taken than
     /// have room.
     pub replies_bytes_max: usize,
@@ -89,6 +92,7 @@ impl fmt::Debug for AmqpSettings {
             .field("reply_queue_type", &self.reply_queue_type)
             .field("unreadable", &self.unreadable)
             .field("prefetch", &self.prefetch)
+            .field("linger", &self.linger)
             .field("replies_bytes_max", &self.replies_bytes_max)
             .field("unconfirmed_max", &self.unconfirmed_max)
             .field("unconfirmed_bytes_max", &self.unconfirmed_bytes_max)
@@ -455,6 +459,7 @@ mod tests {
             reply_queue_type: ReplyQueueType::Classic,
             unreadable: UnreadableMessages::Keep,
             prefetch: 100,
+            linger: Duration::from_millis(5),
             replies_bytes_max: 1 << 20,
             unconfirmed_max: 100,
             unconfirmed_bytes_max: 1 << 20,

@@ -38,7 +38,7 @@ struct Written {
 }
 
 /// Rows that are derived behind at most, at once.
-const TAIL_ROWS_MAX: usize = 4_096;
+const TAIL_ROWS_MAX: usize = 8_192;
 
 impl Core {
     /// Commits records, in order, in one transaction: all or nothing. Records of a job that was

@@ -8,7 +8,7 @@ use super::row::{
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OpenFlags, Row};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -167,7 +167,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
     let version = version(&connection, file)?;
     if version > 0 {
-        verify(&connection, options, (bytes, version), file)?;
+        verify(&connection, options, (bytes, version), (path, file))?;
     } else {
         if bytes > 0 {
             tracing::warn!(
@@ -292,13 +292,32 @@ fn verify(
     connection: &Connection,
     options: &Options,
     (bytes, version): (u64, i64),
-    file: &str,
+    (path, file): (&Path, &str),
 ) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     if bytes > options.verify_bytes_max {
         return Ok(());
     }
-    // Rows first: their errors name the place.
+    // Side by side, on a connection of its own. The rows' errors name the place: they come first.
+    let structure = std::thread::scope(|scope| {
+        let look = || {
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+                .and_then(|own| findings(&own))
+        };
+        let structure = scope.spawn(look);
+        verify_rows(connection, version, file)?;
+        Ok(structure.join().ok())
+    })?;
+    if let Some(Ok(None)) = structure {
+        return Ok(());
+    }
+    verify_structure(connection)
+        .map_err(|error| damaged_or_failed(file, error))?
+        .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
+}
+
+/// Checks every row's checksum, and what rows say of each other.
+fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| {
         checked_definition(row, file).map(|_| ())
     })?;
@@ -343,10 +362,7 @@ fn verify(
             row: row.get(0).unwrap_or_default(),
             what,
         })
-    })?;
-    verify_structure(connection)
-        .map_err(failed)?
-        .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
+    })
 }
 
 /// What is wrong with the structure of the file, if anything is. A relation of statuses that is

@@ -50,6 +50,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         replies_bytes_max: 64 << 20,
         unconfirmed_max: 500,
         unconfirmed_bytes_max: 64 << 20,
+        linger: Duration::from_millis(5),
         reconnect_min: Duration::from_millis(50),
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),

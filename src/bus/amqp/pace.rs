@@ -1,0 +1,90 @@
+//! When deliveries are taken: at once while there are few, in bursts under load. A burst wakes each
+//! thread behind it once; deliveries that are taken one by one wake it for each.
+
+use crate::clock;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// For how long deliveries are counted before it is said whether they are many.
+const COUNTED_FOR: Duration = Duration::from_millis(10);
+
+/// More than one delivery in this time is load.
+const LOAD: Duration = Duration::from_millis(1);
+
+pub(super) struct Pace {
+    linger: Duration,
+    since: Instant,
+    taken: u32,
+    is_loaded: bool,
+    next: Option<Instant>,
+}
+
+impl Pace {
+    /// Under load, each burst waits for `linger` after the one before.
+    pub(super) fn new(linger: Duration) -> Pace {
+        Pace { linger, since: clock::ticks(), taken: 0, is_loaded: false, next: None }
+    }
+
+    /// So many were taken, and no more were there; false: more may be.
+    pub(super) fn took(&mut self, count: u32, is_all: bool) {
+        let now = clock::ticks();
+        self.taken = self.taken.saturating_add(count);
+        let span = now - self.since;
+        if span >= COUNTED_FOR {
+            self.is_loaded = LOAD * self.taken >= span;
+            (self.since, self.taken) = (now, 0);
+        }
+        self.next = (self.is_loaded && is_all).then(|| now + self.linger);
+    }
+
+    /// Waits until deliveries may be taken.
+    pub(super) async fn wait(&self) {
+        if let Some(next) = self.next {
+            tokio::time::sleep_until(next).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use std::future::Future;
+
+    const LINGER: Duration = Duration::from_millis(5);
+
+    fn paused(test: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true);
+        runtime.build().expect("a runtime").block_on(test);
+    }
+
+    #[test]
+    fn few_deliveries_are_taken_at_once() {
+        paused(async {
+            let mut pace = Pace::new(LINGER);
+            for _ in 0..100 {
+                tokio::time::advance(2 * LOAD).await;
+                pace.took(1, true);
+                assert!(pace.wait().now_or_never().is_some());
+            }
+        });
+    }
+
+    #[test]
+    fn many_are_taken_in_bursts_until_there_are_few_again() {
+        paused(async {
+            let mut pace = Pace::new(LINGER);
+            tokio::time::advance(COUNTED_FOR).await;
+            pace.took(64, false);
+            assert!(pace.wait().now_or_never().is_some(), "more may be there");
+            pace.took(3, true);
+            assert!(pace.wait().now_or_never().is_none());
+            tokio::time::advance(LINGER).await;
+            assert!(pace.wait().now_or_never().is_some());
+            tokio::time::advance(COUNTED_FOR).await;
+            pace.took(1, true);
+            assert!(pace.wait().now_or_never().is_some(), "few again");
+        });
+    }
+}
