@@ -30,7 +30,7 @@ const CHILDREN_MAX: u32 = 3;
 /// The causes, those first that say the most: of several steps that run the first of these is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Cause {
+enum WaitCause {
     JournalFull,
     Paused,
     BrokerGone,
@@ -53,7 +53,7 @@ enum Cause {
 #[derive(Clone, Debug, Serialize)]
 struct Why {
     job: JobId,
-    cause: Cause,
+    cause: WaitCause,
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<Arc<str>>,
     why: String,
@@ -89,25 +89,26 @@ fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why
 
 /// What the state of the manager and of the job explains alone.
 fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
-    let told = |cause: Cause, why: String| Some(Why { job: job.id(), cause, step: None, why });
+    let told = |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
             Some((step, _)) => told(
-                Cause::Condition,
+                WaitCause::Condition,
                 condition_of(&step.name, step.when.as_ref().map_or("", |when| when.text())),
             ),
-            None => told(Cause::Ended, "completed: every step is done".to_owned()),
+            None => told(WaitCause::Ended, "completed: every step is done".to_owned()),
         },
         JobState::Failed => {
-            told(Cause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
+            told(WaitCause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
         }
-        JobState::Cancelled => told(Cause::Ended, format!("cancelled{reason}")),
-        JobState::Paused => {
-            told(Cause::Paused, "paused: nothing new is dispatched until it is resumed".to_owned())
-        }
+        JobState::Cancelled => told(WaitCause::Ended, format!("cancelled{reason}")),
+        JobState::Paused => told(
+            WaitCause::Paused,
+            "paused: nothing new is dispatched until it is resumed".to_owned(),
+        ),
         JobState::Running if ways.common.health.journal_full.load(Ordering::Relaxed) => told(
-            Cause::JournalFull,
+            WaitCause::JournalFull,
             "no room on the journal's disk: nothing goes on until there is".to_owned(),
         ),
         JobState::Running => None,
@@ -123,13 +124,14 @@ fn condition_of(step: &str, condition: &str) -> String {
 async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
-    let told =
-        |cause: Cause, why: String| Ok(Why { job: job.id(), cause, step: Some(name.clone()), why });
+    let told = |cause: WaitCause, why: String| {
+        Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
+    };
     if let Some(at) = run.retry_at {
         let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
         let left = left(at);
         return told(
-            Cause::BackOff,
+            WaitCause::BackOff,
             format!(
                 "backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}",
                 rfc3339(at),
@@ -141,7 +143,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         let until = run.deadline.map_or_else(String::new, |at| format!(", until {}", rfc3339(at)));
         let id = job.id();
         return told(
-            Cause::Person,
+            WaitCause::Person,
             format!(
                 "waiting for a person or another system: step \"{name}\" is external, POST /api/job/{id}/step/{name} completes it{until}"
             ),
@@ -155,7 +157,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         Some(BusState::Connected) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
             return told(
-                Cause::BrokerBlocked,
+                WaitCause::BrokerBlocked,
                 format!(
                     "the broker blocks publishing ({reason}): the message of step \"{name}\" waits for it"
                 ),
@@ -164,13 +166,13 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         Some(BusState::Blocked { .. }) => {}
         Some(BusState::Disconnected { reason }) => {
             return told(
-                Cause::BrokerGone,
+                WaitCause::BrokerGone,
                 format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"),
             );
         }
         None => {
             return told(
-                Cause::BrokerGone,
+                WaitCause::BrokerGone,
                 format!("there is no bus for the virtual host \"{}\"", bus.vhost),
             );
         }
@@ -190,42 +192,42 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     }
     match found {
         QueueLook::There { messages, consumers: 0, .. } if has_broker => told(
-            Cause::NoConsumer,
+            WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
         QueueLook::There { messages, consumers: 0, .. } => told(
-            Cause::NoConsumer,
+            WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
         QueueLook::There { .. } if has_broker => told(
-            Cause::Sending,
+            WaitCause::Sending,
             format!(
                 "on its way: the broker has not confirmed the message of step \"{name}\" to queue \"{queue}\" yet; the manager has it, and sends it until then"
             ),
         ),
         QueueLook::There { messages: 0, .. } => told(
-            Cause::Working,
+            WaitCause::Working,
             format!(
                 "a worker of this process has it: it took the message of step \"{name}\" and has not replied; {timeout}"
             ),
         ),
         QueueLook::There { messages, consumers, .. } => {
-            told(Cause::AllBusy, all_busy(name, queue, messages, consumers, &timeout))
+            told(WaitCause::AllBusy, all_busy(name, queue, messages, consumers, &timeout))
         }
         QueueLook::Missing => told(
-            Cause::NoConsumer,
+            WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": the queue itself is missing; it is declared at the next connection, or by a worker"
             ),
         ),
         QueueLook::Unknown(reason) => told(
-            Cause::Unknown,
+            WaitCause::Unknown,
             format!(
                 "step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"
             ),
@@ -259,7 +261,7 @@ struct ConfirmedStep<'a> {
 }
 
 impl ConfirmedStep<'_> {
-    fn where_it_is(&self, found: &QueueLook) -> Option<(Cause, String)> {
+    fn where_it_is(&self, found: &QueueLook) -> Option<(WaitCause, String)> {
         let ConfirmedStep { ways, job, index, timeout } = self;
         let QueueLook::There { messages, unacknowledged, consumers } = *found else { return None };
         let (step, run) = (job.graph().step(*index), job.step(*index));
@@ -278,7 +280,7 @@ impl ConfirmedStep<'_> {
                 counted_long(loss.waiting, "step waits", "steps wait"),
                 counted_long(loss.held, "message", "messages"),
             );
-            return Some((Cause::Lost, why));
+            return Some((WaitCause::Lost, why));
         }
         if let (0, 1.., Some(workflow)) =
             (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
@@ -286,7 +288,7 @@ impl ConfirmedStep<'_> {
             let why = format!(
                 "the workflow \"{workflow}\" has it, most likely: its manager took the message of step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
             );
-            return Some((Cause::Working, why));
+            return Some((WaitCause::Working, why));
         }
         let consumed = counted(consumers, "consumer", "consumers");
         let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
@@ -295,7 +297,7 @@ impl ConfirmedStep<'_> {
         });
         match (messages, consumers, unacknowledged) {
             (0, 0, _) => Some((
-                Cause::NoConsumer,
+                WaitCause::NoConsumer,
                 format!(
                     "no consumer on queue \"{queue}\", and no message in it: start a worker for step \"{name}\". Its message was there; unless a reply is on \
                      its way it was {LOST_BY}: {again}; {timeout}"
@@ -304,35 +306,35 @@ impl ConfirmedStep<'_> {
             // What waits, waits for a consumer.
             (_, 0, _) => None,
             (0, _, Some(0)) if is_settled => Some((
-                Cause::Lost,
+                WaitCause::Lost,
                 format!(
                     "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds none, neither waiting nor with one of its {consumed}, as the \
                      broker's statistics of some seconds ago tell, and no reply has come. It was {LOST_BY}: {again}; {timeout}"
                 ),
             )),
             (0, _, Some(0)) => Some((
-                Cause::Working,
+                WaitCause::Working,
                 format!(
                     "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}; the broker's \
                      statistics do not show yet who has it: ask again in some seconds; {timeout}"
                 ),
             )),
             (0, _, Some(held)) => Some((
-                Cause::Working,
+                WaitCause::Working,
                 format!(
                     "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, none waits, and that of step \"{name}\" was not replied to; {timeout}",
                     counted_long(held, "message is", "messages are")
                 ),
             )),
             (0, _, None) => Some((
-                Cause::Working,
+                WaitCause::Working,
                 format!(
                     "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}, and no reply has come. \
                      Whether it is with one of them only the management API tells (setting amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
                 ),
             )),
             (_, _, _) => {
-                Some((Cause::AllBusy, all_busy(name, queue, messages, consumers, timeout)))
+                Some((WaitCause::AllBusy, all_busy(name, queue, messages, consumers, timeout)))
             }
         }
     }
@@ -354,10 +356,10 @@ async fn of_fan_out(
 ) -> Result<Why, Problem> {
     let name = job.graph().step(index).name.clone();
     let told =
-        |cause: Cause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
+        |cause: WaitCause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
     let Some(fan_out) = &job.step(index).fan_out else {
         return Ok(told(
-            Cause::Unknown,
+            WaitCause::Unknown,
             format!("step \"{name}\" is about to start its child jobs"),
         ));
     };
@@ -383,13 +385,13 @@ async fn of_fan_out(
     let of_step =
         format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
     Ok(match first {
-        Some(child) if child.cause < Cause::WindowFull => {
+        Some(child) if child.cause < WaitCause::WindowFull => {
             told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
         }
         Some(child) if started < items => {
             let left = items - started;
             told(
-                Cause::WindowFull,
+                WaitCause::WindowFull,
                 format!(
                     "window full: {left} child jobs wait for a place, {of_step}; of child job {}: {}",
                     child.job, child.why
@@ -399,7 +401,7 @@ async fn of_fan_out(
         Some(child) => {
             told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
         }
-        None => told(Cause::Waiting, of_step),
+        None => told(WaitCause::Waiting, of_step),
     })
 }
 
@@ -411,7 +413,7 @@ fn waiting(job: &Job) -> Why {
         .collect();
     Why {
         job: job.id(),
-        cause: Cause::Waiting,
+        cause: WaitCause::Waiting,
         step: None,
         why: format!("it is about to go on; steps that wait: {}", names.join(", ")),
     }

@@ -85,12 +85,12 @@ struct Reply {
     dead: Option<super::DeadLetter>,
     body: Bytes,
     /// It asks for a job.
-    call: Option<Call>,
+    call: Option<CallHeaders>,
 }
 
 /// What a message that asks for a job says beside its body.
 #[derive(Clone)]
-struct Call {
+struct CallHeaders {
     queue: Arc<str>,
     message_id: String,
     depth: Option<u16>,
@@ -98,12 +98,12 @@ struct Call {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Messages>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Messages {
     messages: VecDeque<Publication>,
     closed: bool,
 }
@@ -222,7 +222,7 @@ fn call(message: Publication) -> Reply {
     let (attempt, depth) = (message.number("attempt"), message.number("depth"));
     let body = message.body.to_bytes();
     let Publication { to, id, correlation_id, .. } = message;
-    let call = Some(Call { queue: to.queue, message_id: id, depth });
+    let call = Some(CallHeaders { queue: to.queue, message_id: id, depth });
     Reply { correlation_id, attempt, kind: None, dead: None, body, call }
 }
 
@@ -287,7 +287,7 @@ impl Outside {
         delivery.redelivered = redelivered;
         (self.sink)(match reply.call {
             None => BusEvent::Reply(delivery),
-            Some(Call { queue, message_id, depth }) => {
+            Some(CallHeaders { queue, message_id, depth }) => {
                 delivery.message_id = Some(message_id);
                 delivery.depth = depth;
                 delivery.reply_to = Some(REPLIES.to_owned());

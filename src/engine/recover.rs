@@ -20,7 +20,7 @@ impl Job {
     }
 
     /// The orders that a child job may have missed before a restart.
-    pub fn words_to(&self, child: &Job) -> Vec<Order> {
+    pub fn orders_missed_by(&self, child: &Job) -> Vec<Order> {
         let Some((run, place)) =
             child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
         else {
@@ -52,13 +52,11 @@ impl Job {
             (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
                 last_word(Instruction::Halt("its step failed".into()))
             }
-            (JobState::Running | JobState::Paused, _) => {
-                self.words_to_child_under_way(child, round)
-            }
+            (JobState::Running | JobState::Paused, _) => self.orders_missed_under_way(child, round),
         }
     }
 
-    fn words_to_child_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
+    fn orders_missed_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
         let is_retried = child.round < round && child.state != JobState::Completed;
         let retry = is_retried.then_some(Instruction::Retry);
         let is_running = is_retried || child.state == JobState::Running;

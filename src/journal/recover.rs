@@ -336,7 +336,7 @@ impl<'a> Rebuild<'a> {
         let orders = |number: &JobNumber| {
             let (row, child) = self.jobs.get(number)?;
             let (_, parent) = self.jobs.get(&row.parent?)?;
-            Some((*number, parent.words_to(child)))
+            Some((*number, parent.orders_missed_by(child)))
         };
         let mut orders: HashMap<JobNumber, Vec<Order>> =
             self.wanted.iter().filter_map(orders).collect();
@@ -412,7 +412,8 @@ impl<'a> Rebuild<'a> {
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
         }
-        let orders = self.load(parent)?.map(|parent| parent.words_to(&child)).unwrap_or_default();
+        let orders =
+            self.load(parent)?.map(|parent| parent.orders_missed_by(&child)).unwrap_or_default();
         if !orders.is_empty() && !child.is_closed() {
             // It is live, and told with the others.
             return Ok(Some(Vec::new()));

@@ -49,7 +49,7 @@ async fn consume_all(
         join_all(ended.into_values().map(Begun::end)).await;
         for queue in queues {
             let start = || {
-                let call = Call {
+                let call = CallQueue {
                     common: common.clone(),
                     connection: connection.clone(),
                     queues: looks.clone(),
@@ -105,14 +105,14 @@ impl Drop for Calls {
     }
 }
 
-struct Call {
+struct CallQueue {
     common: Rc<Common>,
     connection: Rc<Connection>,
     queues: Rc<Queues>,
     queue: Arc<str>,
 }
 
-impl Call {
+impl CallQueue {
     async fn run(self, mut phases: watch::Receiver<Phase>) {
         let mut told = Told::default();
         while self.connection.status().connected() {

@@ -70,22 +70,22 @@ pub(super) enum QueueState {
 }
 
 /// The broker's answer to the message of this number.
-pub(super) type Answered = (u64, lapin::Result<Answer>);
+pub(super) type Answered = (u64, lapin::Result<ConfirmAnswer>);
 
 /// What a confirm says; see [`Link::raise_barrier`] for when it counts.
-pub(super) struct Answer {
+pub(super) struct ConfirmAnswer {
     is_taken: bool,
     /// The id of a returned message: not always that of the message answered.
     returned: Option<String>,
 }
 
-impl From<Confirmation> for Answer {
-    fn from(confirmation: Confirmation) -> Answer {
+impl From<Confirmation> for ConfirmAnswer {
+    fn from(confirmation: Confirmation) -> ConfirmAnswer {
         let is_taken = confirmation.is_ack();
         let returned = confirmation.take_message().map(|message| {
             message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default()
         });
-        Answer { is_taken, returned }
+        ConfirmAnswer { is_taken, returned }
     }
 }
 
@@ -238,7 +238,7 @@ impl Link {
                 drop(body);
                 sent.await
             };
-            Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
+            Box::pin(answer.map(move |answer| (id, answer.map(ConfirmAnswer::from))))
         } else {
             let answer = async move {
                 let sent =
@@ -246,7 +246,7 @@ impl Link {
                 drop(body);
                 sent.await
             };
-            Box::pin(answer.map(move |answer| (id, answer.map(Answer::from))))
+            Box::pin(answer.map(move |answer| (id, answer.map(ConfirmAnswer::from))))
         });
         self.published_bytes += bytes;
         self.published.insert(id, Published { held, generation, lost: false, alone, bytes });
@@ -274,7 +274,7 @@ impl Link {
     }
 
     /// Remembers an answer until it counts.
-    pub(super) fn note(&mut self, id: u64, answer: Answer) {
+    pub(super) fn note(&mut self, id: u64, answer: ConfirmAnswer) {
         self.answered.push((id, answer.is_taken));
         if let Some(message_id) = answer.returned {
             *self.returned.entry(message_id).or_default() += 1;
