@@ -18,13 +18,13 @@ use tokio::sync::oneshot;
 pub struct Archive {
     ways: Arc<Ways>,
     /// Jobs that are to be rebuilt.
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedBy>,
     /// Whether a barrier is under way, for jobs that were asked for before.
     is_behind: bool,
 }
 
 /// Who wants a job rebuilt.
-enum Wanted {
+enum WantedBy {
     Router(JobId, Question),
     Supervisor(JobNumber),
 }
@@ -43,11 +43,11 @@ impl Archive {
             // A job's route is taken away behind its last commit: no barrier is needed.
             ArchiveInput::Find(id, Question::Creation) => self.find_creation(id),
             ArchiveInput::Find(id, question) => {
-                self.wanted.push(Wanted::Router(id, question));
+                self.wanted.push(WantedBy::Router(id, question));
                 self.rebuild(ctx);
             }
             ArchiveInput::Rebuild(number) => {
-                self.wanted.push(Wanted::Supervisor(number));
+                self.wanted.push(WantedBy::Supervisor(number));
                 self.rebuild(ctx);
             }
         }
@@ -76,7 +76,7 @@ impl Archive {
         }));
     }
 
-    fn read(&self, wanted: Vec<Wanted>) {
+    fn read(&self, wanted: Vec<WantedBy>) {
         faults::hit("archive::read");
         let numbers: Vec<_> = wanted.iter().map(|wanted| self.number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
@@ -109,29 +109,29 @@ impl Archive {
         }
     }
 
-    fn number(&self, wanted: &Wanted) -> Result<Option<JobNumber>, JournalError> {
+    fn number(&self, wanted: &WantedBy) -> Result<Option<JobNumber>, JournalError> {
         match wanted {
-            Wanted::Supervisor(number) => Ok(Some(*number)),
-            Wanted::Router(id, Question::ChildOf(parent)) => {
+            WantedBy::Supervisor(number) => Ok(Some(*number)),
+            WantedBy::Router(id, Question::ChildOf(parent)) => {
                 self.ways.common.reader.child(*parent, *id)
             }
-            Wanted::Router(id, Question::Job | Question::Creation) => {
+            WantedBy::Router(id, Question::Job | Question::Creation) => {
                 self.ways.common.reader.number(*id)
             }
         }
     }
 
-    fn tell(&self, wanted: &Wanted, job: Result<Option<Box<Recovered>>, &JournalError>) {
+    fn tell(&self, wanted: &WantedBy, job: Result<Option<Box<Recovered>>, &JournalError>) {
         let rules = &self.ways.common.rules;
         let job = job.map(|found| found.map(|found| Box::new(rules.recovered(*found))));
         match wanted {
-            Wanted::Router(id, Question::ChildOf(_)) => {
+            WantedBy::Router(id, Question::ChildOf(_)) => {
                 self.tell_router(*id, job.map(Finding::Child))
             }
-            Wanted::Router(id, Question::Job | Question::Creation) => {
+            WantedBy::Router(id, Question::Job | Question::Creation) => {
                 self.tell_router(*id, job.map(Finding::Job))
             }
-            Wanted::Supervisor(number) => match job {
+            WantedBy::Supervisor(number) => match job {
                 Ok(job) => {
                     self.ways.mailboxes().supervisor.post(SupervisorInput::Reloaded(*number, job))
                 }

@@ -19,12 +19,12 @@ pub struct Health {
     journal_lost: OnceLock<String>,
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
-    buses: RwLock<BTreeMap<BusKey, Link>>,
+    buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     changed: Notify,
 }
 
 /// What is known of a bus.
-struct Link {
+struct BusHealth {
     state: BusState,
     /// Since when it is connected, by the wall clock and by a monotonic one.
     connected: Option<(Timestamp, tokio::time::Instant)>,
@@ -37,10 +37,10 @@ impl Health {
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
         let connected = match buses.get(key) {
             _ if !is_connected(&state) => None,
-            Some(Link { connected: Some(since), .. }) => Some(*since),
-            Some(Link { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
+            Some(BusHealth { connected: Some(since), .. }) => Some(*since),
+            Some(BusHealth { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
         };
-        buses.insert(key.clone(), Link { state, connected });
+        buses.insert(key.clone(), BusHealth { state, connected });
         drop(buses);
         self.tell_change();
     }
@@ -85,7 +85,7 @@ impl Health {
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        for (BusKey { vhost, .. }, Link { state, .. }) in
+        for (BusKey { vhost, .. }, BusHealth { state, .. }) in
             self.buses.read().unwrap_or_else(PoisonError::into_inner).iter()
         {
             let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };

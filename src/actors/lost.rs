@@ -42,7 +42,7 @@ const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// Looks at the queues of a bus at intervals, until the bus is closed.
 pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     let span = ways.common.settings.amqp.lost_after.0;
-    let mut watch = Watch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
+    let mut watch = LossWatch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
     let mut ticks = tokio::time::interval(span / LOOKS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first is now.
@@ -56,7 +56,7 @@ pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
 }
 
 /// What the broker said at one moment.
-struct Look {
+struct DepthsSeen {
     at: Instant,
     /// Messages in the reply queue.
     replies: u64,
@@ -64,14 +64,14 @@ struct Look {
     depths: HashMap<String, Option<u64>>,
 }
 
-struct Watch {
+struct LossWatch {
     span: Duration,
-    looks: VecDeque<Look>,
+    looks: VecDeque<DepthsSeen>,
     /// Queues whose steps were dispatched again: when, and the pause before the next time.
     resent: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
-impl Watch {
+impl LossWatch {
     /// None: the bus is closed.
     async fn look(&mut self, ways: &Arc<Ways>, bus: &BusKey) -> Option<()> {
         let vhost = &*bus.vhost;
@@ -120,7 +120,7 @@ impl Watch {
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
         // Without the number of replies nothing can be said.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
-        self.looks.push_back(Look { at: now, replies, depths });
+        self.looks.push_back(DepthsSeen { at: now, replies, depths });
         self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
@@ -131,16 +131,16 @@ impl Watch {
         waiting: &HashMap<Arc<str>, u64>,
     ) -> BTreeMap<Arc<str>, QueueLoss> {
         let (stale, unheard) = (self.span * STALE_LOOKS / LOOKS, self.span * UNHEARD_LOOKS / LOOKS);
-        let counts = |look: &&Look| {
+        let counts = |look: &&DepthsSeen| {
             let age = now.saturating_duration_since(look.at);
             age + stale <= self.span && age >= unheard
         };
-        let looks: Vec<&Look> = self.looks.iter().filter(counts).collect();
+        let looks: Vec<&DepthsSeen> = self.looks.iter().filter(counts).collect();
         if looks.len() < AGREEING_MIN {
             return BTreeMap::new();
         }
         // One that is not in the list is not there.
-        let held = |queue: &str, look: &Look| {
+        let held = |queue: &str, look: &DepthsSeen| {
             look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies)
         };
         let most = |queue: &str| {
@@ -206,8 +206,8 @@ mod tests {
     const SPAN: Duration = Duration::from_secs(60);
 
     /// Looks one after another, the last one now: what the queue `q` and the reply queue held.
-    fn after(looks: &[(Option<u64>, u64)]) -> (Watch, Instant) {
-        let mut watch = Watch { span: SPAN, looks: VecDeque::new(), resent: BTreeMap::new() };
+    fn after(looks: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
+        let mut watch = LossWatch { span: SPAN, looks: VecDeque::new(), resent: BTreeMap::new() };
         let mut now = clock::ticks();
         for (depth, replies) in looks {
             now += SPAN / LOOKS;

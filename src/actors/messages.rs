@@ -1,7 +1,7 @@
 //! The messages that a job sends: to workers, and to its callers. And what their receipts hold.
 
 use crate::bus::{
-    Acknowledge, Address, Body, BodyText, BusKey, ERROR, Header, Publication, Reader, Receipt,
+    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Publication, Receipt,
 };
 use crate::engine::id::span_id;
 use crate::engine::{Caller, Definition, Job, JobId, JobState, Message, StepIndex, Timestamp};
@@ -77,7 +77,7 @@ pub(super) fn step_message(
     }
     Publication {
         to: Address { bus, queue: run.queue.clone() },
-        reader: Reader::Worker,
+        addressee: Addressee::Worker,
         id: format!("{correlation_id}:{attempt}"),
         correlation_id: Some(correlation_id.into()),
         kind: None,
@@ -115,7 +115,7 @@ pub(super) fn answer(
     };
     Publication {
         to: Address { bus, queue: caller.reply_to.clone() },
-        reader: Reader::Caller,
+        addressee: Addressee::Caller,
         id,
         correlation_id: caller.correlation_id.clone(),
         kind: result.is_err().then_some(ERROR),

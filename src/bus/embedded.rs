@@ -6,7 +6,7 @@
 //! the process serves that queue; the job's end is the reply.
 
 use super::{
-    Bus, BusEvent, BusState, Delivery, ERROR, EventSink, Publication, QueueLook, Reader, Served,
+    Addressee, Bus, BusEvent, BusState, Delivery, ERROR, EventSink, Publication, QueueLook, Served,
     Settled, Settlement, Verdict,
 };
 use bytes::Bytes;
@@ -98,12 +98,12 @@ struct CallHeaders {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Messages>,
+    waiting: Mutex<QueueContent>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Messages {
+struct QueueContent {
     messages: VecDeque<Publication>,
     closed: bool,
 }
@@ -147,14 +147,14 @@ impl EmbeddedBus {
 impl Bus for EmbeddedBus {
     fn publish(&mut self, message: Publication) {
         let queue = message.to.queue.clone();
-        match message.reader {
-            Reader::Caller => return self.outside.answer(message),
-            Reader::Worker
+        match message.addressee {
+            Addressee::Caller => return self.outside.answer(message),
+            Addressee::Worker
                 if self.calls.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
             {
                 return self.outside.deliver(call(message));
             }
-            Reader::Worker => {}
+            Addressee::Worker => {}
         }
         let queue = self.queue(&queue);
         let mut waiting = guard(&queue.waiting);

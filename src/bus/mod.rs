@@ -148,7 +148,7 @@ pub const ERROR: &str = "error";
 
 /// Who reads a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum Addressee {
     /// A worker of ours: its queue is declared where it is missing, and its reply is waited for.
     Worker,
     /// Whoever asked for something. Its queue is its own matter: if that is not there nobody reads
@@ -192,7 +192,7 @@ pub struct Publication {
     /// Where it goes.
     pub to: Address,
     /// Who reads it there.
-    pub reader: Reader,
+    pub addressee: Addressee,
     /// Its id, the same when it is sent again.
     pub id: String,
     /// What a reply to it is known by, or what it is a reply to.

@@ -58,7 +58,7 @@ impl StepNow {
 }
 
 #[derive(Deserialize)]
-struct JobRow {
+struct FoundJob {
     job: Text,
     workflow: Text,
     state: Text,
@@ -68,7 +68,7 @@ struct JobRow {
 
 #[derive(Deserialize)]
 struct Page {
-    jobs: Vec<JobRow>,
+    jobs: Vec<FoundJob>,
     next: Option<Text>,
 }
 
@@ -83,7 +83,7 @@ struct Bulk {
     #[serde(default)]
     refusals: Vec<Refusal>,
     #[serde(default)]
-    jobs: Vec<JobRow>,
+    jobs: Vec<FoundJob>,
     next: Option<Text>,
 }
 
@@ -337,7 +337,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn print(jobs: &[JobRow], out: &mut dyn Write) -> Result<(), ClientError> {
+fn print(jobs: &[FoundJob], out: &mut dyn Write) -> Result<(), ClientError> {
     if jobs.is_empty() {
         writeln!(out, "no jobs are found")?;
         return Ok(());

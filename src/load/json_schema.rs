@@ -1,7 +1,7 @@
 //! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the
 //! values mean to each other (dependencies, tasks, conditions) no schema can say.
 
-use super::schema::{EXTENSION_PREFIX, KEYS, Key, Kind, Section};
+use super::schema::{EXTENSION_PREFIX, KEYS, Key, Section, ValueKind};
 use super::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
@@ -32,7 +32,7 @@ pub fn json_schema() -> Value {
 }
 
 fn mapping(place: Section, about: &str) -> Map<String, Value> {
-    let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != Kind::Later);
+    let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != ValueKind::Later);
     let properties: Map<String, Value> =
         keys().map(|key| (key.name.to_owned(), property(key))).collect();
     let required: Vec<&str> = keys().filter(|key| key.required).map(|key| key.name).collect();
@@ -56,56 +56,60 @@ fn property(key: &Key) -> Value {
     schema
 }
 
-fn value(kind: Kind) -> Value {
+fn value(kind: ValueKind) -> Value {
     match kind {
-        Kind::Name => {
+        ValueKind::Name => {
             json!({ "type": "string", "pattern": whole(NAME), "maxLength": NAME_BYTES_MAX })
         }
-        Kind::Dependencies => json!({
+        ValueKind::Dependencies => json!({
             "type": ["array", "null"],
             "items": { "type": "string", "pattern": whole(&format!("({NAME}|__start__)")), "maxLength": NAME_BYTES_MAX },
         }),
-        Kind::Text => {
+        ValueKind::Text => {
             json!({ "type": "string", "pattern": whole(TEXT), "minLength": 1, "maxLength": TEXT_BYTES_MAX })
         }
-        Kind::TextOrNothing => {
+        ValueKind::TextOrNothing => {
             json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX })
         }
-        Kind::Queue => both(value(Kind::Text), json!({ "not": { "pattern": "^amq\\." } })),
-        Kind::Texts(most) => {
-            json!({ "type": ["array", "null"], "items": value(Kind::Text), "uniqueItems": true, "maxItems": most })
+        ValueKind::Queue => {
+            both(value(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
         }
-        Kind::Words(most) => {
-            json!({ "type": "array", "items": value(Kind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most })
+        ValueKind::Texts(most) => {
+            json!({ "type": ["array", "null"], "items": value(ValueKind::Text), "uniqueItems": true, "maxItems": most })
         }
-        Kind::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Kind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
-        Kind::Span => {
+        ValueKind::Words(most) => {
+            json!({ "type": "array", "items": value(ValueKind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most })
+        }
+        ValueKind::Whole(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        ValueKind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
+        ValueKind::Span => {
             json!({ "type": "string", "pattern": whole(SPAN), "minLength": 2, "examples": ["500ms", "30s", "1h30m", "3d"] })
         }
-        Kind::SpanAboveNothing => {
-            both(value(Kind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } }))
+        ValueKind::SpanAboveNothing => {
+            both(value(ValueKind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } }))
         }
-        Kind::Tolerance => json!({
+        ValueKind::Tolerance => json!({
             "anyOf": [{ "type": "integer", "minimum": 0, "maximum": u32::MAX }, { "type": "string", "pattern": whole(SHARE) }],
             "examples": [5, "10%"],
         }),
-        Kind::Condition => {
+        ValueKind::Condition => {
             json!({ "type": "string", "minLength": 1, "maxLength": CONDITION_BYTES_MAX, "examples": ["input.count > 0", "steps[\"check\"].status == \"PASSED\""] })
         }
-        Kind::Boolean => json!({ "type": "boolean" }),
-        Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Mapping(place) => reference(place),
-        Kind::Mappings(place, 0, most) => {
+        ValueKind::Boolean => json!({ "type": "boolean" }),
+        ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
+        ValueKind::Mapping(place) => reference(place),
+        ValueKind::Mappings(place, 0, most) => {
             json!({ "type": ["array", "null"], "items": reference(place), "maxItems": most })
         }
-        Kind::Mappings(place, least, most) if most == usize::MAX => {
+        ValueKind::Mappings(place, least, most) if most == usize::MAX => {
             json!({ "type": "array", "items": reference(place), "minItems": least })
         }
-        Kind::Mappings(place, least, most) => {
+        ValueKind::Mappings(place, least, most) => {
             json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most })
         }
-        Kind::Later => json!(false),
+        ValueKind::Later => json!(false),
     }
 }
 

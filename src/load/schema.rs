@@ -18,7 +18,7 @@ pub(super) enum Section {
 
 /// What kind of value a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// The name of a workflow, task or step.
     Name,
     /// The names of steps; `__start__` is one.
@@ -64,21 +64,21 @@ pub(super) struct Key {
     pub(super) place: Section,
     pub(super) name: &'static str,
     pub(super) required: bool,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// What it means, in a sentence; editors show it.
     pub(super) about: &'static str,
 }
 
-const fn required(place: Section, name: &'static str, kind: Kind, about: &'static str) -> Key {
+const fn required(place: Section, name: &'static str, kind: ValueKind, about: &'static str) -> Key {
     Key { place, name, required: true, kind, about }
 }
 
-const fn optional(place: Section, name: &'static str, kind: Kind, about: &'static str) -> Key {
+const fn optional(place: Section, name: &'static str, kind: ValueKind, about: &'static str) -> Key {
     Key { place, name, required: false, kind, about }
 }
 
 const fn later(place: Section, name: &'static str) -> Key {
-    Key { place, name, required: false, kind: Kind::Later, about: "" }
+    Key { place, name, required: false, kind: ValueKind::Later, about: "" }
 }
 
 /// All keys: what is refused, what errors say and the JSON Schema follow from this table.
@@ -86,176 +86,186 @@ pub(super) const KEYS: &[Key] = &[
     required(
         Section::File,
         "workflows",
-        Kind::Mappings(Section::Workflow, 1, usize::MAX),
+        ValueKind::Mappings(Section::Workflow, 1, usize::MAX),
         "The workflows.",
     ),
     required(
         Section::Workflow,
         "name",
-        Kind::Name,
+        ValueKind::Name,
         "The name, unique over all files; upper and lower case are not told apart.",
     ),
     optional(
         Section::Workflow,
         "vhosts",
-        Kind::Texts(VHOSTS_MAX),
+        ValueKind::Texts(VHOSTS_MAX),
         "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in the one of the broker's address.",
     ),
-    required(Section::Workflow, "steps", Kind::Mappings(Section::Step, 1, STEPS_MAX), "The steps."),
+    required(
+        Section::Workflow,
+        "steps",
+        ValueKind::Mappings(Section::Step, 1, STEPS_MAX),
+        "The steps.",
+    ),
     optional(
         Section::Workflow,
         "tasks",
-        Kind::Mappings(Section::Task, 0, TASKS_MAX),
+        ValueKind::Mappings(Section::Task, 0, TASKS_MAX),
         "The tasks that steps of this workflow name.",
     ),
     optional(
         Section::Workflow,
         "deadline",
-        Kind::SpanAboveNothing,
+        ValueKind::SpanAboveNothing,
         "The whole job fails when it is not done within this time, such as 2h. Default: no deadline.",
     ),
     optional(
         Section::Workflow,
         "retention",
-        Kind::Span,
+        ValueKind::Span,
         "How long an ended job is kept, such as 30d. Default: the setting journal.retention.",
     ),
     later(Section::Workflow, "bus"),
-    required(Section::Task, "name", Kind::Name, "The name, unique in the workflow."),
+    required(Section::Task, "name", ValueKind::Name, "The name, unique in the workflow."),
     required(
         Section::Task,
         "itemListKey",
-        Kind::Text,
+        ValueKind::Text,
         "The key of the list in the step's input: a child job starts for each item, and the output has the list of their results.",
     ),
     optional(
         Section::Task,
         "itemKey",
-        Kind::Text,
+        ValueKind::Text,
         "The key of one item in the message of a child job. Default: the singular of itemListKey.",
     ),
     optional(
         Section::Task,
         "maxConcurrency",
-        Kind::Whole(1, u32::MAX as u64),
+        ValueKind::Whole(1, u32::MAX as u64),
         "How many child jobs of one step are under way at once. Default: the setting fanout.window.",
     ),
-    required(Section::Task, "steps", Kind::Mappings(Section::Step, 1, STEPS_MAX), "The steps."),
+    required(
+        Section::Task,
+        "steps",
+        ValueKind::Mappings(Section::Step, 1, STEPS_MAX),
+        "The steps.",
+    ),
     optional(
         Section::Task,
         "tolerate",
-        Kind::Tolerance,
+        ValueKind::Tolerance,
         "How many child jobs may fail before the step does: a number, or a share such as 10%, rounded down. Default: 0.",
     ),
-    required(Section::Step, "name", Kind::Name, "The name, unique in the workflow or task."),
+    required(Section::Step, "name", ValueKind::Name, "The name, unique in the workflow or task."),
     optional(
         Section::Step,
         "queue",
-        Kind::Queue,
+        ValueKind::Queue,
         "The queue that the step's messages go to. Default: the step's name.",
     ),
     optional(
         Section::Step,
         "task",
-        Kind::Name,
+        ValueKind::Name,
         "Starts this task of the workflow once for each item of a list, instead of sending a message.",
     ),
     optional(
         Section::Step,
         "depends",
-        Kind::Dependencies,
+        ValueKind::Dependencies,
         "The steps that this one waits for. Their outputs are merged into its input; of a key that several have the first counts. \
          Default: none, its input is the job's message.",
     ),
     optional(
         Section::Step,
         "priority",
-        Kind::Whole(0, PRIORITY_MAX),
+        ValueKind::Whole(0, PRIORITY_MAX),
         "The AMQP message priority. It works only on a quorum queue, or on one declared with x-max-priority.",
     ),
     optional(
         Section::Step,
         "timeout",
-        Kind::SpanAboveNothing,
+        ValueKind::SpanAboveNothing,
         "An attempt without a reply within this time, such as 30s or 5m, has failed. Of a step with a task: not done within it. Default: none.",
     ),
     optional(
         Section::Step,
         "retry",
-        Kind::Mapping(Section::Retry),
+        ValueKind::Mapping(Section::Retry),
         "When and how often a failed attempt is followed by another. Default: never.",
     ),
     optional(
         Section::Step,
         "when",
-        Kind::Condition,
+        ValueKind::Condition,
         "A CEL expression over input, job and steps. False when the step is about to start: the step is skipped and counts as done.",
     ),
     optional(
         Section::Step,
         "cancelWhen",
-        Kind::Condition,
+        ValueKind::Condition,
         "A CEL expression over input, job and steps. True while the step waits or runs: the step is cancelled and counts as done.",
     ),
     optional(
         Section::Step,
         "onFailure",
-        Kind::Choice(&["fail", "continue"]),
+        ValueKind::Choice(&["fail", "continue"]),
         "What a step whose attempts are spent does to the job: the job fails, or the step counts as done without an output. Default: fail.",
     ),
     optional(
         Section::Step,
         "external",
-        Kind::Boolean,
+        ValueKind::Boolean,
         "No message is sent: the step completes by a call of the HTTP API. Default: false.",
     ),
     optional(
         Section::Step,
         "statusKey",
-        Kind::Text,
+        ValueKind::Text,
         "The key of the reply whose text is the step's status.",
     ),
     optional(
         Section::Step,
         "statuses",
-        Kind::Words(STATUSES_MAX),
+        ValueKind::Words(STATUSES_MAX),
         "The statuses allowed; the first is the status while the step runs, another word fails the attempt. Default: PENDING, then any.",
     ),
     optional(
         Section::Step,
         "skippedStatus",
-        Kind::TextOrNothing,
+        ValueKind::TextOrNothing,
         "The status of a skipped step. Default: SKIPPED.",
     ),
     optional(
         Section::Step,
         "cancelledStatus",
-        Kind::TextOrNothing,
+        ValueKind::TextOrNothing,
         "The status of a cancelled step. Default: CANCELLED.",
     ),
     later(Section::Step, "bus"),
     required(
         Section::Retry,
         "attempts",
-        Kind::Whole(1, ATTEMPTS_MAX),
+        ValueKind::Whole(1, ATTEMPTS_MAX),
         "How often the step is tried in all, the first attempt counted.",
     ),
     optional(
         Section::Retry,
         "backoff",
-        Kind::Span,
+        ValueKind::Span,
         "The longest pause before the second attempt; the pause is random up to it. Default: 1s.",
     ),
     optional(
         Section::Retry,
         "factor",
-        Kind::Factor(FACTOR_MAX),
+        ValueKind::Factor(FACTOR_MAX),
         "What the longest pause is multiplied with from one attempt to the next. Default: 2.",
     ),
     optional(
         Section::Retry,
         "maxBackoff",
-        Kind::Span,
+        ValueKind::Span,
         "What the longest pause never exceeds. Default: 5m.",
     ),
 ];
@@ -277,7 +287,7 @@ pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<Ob
         return None;
     }
     match KEYS.iter().find(|known| known.place == place && known.name == key) {
-        Some(known) if known.kind == Kind::Later => Some(Objection {
+        Some(known) if known.kind == ValueKind::Later => Some(Objection {
             message: format!("{} is not supported by this version yet; remove it", quoted(key)),
             meant: None,
         }),
@@ -311,7 +321,7 @@ fn unknown(place: Section, key: &str, meant: Option<&str>) -> String {
     }
     let known = KEYS
         .iter()
-        .filter(|known| known.place == place && known.kind != Kind::Later)
+        .filter(|known| known.place == place && known.kind != ValueKind::Later)
         .map(|known| known.name);
     format!("unknown key {} in {}; known are {}", quoted(key), place.of(), enumerated(known, "and"))
 }

@@ -129,7 +129,7 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
 struct Builder {
     root: Option<Rc<Node>>,
     documents: usize,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, Rc<Node>>,
     mistakes: Vec<Mistake>,
 }
@@ -145,7 +145,7 @@ struct EventPosition {
 }
 
 /// A list or mapping whose end is still to come.
-struct Open {
+struct OpenNode {
     at: Position,
     anchor: usize,
     size: usize,
@@ -255,7 +255,7 @@ impl Builder {
         if self.open.len() >= NESTING_MAX {
             return Err(too_deep(at));
         }
-        self.open.push(Open { at, anchor, size: 1, content });
+        self.open.push(OpenNode { at, anchor, size: 1, content });
         Ok(())
     }
 

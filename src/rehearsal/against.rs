@@ -1,7 +1,7 @@
 //! What a job that is kept would have done under another definition: its record is played to a job
 //! of that definition, reply by reply, at the times at which they came.
 
-use super::changes::{Change, Kind, Pairs, changes, names};
+use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
     Cause, ChildEnd, ChildOutcome, Context, Definition, Entry, FanOutEntry, Graph, Input, Job,
     JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, StepEntry,
@@ -248,7 +248,7 @@ fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
         };
         let was = before.step_state(at);
         let Some(other) = pairs.new_of(at) else {
-            tell(Kind::Gone, format!("is {} and would not be there", was.word()));
+            tell(ChangeKind::Gone, format!("is {} and would not be there", was.word()));
             continue;
         };
         let would = after.step_state(other);
@@ -256,7 +256,7 @@ fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             tell(kind_of(was, would), changed(was, would, after, other));
         } else if before.status(at) != after.status(other) {
             let (was, would) = (before.status(at), after.status(other));
-            tell(Kind::Status, format!("has the status {was}, would have {would}"));
+            tell(ChangeKind::Status, format!("has the status {was}, would have {would}"));
         }
         // What is said of a step matters as long as it is not done.
         let is_open =
@@ -267,35 +267,35 @@ fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             let is_own = change.task.is_none() && change.step.as_deref() == Some(name);
             let is_of_children = change.task.is_some()
                 && task.is_some_and(|task| change.task.as_ref() == Some(&task.name));
-            if is_own && (is_open || change.kind == Kind::Renamed) {
+            if is_own && (is_open || change.kind == ChangeKind::Renamed) {
                 tell(change.kind, change.text.clone());
             } else if is_of_children && is_open {
                 let of = change.step.as_ref().map_or(String::new(), |step| format!("step {step} "));
-                tell(Kind::Task, format!("its child jobs: {of}{}", change.text));
+                tell(ChangeKind::Task, format!("its child jobs: {of}{}", change.text));
             }
         }
     }
     for at in new.indices().filter(|at| pairs.is_new(*at)) {
-        let (kind, step) = (Kind::New, Some(new.step(at).name.to_string()));
+        let (kind, step) = (ChangeKind::New, Some(new.step(at).name.to_string()));
         let text = format!("is new and would be {}", after.step_state(at).word());
         found.push(Change { kind, task: None, step, text });
     }
     let about_job = |kind, text| Change { kind, task: None, step: None, text };
     if before.state() != after.state() {
         let (was, would) = (before.state().word(), after.state().word());
-        found.push(about_job(Kind::State, format!("the job is {was}, would be {would}")));
+        found.push(about_job(ChangeKind::State, format!("the job is {was}, would be {would}")));
     } else if before.state() == JobState::Completed && before.result() != after.result() {
-        found.push(about_job(Kind::Result, "the job would have another result".to_owned()));
+        found.push(about_job(ChangeKind::Result, "the job would have another result".to_owned()));
     }
     found
 }
 
-fn kind_of(was: StepState, would: StepState) -> Kind {
+fn kind_of(was: StepState, would: StepState) -> ChangeKind {
     let by_condition = [StepState::Skipped, StepState::Cancelled];
     if by_condition.contains(&was) || by_condition.contains(&would) {
-        Kind::Condition
+        ChangeKind::Condition
     } else {
-        Kind::State
+        ChangeKind::State
     }
 }
 

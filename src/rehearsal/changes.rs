@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// What a change is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ChangeKind {
     /// A step is gone.
     Gone,
     /// A step is new.
@@ -37,7 +37,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// What it is about.
-    pub kind: Kind,
+    pub kind: ChangeKind,
     /// The task whose step it is; none: the workflow's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
@@ -97,7 +97,7 @@ pub fn changes(old: &Definition, new: &Definition) -> Vec<Change> {
     let mut of_workflow = |what: &str, one: Option<Millis>, two: Option<Millis>| {
         if one != two {
             let text = format!("{what} {} instead of {}", span(two), span(one));
-            found.push(Change { kind: Kind::Option, task: None, step: None, text });
+            found.push(Change { kind: ChangeKind::Option, task: None, step: None, text });
         }
     };
     of_workflow("deadline", old.deadline, new.deadline);
@@ -112,14 +112,14 @@ pub fn changes(old: &Definition, new: &Definition) -> Vec<Change> {
             Some(other) => of_graph(task.as_deref(), (old, graph), (new, other), &mut found),
             None => {
                 let text = format!("task {} is gone", graph.name);
-                found.push(Change { kind: Kind::Task, task, step: None, text });
+                found.push(Change { kind: ChangeKind::Task, task, step: None, text });
             }
         }
     }
     let is_new = |graph: &&Graph| !old.graphs.iter().skip(1).any(|one| one.name == graph.name);
     for graph in new.graphs.iter().skip(1).filter(is_new) {
         let (task, text) = (Some(graph.name.clone()), format!("task {} is new", graph.name));
-        found.push(Change { kind: Kind::Task, task, step: None, text });
+        found.push(Change { kind: ChangeKind::Task, task, step: None, text });
     }
     found
 }
@@ -134,7 +134,7 @@ fn of_graph(
     let task = task.map(str::to_owned);
     if old.fan_out != new.fan_out {
         let text = "its list, item key, maxConcurrency or tolerate differ".to_owned();
-        found.push(Change { kind: Kind::Task, task: task.clone(), step: None, text });
+        found.push(Change { kind: ChangeKind::Task, task: task.clone(), step: None, text });
     }
     for at in old.indices() {
         let step = old.step(at);
@@ -143,17 +143,17 @@ fn of_graph(
             found.push(Change { kind, task: task.clone(), step, text });
         };
         let Some(other) = pairs.new_of(at) else {
-            tell(Kind::Gone, "is gone".to_owned());
+            tell(ChangeKind::Gone, "is gone".to_owned());
             continue;
         };
         let other = new.step(other);
         if step.name != other.name {
-            tell(Kind::Renamed, format!("is called {} now", other.name));
+            tell(ChangeKind::Renamed, format!("is called {} now", other.name));
         }
         of_step((old_definition, old, step), (new_definition, new, other), &mut tell);
     }
     for at in new.indices().filter(|at| pairs.is_new(*at)) {
-        let (kind, step) = (Kind::New, Some(new.step(at).name.to_string()));
+        let (kind, step) = (ChangeKind::New, Some(new.step(at).name.to_string()));
         found.push(Change { kind, task: task.clone(), step, text: "is new".to_owned() });
     }
 }
@@ -165,10 +165,10 @@ type StepPlace<'d> = (&'d Definition, &'d Graph, &'d Step);
 fn of_step(
     (old_definition, old_graph, old): StepPlace<'_>,
     (new_definition, new_graph, new): StepPlace<'_>,
-    tell: &mut impl FnMut(Kind, String),
+    tell: &mut impl FnMut(ChangeKind, String),
 ) {
     if old.queue != new.queue && old.has_queue() && new.has_queue() {
-        tell(Kind::Queue, format!("goes to queue {} instead of {}", new.queue, old.queue));
+        tell(ChangeKind::Queue, format!("goes to queue {} instead of {}", new.queue, old.queue));
     }
     let (one, two) = (names(old_graph, old), names(new_graph, new));
     if one != two {
@@ -176,14 +176,17 @@ fn of_step(
             [] => "nothing".to_owned(),
             names => names.join(", "),
         };
-        tell(Kind::Depends, format!("depends on {} instead of {}", listed(&two), listed(&one)));
+        tell(
+            ChangeKind::Depends,
+            format!("depends on {} instead of {}", listed(&two), listed(&one)),
+        );
     }
     let mut condition = |key: &str, one: &Option<Expression>, two: &Option<Expression>| {
         let text = |expression: &Option<Expression>| {
             expression.as_ref().map_or("none".to_owned(), |expression| expression.text().to_owned())
         };
         if text(one) != text(two) {
-            tell(Kind::Condition, format!("{key} is {} instead of {}", text(two), text(one)));
+            tell(ChangeKind::Condition, format!("{key} is {} instead of {}", text(two), text(one)));
         }
     };
     condition("when", &old.when, &new.when);
@@ -194,7 +197,7 @@ fn of_step(
     };
     let (one, two) = (task(old_definition, old), task(new_definition, new));
     if one != two {
-        tell(Kind::Task, format!("has the task {two} instead of {one}"));
+        tell(ChangeKind::Task, format!("has the task {two} instead of {one}"));
     }
     let options = [
         ("external", old.external != new.external),
@@ -208,7 +211,7 @@ fn of_step(
         options.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();
     if !differing.is_empty() {
         let verb = if differing.len() == 1 { "differs" } else { "differ" };
-        tell(Kind::Option, format!("{} {verb}", differing.join(", ")));
+        tell(ChangeKind::Option, format!("{} {verb}", differing.join(", ")));
     }
 }
 

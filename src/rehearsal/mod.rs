@@ -16,7 +16,7 @@ mod script;
 mod stage;
 
 pub use against::differences_under;
-pub use changes::{Change, Kind, changes};
+pub use changes::{Change, ChangeKind, changes};
 
 use crate::engine::words::{did_you_mean, quoted};
 use crate::engine::{Definition, Job, JobId, JobState, Message, Millis, StepIndex};

@@ -9,7 +9,7 @@ use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::transport::{self, Opening};
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
-    Address, BusEvent, BusKey, EventSink, Header, Publication, Reader, Receipt, Served,
+    Address, Addressee, BusEvent, BusKey, EventSink, Header, Publication, Receipt, Served,
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
@@ -177,11 +177,11 @@ struct Said {
     calls: Vec<(String, String)>,
 }
 
-fn published(queue: &str, reader: Reader, number: u32) -> Publication {
+fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
     let bus = BusKey { bus: "any".into(), vhost: "".into() };
     Publication {
         to: Address { bus, queue: queue.into() },
-        reader,
+        addressee,
         id: format!("id {number}"),
         correlation_id: Some(format!("to {number}").into()),
         kind: None,
@@ -223,9 +223,9 @@ async fn receipts(transport: Transport) {
     let opening = Opening { served, joins: false };
     let make = transport::transport(Workers::new())(&settings, &key, opening).unwrap();
     let mut bus = make(sink);
-    bus.publish(published("workflow-manager", Reader::Caller, 1));
-    bus.publish(published("nowhere", Reader::Caller, 2));
-    bus.publish(published("workflow.chain", Reader::Worker, 3));
+    bus.publish(published("workflow-manager", Addressee::Caller, 1));
+    bus.publish(published("nowhere", Addressee::Caller, 2));
+    bus.publish(published("workflow.chain", Addressee::Worker, 3));
     // No worker's message is confirmed by the embedded bus.
     let taken = match transport {
         Transport::Embedded => vec![Mark(1)],

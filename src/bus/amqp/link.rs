@@ -6,7 +6,7 @@ use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
 use super::wire::burst::Burst;
 use super::wire::guard::Ties;
-use crate::bus::{HeaderValue, Publication, Reader};
+use crate::bus::{Addressee, HeaderValue, Publication};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -404,7 +404,7 @@ fn properties(message: &Publication, reply_queue: &str) -> BasicProperties {
     if let Some(id) = &message.correlation_id {
         properties = properties.with_correlation_id(short(&**id));
     }
-    if message.reader == Reader::Worker {
+    if message.addressee == Addressee::Worker {
         properties = properties.with_reply_to(short(reply_queue));
     }
     if let Some(kind) = message.kind {

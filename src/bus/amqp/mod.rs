@@ -23,7 +23,7 @@ mod topic;
 pub mod wire;
 
 use super::{
-    Bus, BusEvent, BusState, EventSink, Publication, QueueDepth, QueueLook, Reader, Served,
+    Addressee, Bus, BusEvent, BusState, EventSink, Publication, QueueDepth, QueueLook, Served,
 };
 use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use aside::AsideSender;
@@ -211,7 +211,7 @@ pub struct AmqpBus {
 impl Bus for AmqpBus {
     fn publish(&mut self, message: Publication) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
-        if let (Reader::Worker, Some(common)) = (message.reader, &self.common)
+        if let (Addressee::Worker, Some(common)) = (message.addressee, &self.common)
             && !common.serving.borrow().workers.contains(&message.to.queue)
         {
             // Of a job that goes on after its definition was replaced.

@@ -8,7 +8,7 @@ use super::connection::{self, Pauses, channel_error, fail_point};
 use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
 use super::{Common, Phase, Side, millis, reached};
-use crate::bus::{Body, BusEvent, ERROR, Notice, Publication, Reader};
+use crate::bus::{Addressee, Body, BusEvent, ERROR, Notice, Publication};
 use crate::clock;
 use futures_util::StreamExt;
 use lapin::Event;
@@ -233,7 +233,8 @@ impl Publisher {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = &held.message.to.queue;
             // A caller's queue is its own matter: it is neither looked at nor declared.
-            let foreign = (held.message.reader == Reader::Caller).then_some(&QueueState::There(0));
+            let foreign =
+                (held.message.addressee == Addressee::Caller).then_some(&QueueState::There(0));
             match foreign.or_else(|| link.states.get(queue)) {
                 Some(QueueState::There(generation)) => {
                     if std::mem::take(&mut held.again) {
@@ -318,7 +319,7 @@ impl Publisher {
         let Some(Published { mut held, generation, lost, .. }) = link.remove(id) else { return };
         let (message, queue) = (held.message.id.as_str(), held.message.to.queue.clone());
         let was_returned = link.was_returned(&held.message);
-        if was_returned && held.message.reader == Reader::Caller {
+        if was_returned && held.message.addressee == Addressee::Caller {
             self.is_done_with(BusEvent::Unroutable(held.message.receipt));
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
@@ -405,7 +406,7 @@ impl Publisher {
                 "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
             );
         }
-        if held.message.reader == Reader::Caller && held.kills >= KILLS_MAX {
+        if held.message.addressee == Addressee::Caller && held.kills >= KILLS_MAX {
             // Whoever asked is to hear of the end at least.
             held.message.kind = Some(ERROR);
             held.message.body = Body::error(
@@ -519,7 +520,7 @@ impl Publisher {
 }
 
 fn is_to_worker(message: &Publication, queue: &str) -> bool {
-    message.reader == Reader::Worker && *message.to.queue == *queue
+    message.addressee == Addressee::Worker && *message.to.queue == *queue
 }
 
 /// The limit in the broker's words "message size … is larger than configured max size …".

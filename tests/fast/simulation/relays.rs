@@ -9,7 +9,7 @@ use workflow_manager::actors::mail::{
 };
 use workflow_manager::actors::mailbox::{Kind, Mail, Mailbox, Owner};
 use workflow_manager::actors::ways::{Mailboxes, Ways};
-use workflow_manager::bus::{Delivery, Reader};
+use workflow_manager::bus::{Addressee, Delivery};
 use workflow_manager::engine::CorrelationId;
 use workflow_manager::journal::{JobNumber, Record};
 
@@ -145,7 +145,7 @@ fn is_decision(append: &Append) -> bool {
 }
 
 fn is_for_caller(leaving: &Outgoing) -> bool {
-    matches!(leaving, Outgoing::Send(message) if message.reader == Reader::Caller)
+    matches!(leaving, Outgoing::Send(message) if message.addressee == Addressee::Caller)
 }
 
 fn is_effect(leaving: &Outgoing) -> bool {

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
-    Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Header, Notice, Publication,
-    Reader, Receipt, Served,
+    Address, Addressee, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Header, Notice,
+    Publication, Receipt, Served,
 };
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
@@ -156,7 +156,7 @@ pub(super) fn address(queue: &str) -> Address {
 pub(super) fn message(job: JobId, queue: &str) -> Publication {
     Publication {
         to: address(queue),
-        reader: Reader::Worker,
+        addressee: Addressee::Worker,
         id: format!("{job}:split:2"),
         correlation_id: Some(format!("{job}:split").into()),
         kind: None,

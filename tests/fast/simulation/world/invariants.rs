@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::answer::{Created, Refusal};
 use workflow_manager::actors::messages::Sent;
-use workflow_manager::bus::{Publication, Reader};
+use workflow_manager::bus::{Addressee, Publication};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::KeptJob;
@@ -21,12 +21,12 @@ impl World {
         if self.crashed {
             return;
         }
-        match message.reader {
-            Reader::Worker => match StepMessage::of(message) {
+        match message.addressee {
+            Addressee::Worker => match StepMessage::of(message) {
                 Some(message) => self.dispatch(message),
                 None => self.violate("a message to a worker is no step's".to_owned()),
             },
-            Reader::Caller => self.answer(message),
+            Addressee::Caller => self.answer(message),
         }
     }
 
