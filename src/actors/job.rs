@@ -323,6 +323,8 @@ impl JobActor {
         match (&mut self.life, input) {
             (_, JobInput::Close) => {
                 self.count_as(None);
+                // It must not ask to leave again: another actor may have the job by then.
+                self.life = Life::Void;
                 ctx.stop();
             }
             (Life::Broken { set_aside }, JobInput::Rebuilt { recovered, abandon }) => {

@@ -251,10 +251,14 @@ impl JournalActor {
                 // At once: what waits behind it must not be dropped, which clients would take for
                 // an answer.
                 or_end(|| {
-                    let Outgoing::Send(message) = outgoing else {
-                        return outgoing.release(&self.ways);
-                    };
-                    messages.add(message);
+                    if let Outgoing::Send(message) = outgoing {
+                        return messages.add(message);
+                    }
+                    // What waits for this commit waits for its messages too.
+                    if let Outgoing::Hold(_) = outgoing {
+                        std::mem::take(&mut messages).send(&self.ways);
+                    }
+                    outgoing.release(&self.ways);
                 });
             }
         }

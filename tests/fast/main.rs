@@ -17,6 +17,8 @@ mod history;
 mod http;
 mod journal;
 mod journal_files;
+#[cfg(feature = "failpoints")]
+mod leaving;
 mod load;
 mod orders;
 mod properties;

@@ -9,7 +9,7 @@
 mod broker;
 mod oracle;
 mod planted;
-mod relays;
+pub(crate) mod relays;
 mod world;
 
 use broker::SimulatedBus;

@@ -179,7 +179,8 @@ struct Relay<I: Send + 'static> {
     change: Box<dyn FnMut(I) -> Option<I>>,
 }
 
-fn relay<I: Send + 'static>(
+/// A mailbox before `to` that hands on what `change` gives.
+pub(crate) fn relay<I: Send + 'static>(
     to: Mailbox<I>,
     ways: &Ways,
     change: impl FnMut(I) -> Option<I> + 'static,
