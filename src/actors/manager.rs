@@ -46,7 +46,7 @@ pub struct Manager {
 
 /// Where the actors run.
 pub enum Threads {
-    /// On threads of their own: the journal, the router, each bus, and for the jobs one per core.
+    /// On threads of their own: the journal, the router, each bus, and jobs on half the cores.
     Own(Vec<Arbiter>),
     /// All on the current thread, so that everything happens in one order.
     Current,
