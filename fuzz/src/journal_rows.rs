@@ -226,15 +226,7 @@ fn id(number: i64) -> JobId {
 fn write_sample(file: &Path) {
     let mut store = Store::open(&options(file.to_owned())).expect("opens");
     let definition = definition();
-    let origin = Origin {
-        id: id(1),
-        definition,
-        graph: 0,
-        parent: None,
-        root: id(1),
-        depth: 0,
-        created: Timestamp(1),
-    };
+    let origin = Origin::top_level(id(1), definition, Timestamp(1));
     let message =
         Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
             .expect("a message");

@@ -82,15 +82,7 @@ mod tests {
         let definition =
             Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("only")])]);
         let id = JobId::of_call(&[]);
-        let origin = Origin {
-            id,
-            definition: Arc::new(definition),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(0),
-        };
+        let origin = Origin::top_level(id, Arc::new(definition), Timestamp(0));
         Job::create_for(origin, Message::default(), Some(caller("first")), &context()).0
     }
 

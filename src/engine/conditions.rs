@@ -172,15 +172,7 @@ mod tests {
     fn created(steps: Vec<Step>) -> (Job, Decision) {
         let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]);
         let id = JobId::of_call(&[]);
-        let origin = Origin {
-            id,
-            definition: Arc::new(definition),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(0),
-        };
+        let origin = Origin::top_level(id, Arc::new(definition), Timestamp(0));
         Job::create(origin, message(), &context())
     }
 

@@ -25,6 +25,13 @@ pub struct Origin {
     pub created: Timestamp,
 }
 
+impl Origin {
+    /// Of a job that a client asks for.
+    pub fn top_level(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
+        Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created }
+    }
+}
+
 /// A child job's place in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {

@@ -86,15 +86,7 @@ impl<'t> Stage<'t> {
         for act in &self.test.users {
             self.plan(act.at.0, Coming::User(act.clone()));
         }
-        let origin = Origin {
-            id,
-            definition: definition.clone(),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: self.now,
-        };
+        let origin = Origin::top_level(id, definition.clone(), self.now);
         self.start(origin, message);
         id
     }

@@ -54,15 +54,7 @@ fn begun() -> (u64, Entry) {
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
-    let origin = Origin {
-        id: PARENT,
-        definition: definition.clone(),
-        graph: 0,
-        parent: None,
-        root: PARENT,
-        depth: 0,
-        created: Timestamp(1),
-    };
+    let origin = Origin::top_level(PARENT, definition.clone(), Timestamp(1));
     let created = Created { origin: Arc::new(origin), root: 1, parent: None };
     record(1, Some(created), begun(), None)
 }

@@ -82,15 +82,7 @@ struct Live {
 impl Live {
     fn create(number: JobNumber, id: u128) -> (Live, Record) {
         let id = JobId(uuid::Uuid::from_u128(id));
-        let origin = Origin {
-            id,
-            definition: definition(),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(number),
-        };
+        let origin = Origin::top_level(id, definition(), Timestamp(number));
         let message = Message::parse(format!("{{\"n\":{number}}}").as_bytes()).expect("a message");
         let context = Context { now: Timestamp(number), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), message, &context);

@@ -95,15 +95,7 @@ impl Told {
 }
 
 fn origin(job: u128, created: i64) -> Origin {
-    Origin {
-        id: id(job),
-        definition: definition(),
-        graph: 0,
-        parent: None,
-        root: id(job),
-        depth: 0,
-        created: Timestamp(created),
-    }
+    Origin::top_level(id(job), definition(), Timestamp(created))
 }
 
 fn result(body: &str) -> Reply {

@@ -239,15 +239,7 @@ fn written(file: &Path) -> Live {
     let definition = definition();
     let origin = |number: u128| {
         let id = JobId(uuid::Uuid::from_u128(number));
-        Origin {
-            id,
-            definition: definition.clone(),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(999),
-        }
+        Origin::top_level(id, definition.clone(), Timestamp(999))
     };
     let (step, message) = (StepIndex(0), Message::parse(br#"{"n":1e400}"#).expect("a message"));
     let job = live.create(origin(1), message.clone(), None);

@@ -32,15 +32,7 @@ fn context(now: i64) -> Context<'static> {
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));
-    let origin = Origin {
-        id,
-        definition: definition(),
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(number),
-    };
+    let origin = Origin::top_level(id, definition(), Timestamp(number));
     let (job, decision) = Job::create(
         origin.clone(),
         Message::parse(br#"{"k":1e400}"#).expect("a message"),
@@ -403,15 +395,7 @@ fn three_levels() -> Vec<(i64, Job, Record)> {
     ];
     let id = JobId(uuid::Uuid::from_u128(1));
     let definition = Arc::new(Definition::new("w", graphs));
-    let mut origin = Origin {
-        id,
-        definition,
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(1),
-    };
+    let mut origin = Origin::top_level(id, definition, Timestamp(1));
     let mut message = Message::parse(br#"{"items":[1],"subs":[1]}"#).expect("a message");
     let mut levels = Vec::new();
     for number in 1..=3 {

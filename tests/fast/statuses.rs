@@ -113,15 +113,7 @@ impl Live {
         let id = JobId(uuid::Uuid::from_u128(0xa_0000_0000 + number as u128));
         let now = number * 60_000_000_000;
         let definition = Arc::new(definition.clone());
-        let origin = Origin {
-            id,
-            definition,
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(now),
-        };
+        let origin = Origin::top_level(id, definition, Timestamp(now));
         let context = Context { now: Timestamp(now), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };

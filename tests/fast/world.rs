@@ -59,15 +59,7 @@ impl World {
         let id = JobId(uuid::Uuid::from_u128(
             0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128,
         ));
-        let origin = Origin {
-            id,
-            definition: definition.clone(),
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: Timestamp(self.now),
-        };
+        let origin = Origin::top_level(id, definition.clone(), Timestamp(self.now));
         self.start(origin, message);
         id
     }

@@ -241,15 +241,7 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
     let graph = Graph::new("w".to_owned(), None, vec![step]);
     let definition = Arc::new(Definition::new("w", vec![graph]));
     let id = JobId(uuid::Uuid::from_u128(number.unsigned_abs().into()));
-    let origin = Origin {
-        id,
-        definition,
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(number),
-    };
+    let origin = Origin::top_level(id, definition, Timestamp(number));
     let message = format!("{{\"n\":{number},\"text\":\"{}\"}}", "x".repeat(bytes));
     let (job, decision) = Job::create(
         origin.clone(),

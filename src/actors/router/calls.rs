@@ -185,15 +185,7 @@ impl Router {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);
         }
         let Call { id, definition, message, caller, depth, ack, .. } = call;
-        let origin = Origin {
-            id,
-            definition,
-            graph: 0,
-            parent: None,
-            root: id,
-            depth,
-            created: clock::now(),
-        };
+        let origin = Origin { depth, ..Origin::top_level(id, definition, clock::now()) };
         let number = ways.common.take_number();
         let start = Start::New {
             origin: Arc::new(origin),

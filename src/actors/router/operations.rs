@@ -44,15 +44,7 @@ impl Router {
         if self.ways.routes.roots() >= limit {
             return Answer::Created(job.answer, Err(Refusal::of_full(limit))).tell();
         }
-        let origin = Origin {
-            id,
-            definition: job.definition,
-            graph: 0,
-            parent: None,
-            root: id,
-            depth: 0,
-            created: clock::now(),
-        };
+        let origin = Origin::top_level(id, job.definition, clock::now());
         let number = self.ways.common.take_number();
         let release = vec![Outgoing::Answer(Answer::Created(job.answer, Ok(Created::New(id))))];
         let start =
