@@ -8,6 +8,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod process;
+
 use bytes::Bytes;
 use futures_util::StreamExt;
 use lapin::options::{
@@ -197,17 +199,6 @@ async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> 
     times
 }
 
-/// What a process has used, in seconds of one processor.
-fn cpu_of(process: &str) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks =
-        |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
-    // The kernel's USER_HZ is 100 wherever Linux runs.
-    (ticks(11) + ticks(12)) / 100.0
-}
-
 /// What the journal has done so far.
 struct Journal {
     commits: u64,
@@ -224,13 +215,11 @@ impl Journal {
             let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
             file.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a number")
         };
-        let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
         Journal {
             commits: common.metrics.commit.get_sample_count(),
             records: common.metrics.batch_records.get_sample_sum(),
             rows: last("entries").max(last("confirmed")),
-            bytes: written.and_then(|text| text.parse().ok()).unwrap_or_default(),
+            bytes: process::written(),
         }
     }
 
@@ -282,7 +271,7 @@ struct Cost {
 }
 
 async fn cost(broker: Option<&str>, count: usize, work: impl Future<Output = ()>) -> Cost {
-    let cpu = || (cpu_of("self"), broker.map_or(f64::NAN, cpu_of));
+    let cpu = || (process::cpu("self"), broker.map_or(f64::NAN, process::cpu));
     let (before, begun) = (cpu(), Instant::now());
     work.await;
     let (after, count, elapsed) = (cpu(), count as f64, begun.elapsed().as_secs_f64());

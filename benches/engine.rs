@@ -34,15 +34,7 @@ fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {
 
 fn origin(definition: &Arc<Definition>) -> Origin {
     let id = JobId(uuid::Uuid::from_u128(7));
-    Origin {
-        id,
-        definition: definition.clone(),
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(1),
-    }
+    Origin::top_level(id, definition.clone(), Timestamp(1))
 }
 
 fn chain() -> f64 {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod process;
+
 use bytes::Bytes;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -20,14 +22,6 @@ const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
-}
-
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<u64>().ok())
-        .unwrap_or_default()
-        / 1024
 }
 
 async fn run(items: usize) -> (Duration, u64) {
@@ -51,7 +45,7 @@ async fn run(items: usize) -> (Duration, u64) {
     let found = manager.common().reader.job(id).expect("reads").expect("is kept");
     assert_eq!(found.job.state(), JobState::Completed);
     manager.stop().await;
-    (elapsed, resident())
+    (elapsed, process::peak() / 1024)
 }
 
 fn main() {

@@ -4,6 +4,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod process;
+
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::Path;
@@ -26,24 +28,25 @@ const LIMITS: Limits = Limits {
     window_bytes: 1 << 26,
 };
 const RUNNING: i64 = 100_000;
+const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
-fn record(number: i64, definition: &Arc<Definition>) -> Record {
+/// A new job, and its record.
+fn begun(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
     // Spread like ids by chance, the same in every run.
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin {
-        id,
-        definition: definition.clone(),
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(number),
-    };
-    let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
-    let (_, decision) =
-        Job::create(origin.clone(), message, &Context { now: Timestamp(number), limits: &LIMITS });
+    let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
+    let message = Message::parse(BODY).expect("a message");
+    let (job, decision) = Job::create(origin.clone(), message, &context(number));
     let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
-    Record::of(number, created, decision)
+    (job, Record::of(number, created, decision))
+}
+
+fn context(now: i64) -> Context<'static> {
+    Context { now: Timestamp(now), limits: &LIMITS }
+}
+
+fn record(number: i64, definition: &Arc<Definition>) -> Record {
+    begun(number, definition).1
 }
 
 /// Jobs of a chain of five that are under way at once, and how many there are.
@@ -51,11 +54,10 @@ const AT_ONCE: usize = 512;
 const CHAINS: i64 = 6_000;
 const STEPS: u16 = 5;
 /// Records of a commit, as seen with a broker.
-const GROUP: usize = 15;
-/// Commits in a `journal.lag` of 200 ms, at 3,000 steps/s.
-const LAG_GROUPS: usize = 80;
-/// Commits in the second after which confirms get records of their own.
-const CARRY_GROUPS: usize = 5 * LAG_GROUPS;
+const GROUP: usize = 50;
+/// Commits in a second, at 4,500 steps/s: a `journal.lag`, and the time after which confirms get
+/// records of their own.
+const LAG_GROUPS: usize = 200;
 
 fn chain() -> Arc<Definition> {
     let step = |at: u16| {
@@ -70,52 +72,18 @@ fn chain() -> Arc<Definition> {
 
 /// All records of a chain: its creation, and of each step the confirm and the reply.
 fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
-    let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin {
-        id,
-        definition: definition.clone(),
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(number),
-    };
-    let message = Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message");
-    let context = Context { now: Timestamp(number), limits: &LIMITS };
-    let (mut job, decision) = Job::create(origin.clone(), message, &context);
-    let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
-    let mut records = VecDeque::from([Record::of(number, created, decision)]);
+    let (mut job, first) = begun(number, definition);
+    let mut records = VecDeque::from([first]);
     for step in 0..STEPS {
         let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1 };
-        let reply = Reply::Result(br#"{"filename":"/data/book.txt","n":1}"#.as_slice().into());
+        let reply = Reply::Result(BODY.into());
         let replied = Input::Reply { step: format!("step-{step}"), attempt: None, reply };
         for input in [confirmed, replied] {
-            let decision = job.take(input, &context).expect("taken");
+            let decision = job.take(input, &context(number)).expect("taken");
             records.push_back(Record::of(number, None, decision));
         }
     }
     records
-}
-
-/// What a file of `/proc/self` says behind a word, or in a place.
-fn of_process(file: &str, find: impl Fn(&str) -> Option<u64>) -> u64 {
-    std::fs::read_to_string(format!("/proc/self/{file}"))
-        .ok()
-        .and_then(|text| find(&text))
-        .unwrap_or(0)
-}
-
-/// Bytes that this process has had written to the disk.
-fn written() -> u64 {
-    of_process("io", |text| text.split("write_bytes: ").nth(1)?.lines().next()?.parse().ok())
-}
-
-/// CPU time of this process, in hundredths of a second: user and system.
-fn cpu() -> u64 {
-    of_process("stat", |text| {
-        let mut fields = text.rsplit(')').next()?.split_whitespace().skip(11);
-        Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-    })
 }
 
 /// What one step of a chain costs, with many under way: rows, bytes and CPU.
@@ -139,19 +107,17 @@ fn steps(file: &Path, out: &mut dyn Write) {
     }
     let mut store = Store::open(&options(file)).expect("opens");
     store.relate([&*definition]).expect("relates");
-    let (bytes, ticks, started) = (written(), cpu(), Instant::now());
+    let (bytes, cpu, started) = (process::written(), process::cpu("self"), Instant::now());
     for (at, group) in records.chunks(GROUP).enumerate() {
         store.append(group).expect("commits");
         if at % LAG_GROUPS == LAG_GROUPS - 1 {
             store.derive().expect("derives");
-        }
-        if at % CARRY_GROUPS == CARRY_GROUPS - 1 {
             store.carry().expect("carries");
         }
     }
-    let (ticks, elapsed) = (cpu() - ticks, started.elapsed().as_secs_f64());
+    let (cpu, elapsed) = (process::cpu("self") - cpu, started.elapsed().as_secs_f64());
     drop(store);
-    let bytes = written() - bytes;
+    let bytes = process::written() - bytes;
     let client = rusqlite::Connection::open(file).expect("opens");
     let count = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
     // Rows of confirms are deleted again; each has taken a number.
@@ -162,7 +128,7 @@ fn steps(file: &Path, out: &mut dyn Write) {
         "chains of {STEPS}, {AT_ONCE} under way, {GROUP} records a commit   {:.2} rows, {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
         rows as f64 / of_chains,
         bytes as f64 / of_chains,
-        ticks as f64 * 1e4 / of_chains,
+        cpu * 1e6 / of_chains,
         of_chains / elapsed
     )
     .expect("written");

@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod process;
+
 use bytes::Bytes;
 use std::io::Write;
 use std::path::Path;
@@ -32,13 +34,6 @@ const CASE: &str = "MEMORY_CASE";
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
-}
-
-/// A value of `/proc/self/status`, in KiB.
-fn status(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or(0)
 }
 
 async fn start(folder: &Path, workflows: &str) -> Manager {
@@ -71,7 +66,7 @@ async fn fan_outs(folder: &Path) -> String {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     manager.stop().await;
-    let peak = status("VmHWM") / 1024;
+    let peak = process::peak() / 1024;
     format!("{FAN_OUTS} jobs of {ITEMS} items at once: peak {peak} MiB")
 }
 
@@ -79,10 +74,10 @@ async fn idle(folder: &Path) -> String {
     let manager = start(folder, IDLE).await;
     let message = Message::parse(br#"{"n":1}"#).expect("a message");
     create(&manager, "idle", 1_000, &message).await;
-    let before = status("VmRSS");
+    let before = process::resident();
     create(&manager, "idle", IDLE_JOBS - 1_000, &message).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let each = (status("VmRSS") - before) as f64 / (IDLE_JOBS - 1_000) as f64;
+    let each = (process::resident() - before) as f64 / (IDLE_JOBS - 1_000) as f64;
     manager.stop().await;
     format!("{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB each")
 }

@@ -64,15 +64,7 @@ fn records(
     fails: bool,
 ) -> Vec<Record> {
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin {
-        id,
-        definition: definition.clone(),
-        graph: 0,
-        parent: None,
-        root: id,
-        depth: 0,
-        created: Timestamp(number),
-    };
+    let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
     let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);

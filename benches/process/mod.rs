@@ -1,0 +1,37 @@
+//! What a process has used, as `/proc` tells it.
+
+#![allow(dead_code, reason = "each bench uses a part")]
+
+use std::fs::read_to_string;
+
+/// Seconds of one processor, user and system; `process` is an id or `self`.
+pub(crate) fn cpu(process: &str) -> f64 {
+    let stat = read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks =
+        |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    // The kernel's USER_HZ is 100 wherever Linux runs.
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// Bytes that this process has had written to the disk.
+pub(crate) fn written() -> u64 {
+    value("io", "write_bytes")
+}
+
+/// KiB of memory that this process has now.
+pub(crate) fn resident() -> u64 {
+    value("status", "VmRSS")
+}
+
+/// The most KiB of memory that it has had.
+pub(crate) fn peak() -> u64 {
+    value("status", "VmHWM")
+}
+
+fn value(file: &str, name: &str) -> u64 {
+    let text = read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()).unwrap_or_default()
+}
