@@ -470,9 +470,7 @@ impl Handler<Now> for JournalActor {
     type Result = ();
 
     fn handle(&mut self, _: Now, ctx: &mut Self::Context) {
-        if self.flush == Flush::Due {
-            self.commit(ctx);
-        }
+        self.commit_if_due(ctx);
     }
 }
 
