@@ -109,7 +109,7 @@ impl Queues {
 
     /// As [`Queues::declare`], after `taken` was answered or dropped.
     pub(super) async fn declare_after(&self, queue: &str, taken: oneshot::Receiver<()>) -> Found {
-        // Dropped means that there is nobody who could take it: nothing to wait for.
+        // If it was dropped, nobody takes it: there is nothing to wait for.
         let _ = taken.await;
         self.declare(queue, FieldTable::default()).await
     }

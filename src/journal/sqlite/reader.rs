@@ -238,7 +238,7 @@ impl Reader {
         self.with(|connection| self.newest(connection, id, is_new))
     }
 
-    /// Those of these jobs that there are, with what is to be done for them, as at a start. All that
+    /// Those of these jobs that exist, with what is to be done for them, as at a start. All that
     /// is committed of them and their families must be derived.
     pub fn recover_some(
         &self,

@@ -50,7 +50,7 @@ pub enum Unbearable {
     /// Bytes behind the last property.
     #[error("its content header has {0} bytes too many")]
     Long(usize),
-    /// Flags of properties that there are not.
+    /// Flags of properties that do not exist.
     #[error("its content header has unknown properties")]
     Flags,
     /// The whole header is larger than a frame may be.
