@@ -100,6 +100,27 @@ fn the_engine_is_pure() {
     }
 }
 
+/// No file is longer than a reader takes in at once.
+const LINES_MAX: usize = 600;
+
+#[test]
+fn no_file_has_more_lines_than_a_reader_takes_in() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for folder in ["src", "tests", "benches", "examples", "fuzz/src", "fuzz/fuzz_targets"] {
+        files(&root.join(folder), &mut paths);
+    }
+    assert!(paths.len() > 200, "only {} files were found", paths.len());
+    for path in paths {
+        let lines = fs::read_to_string(&path).expect("readable").lines().count();
+        assert!(
+            lines <= LINES_MAX,
+            "{} has {lines} lines, more than {LINES_MAX}: part it by concept",
+            path.display()
+        );
+    }
+}
+
 /// What comes from a manager may come from anybody: it is printed as `Text`, which escapes it.
 #[test]
 fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {

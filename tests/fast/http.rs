@@ -1,7 +1,10 @@
 //! What the HTTP API takes and from whom, in this process: no socket.
 
+mod rooms;
+mod sites;
+
 use actix_web::dev::{Service, ServiceResponse};
-use actix_web::http::{Method, StatusCode, Version, header};
+use actix_web::http::{Method, StatusCode, header};
 use actix_web::test::{TestRequest, init_service, read_body};
 use serde_json::Value;
 use std::rc::Rc;
@@ -12,7 +15,7 @@ use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Secret, Settings, Span};
+use workflow_manager::settings::{Secret, Settings};
 
 const WORKFLOW: &str = "workflows: [{name: single, steps: [{name: work}]}]";
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
@@ -131,173 +134,6 @@ impl Api {
     pub(crate) async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
         self.ask(Method::GET, path, headers, "").await
     }
-}
-
-#[test]
-fn a_page_of_another_site_is_refused_and_a_program_is_not() {
-    with_api(
-        |_| {},
-        |api| async move {
-            let calls = [
-                (Method::POST, "/api/workflow/single", r#"{"k":1}"#),
-                (Method::POST, "/api/jobs/cancel?workflow=single", ""),
-                (Method::POST, "/api/jobs/delete?workflow=single", ""),
-                (Method::GET, "/api/jobs", ""),
-                (Method::GET, "/readyz?verbose", ""),
-                (Method::GET, "/", ""),
-            ];
-            let refused: [Headers; 12] = [
-                &[("sec-fetch-site", "cross-site")],
-                &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
-                &[("sec-fetch-site", "same-site")],
-                &[("sec-fetch-site", "same-origin, cross-site")],
-                &[("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
-                &[("origin", "null")],
-                &[("origin", "http://evil.example")],
-                &[("origin", "http://127.0.0.1:3000")],
-                &[("origin", "http://127.0.0.1")],
-                &[("origin", "http://evil.example@127.0.0.1:8088")],
-                &[("origin", "file://127.0.0.1:8088")],
-                &[("origin", "http://127.0.0.1:8088"), ("origin", "http://evil.example")],
-            ];
-            for (method, path, body) in &calls {
-                for headers in refused {
-                    let answer = api.ask(method.clone(), path, headers, body).await;
-                    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {headers:?}");
-                    assert!(
-                        answer.detail().contains("a page of another site sent this"),
-                        "{}",
-                        answer.detail()
-                    );
-                }
-            }
-            let jobs = api.get("/api/jobs", &[]).await;
-            assert_eq!(jobs.json(), serde_json::json!({ "jobs": [] }), "nothing was created");
-
-            let taken: [Headers; 6] = [
-                &[],
-                &[("content-type", "application/x-www-form-urlencoded")],
-                &[("sec-fetch-site", "none")],
-                &[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8088")],
-                &[("host", "localhost"), ("origin", "http://localhost:80")],
-                &[("host", "LOCALHOST:443"), ("origin", "https://localhost")],
-            ];
-            for headers in taken {
-                let answer =
-                    api.ask(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
-                assert_eq!(answer.status, StatusCode::CREATED, "{headers:?}");
-            }
-        },
-    );
-}
-
-#[test]
-fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
-    let change = |settings: &mut Settings| {
-        settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()]
-    };
-    with_api(change, |api| async move {
-        for own in [
-            "127.0.0.1:8088",
-            "127.0.0.1",
-            "127.3.2.1:9000",
-            "localhost:9000",
-            "LocalHost",
-            "localhost.:8088",
-            "[::1]:8088",
-            "[::ffff:127.0.0.1]",
-            "manager.example",
-            "Manager.Example:9000",
-            "other.example:81",
-        ] {
-            assert_eq!(
-                api.get("/api/jobs", &[("host", own)]).await.status,
-                StatusCode::OK,
-                "{own}"
-            );
-        }
-        for strange in [
-            "evil.example",
-            "evil.example:8088",
-            "localhost.evil.example",
-            "other.example:82",
-            "10.0.0.1:8088",
-            "0.0.0.0:8088",
-            "[::]",
-            "2130706433",
-        ] {
-            let answer = api.get("/api/jobs", &[("host", strange)]).await;
-            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{strange}");
-            let detail = answer.detail();
-            assert!(
-                [strange, "http.hosts", "http.token"].iter().all(|word| detail.contains(word)),
-                "{detail}"
-            );
-            for path in ["/livez", "/readyz"] {
-                assert_eq!(
-                    api.get(path, &[("host", strange)]).await.status,
-                    StatusCode::OK,
-                    "a probe may call {path} by any name"
-                );
-            }
-            assert_eq!(
-                api.get("/metrics", &[("host", strange)]).await.status,
-                StatusCode::FORBIDDEN
-            );
-        }
-        for unclear in ["", "me@localhost", "a b", "localhost:x", "localhost, evil.example"] {
-            assert_eq!(
-                api.get("/api/jobs", &[("host", unclear)]).await.status,
-                StatusCode::BAD_REQUEST,
-                "{unclear:?}"
-            );
-        }
-        let twice = api.get("/api/jobs", &[("host", "localhost"), ("host", "evil.example")]).await;
-        assert_eq!(twice.status, StatusCode::BAD_REQUEST);
-        let by_line = api.get("http://evil.example/api/jobs", &[]).await;
-        assert_eq!(
-            by_line.status,
-            StatusCode::FORBIDDEN,
-            "the request line counts before the header"
-        );
-
-        // HTTP/1.1 has a Host, HTTP/1.0 need not.
-        let without =
-            |version: Version| api.send(TestRequest::with_uri("/api/jobs").version(version));
-        assert_eq!(without(Version::HTTP_11).await.status, StatusCode::BAD_REQUEST);
-        assert_eq!(without(Version::HTTP_10).await.status, StatusCode::OK);
-    });
-}
-
-#[test]
-fn with_a_token_or_on_all_addresses_more_names_are_taken() {
-    let token = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
-    with_api(token, |api| async move {
-        for scheme in ["Bearer", "bearer", "BEARER"] {
-            let headers =
-                [("host", "anything.example"), ("authorization", &format!("{scheme} secret"))];
-            assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::OK, "{scheme}");
-        }
-        for wrong in ["secret", "Basic secret", "bearer", "bearer other", "bearersecret"] {
-            let answer = api.get("/api/jobs", &[("authorization", wrong)]).await;
-            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{wrong}");
-        }
-        let headers = [("authorization", "Bearer secret"), ("sec-fetch-site", "cross-site")];
-        assert_eq!(api.get("/api/jobs", &headers).await.status, StatusCode::FORBIDDEN);
-        assert_eq!(api.get("/livez/", &[]).await.status, StatusCode::OK);
-    });
-    let everywhere = |settings: &mut Settings| {
-        settings.http.listen = "0.0.0.0:8088".parse().expect("an address")
-    };
-    with_api(everywhere, |api| async move {
-        for (host, status) in [
-            ("10.1.2.3:8088", StatusCode::OK),
-            ("[fd00::1]", StatusCode::OK),
-            ("evil.example", StatusCode::FORBIDDEN),
-        ] {
-            assert_eq!(api.get("/api/jobs", &[("host", host)]).await.status, status, "{host}");
-        }
-    });
 }
 
 #[test]
@@ -548,113 +384,6 @@ fn a_body_is_taken_as_it_is_and_within_its_size() {
         assert!(
             nonsense.status == StatusCode::BAD_REQUEST
                 && nonsense.detail().contains("the body is the job's message")
-        );
-    });
-}
-
-/// Refused for now, with a setting that says for what.
-#[track_caller]
-fn assert_full(answer: &Answer, setting: &str) {
-    assert_eq!(
-        (answer.status, answer.header("retry-after")),
-        (StatusCode::SERVICE_UNAVAILABLE, "1"),
-        "{setting}"
-    );
-    assert!(answer.detail().contains(setting), "{}", answer.detail());
-}
-
-#[test]
-fn bodies_have_room_large_ones_apart_from_small_ones() {
-    with_manager(
-        |_| {},
-        |api, common| async move {
-            let create = |length: usize| {
-                let api = api.clone();
-                let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
-                async move { api.ask(Method::POST, "/api/workflow/single", &[], &body).await }
-            };
-            let all = common.rooms.large_bodies.take(usize::MAX).expect("free");
-            assert_full(&create(100_000).await, "http.bodies_bytes_max");
-            assert_eq!(create(10).await.status, StatusCode::CREATED);
-            drop(all);
-            let small = common.rooms.small_bodies.take(usize::MAX).expect("free");
-            assert_full(&create(10).await, "http.bodies_bytes_max");
-            drop(small);
-            for length in [10, 60_000, 66_000, 1_000_000] {
-                assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
-            }
-            assert!(
-                common.rooms.large_bodies.take(usize::MAX).is_some()
-                    && common.rooms.small_bodies.take(usize::MAX).is_some(),
-                "all is given back"
-            );
-        },
-    );
-}
-
-/// 200,000 keys take more than their text.
-#[test]
-fn what_is_made_of_a_body_needs_room_too() {
-    let change = |settings: &mut Settings| {
-        settings.http.body_bytes_max = 6_000_000;
-        settings.http.bodies_bytes_max = 16_000_000;
-    };
-    with_manager(change, |api, common| async move {
-        let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
-        let body = format!("{{{}}}", keys.join(","));
-        let other = common.rooms.large_bodies.take(9_000_000).expect("free");
-        assert_full(
-            &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
-            "http.bodies_bytes_max",
-        );
-        drop(other);
-        let alone = api.ask(Method::POST, "/api/workflow/single", &[], &body).await;
-        assert_eq!(
-            alone.status,
-            StatusCode::CREATED,
-            "what is larger than all room has it for itself"
-        );
-    });
-}
-
-#[test]
-fn reads_wait_for_their_turn_a_moment() {
-    let change =
-        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
-    with_manager(change, |api, common| async move {
-        let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
-        api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
-        let job = format!("/api/job/{ID}");
-        let paths = [
-            "/api/jobs?limit=10",
-            "/api/jobs/search",
-            "/api/workflows",
-            "/api/workflow/single?limit=10",
-            &job,
-        ];
-
-        let places = common.rooms.reads.take(usize::MAX).expect("free");
-        for path in paths {
-            assert_full(&api.get(path, &[]).await, "http.reads_max");
-        }
-        drop(places);
-        let room = common.rooms.answers.take(usize::MAX).expect("free");
-        for path in ["/api/jobs/search", &job] {
-            assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
-        }
-        assert_eq!(
-            api.get("/api/workflows", &[]).await.status,
-            StatusCode::OK,
-            "small reads need no room"
-        );
-        drop(room);
-        for path in paths {
-            assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
-        }
-        assert!(
-            common.rooms.reads.take(usize::MAX).is_some()
-                && common.rooms.answers.take(usize::MAX).is_some(),
-            "all is given back"
         );
     });
 }

@@ -13,6 +13,9 @@ use workflow_manager::engine::{Message, Operation, Reply};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 const JOBS: usize = 5;
 
 /// It may take input again by the time that a second request is heard: then a job that runs would
@@ -45,9 +48,12 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
             let reply = Reply::Result(b"{}".as_slice().into());
             let signed = Operation::Reply { step: "sign".to_owned(), reply };
             manager.operate(id, signed).await.expect("signed");
-            while manager.ways().routes.is_live(id) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            let closed = async {
+                while manager.ways().routes.is_live(id) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, closed).await.expect("the job is closed");
         }
         manager.stop().await;
         assert_eq!(asked.get(), JOBS, "each asks once");

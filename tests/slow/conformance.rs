@@ -105,8 +105,8 @@ struct Expected {
 // ---- running them
 // ----------------------------------------------------------------------------------------------
 
-/// The time in which a running job must stay running when a vector expects that nothing more
-/// happens.
+/// How long a running job must stay running when a vector expects that nothing more happens. No
+/// event tells that a worker gets no more messages; too short a time could only hide a fault.
 const QUIET: Duration = Duration::from_secs(1);
 
 fn run_file(file: &str, wanted: impl Fn(&Vector) -> bool) {

@@ -1,6 +1,7 @@
 //! The optional keys: what they come to, what is refused, what is warned of.
 
-use super::{assert_refused, checked, message, only, refused};
+use super::check::checked;
+use super::{assert_refused, message, only, refused};
 use workflow_manager::engine::{Definition, Expression, Millis, OnFailure, Retry, Tolerate};
 use workflow_manager::load::{STATUSES_MAX, load_text};
 

@@ -1,7 +1,9 @@
 //! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the
 //! broker, the clients' memory.
 
+mod clients;
 mod committed;
+mod faults;
 pub(crate) mod invariants;
 mod odd;
 
@@ -14,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use workflow_manager::bus::{BusEvent, BusState};
-use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
+use workflow_manager::bus::BusEvent;
+use workflow_manager::engine::{Definition, Job, JobId, Operation};
 use workflow_manager::journal::JobNumber;
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -136,12 +138,6 @@ pub(crate) struct World {
 /// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever
 /// set back.
 const IDLE_TURNS_MAX: u32 = 80;
-
-/// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
-/// passes.
-fn helps(job: &Job) -> bool {
-    job.reason().is_some_and(|reason| reason.contains("not today"))
-}
 
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
@@ -492,188 +488,5 @@ impl World {
             .collect();
         self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
         Turn::Done
-    }
-
-    fn is_to_be_retried(&self, id: JobId) -> bool {
-        let asked = &self.asked[&id];
-        asked.retries_left > 0
-            && !asked.ended_by_client
-            && self
-                .durable(id)
-                .is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
-    }
-
-    /// A person completes an external step, resumes what is paused, or has a failed job retried.
-    fn someone_acts(&mut self) -> Option<Turn> {
-        for id in self.asked.keys().copied().collect::<Vec<_>>() {
-            let Some(found) = self.durable(id) else { continue };
-            if found.job.state() == JobState::Paused {
-                self.note(|| format!("{id} is resumed"));
-                return Some(Turn::Operate(id, Operation::Resume));
-            }
-            if self.is_to_be_retried(id) {
-                self.note(|| format!("{id} is retried"));
-                self.asked.get_mut(&id)?.retries_left -= 1;
-                return Some(Turn::Operate(id, Operation::Retry));
-            }
-        }
-        if let Some(turn) = self.rerun() {
-            return Some(turn);
-        }
-        let (id, step) = self.external_step()?;
-        self.note(|| format!("{id}:{step} is completed by hand"));
-        let reply = workflow_manager::engine::Reply::Result(oracle::by_hand(&step).into());
-        Some(Turn::Operate(id, Operation::Reply { step, reply }))
-    }
-
-    /// A client has a job that is completed done once more, from some step on. Its workers answer
-    /// as before, but those that fail at their first attempt alone.
-    fn rerun(&mut self) -> Option<Turn> {
-        let is_steady = |definition: &Definition| {
-            !definition
-                .graphs
-                .iter()
-                .flat_map(|graph| &graph.steps)
-                .any(|step| *step.queue == *"flaky")
-        };
-        let candidates = self.asked.iter().filter(|(_, asked)| {
-            !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition)
-        });
-        let id = candidates.map(|(id, _)| *id).find(|id| {
-            self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed)
-        })?;
-        let asked = self.asked.get_mut(&id)?;
-        asked.was_rerun = true;
-        let steps = &asked.definition.graph().steps;
-        if self.rng.u32(0..4) > 0 {
-            return None;
-        }
-        let step = steps[self.rng.usize(0..steps.len())].name.to_string();
-        self.note(|| format!("{id} is rerun from {step}"));
-        Some(Turn::Operate(id, Operation::Rerun { step }))
-    }
-
-    /// A client has the message of a step sent once more, as if it were lost.
-    fn redispatch(&mut self) -> Option<Turn> {
-        let running = self.journal.reader.all_running(0, 1_000).ok()?;
-        let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
-        let found = self.durable(*id)?;
-        let step = found.job.waiting_for_replies().next()?;
-        let name = found.job.graph().step(step).name.to_string();
-        self.note(|| format!("{id}:{name} is dispatched again"));
-        self.redispatched.insert((*id, step.0));
-        Some(Turn::Operate(*id, Operation::Redispatch { step: name }))
-    }
-
-    /// An external step that runs.
-    fn external_step(&self) -> Option<(JobId, String)> {
-        let running = self.journal.reader.all_running(0, 1_000).ok()?;
-        running.into_iter().find_map(|(_, id)| {
-            let found = self.durable(id)?;
-            let (step, _) = found.job.steps().find(|(step, run)| {
-                step.external && *step.name != *oracle::NEVER && run.state == StepState::Running
-            })?;
-            Some((id, step.name.to_string()))
-        })
-    }
-
-    fn fault(&mut self) -> Option<Turn> {
-        let Some(link) = &mut self.link else { return None };
-        match self.rng.u32(0..14) {
-            0 if link.is_connected => {
-                self.counts.disconnects += 1;
-                let events = link.disconnect(&mut self.broker);
-                self.note(|| "the connection breaks".to_owned());
-                Some(Turn::Tell(events))
-            }
-            0 | 1 if !link.is_connected => Some(Turn::Tell(link.connect(&self.broker))),
-            2 if link.is_connected => {
-                link.is_blocked = !link.is_blocked;
-                let state = if link.is_blocked {
-                    BusState::Blocked { reason: "simulated".to_owned() }
-                } else {
-                    BusState::Connected
-                };
-                Some(Turn::Tell(vec![BusEvent::State(state)]))
-            }
-            3 => self.odd_worker(),
-            4 => {
-                let reply = self.odd_reply();
-                self.broker.replies.push_back(reply);
-                None
-            }
-            5 if self.rng.u32(0..4) == 0 => {
-                let names: Vec<Arc<str>> = self.broker.queues.keys().cloned().collect();
-                let name = names.get(self.rng.usize(0..names.len().max(1)))?.clone();
-                self.note(|| format!("queue {name} is deleted"));
-                self.broker.queues.remove(&name);
-                self.lost_queues.insert(name);
-                None
-            }
-            6 if self.rng.u32(0..3) == 0 => {
-                self.disk_full = !self.disk_full;
-                self.disk_full_until = self.ran_ns;
-                let is_full = self.disk_full;
-                self.note(|| format!("the disk is full: {is_full}"));
-                None
-            }
-            7 => {
-                let jump = self.rng.i64(-400..=400);
-                self.note(|| format!("the clock jumps by {jump} s"));
-                self.now_ns += jump * SECOND_NS;
-                None
-            }
-            8 if self.rng.u32(0..6) == 0 => {
-                let id = self.any_asked()?;
-                let asked = self.asked.get_mut(&id)?;
-                asked.ended_by_client = true;
-                self.note(|| format!("a client ends {id}"));
-                Some(Turn::End(id))
-            }
-            9 => {
-                let id = self.any_asked()?;
-                let same = self.rng.bool();
-                Some(Turn::CreateAgain(id, same))
-            }
-            11 => self.impatient_client(),
-            13 => self.redispatch(),
-            12 => {
-                let caller = format!("odd caller {}", self.odd_calls.len());
-                let definition = &self.asked.values().next()?.definition;
-                let asks = Asks {
-                    queue: Definition::call_queue(&definition.name).into(),
-                    message_id: caller.clone(),
-                    reply_to: Some(CALLERS.to_owned()),
-                };
-                self.broker.replies.push_back(call(caller.clone(), b"[1]".to_vec(), asks));
-                self.odd_calls.push(caller);
-                None
-            }
-            10 => {
-                let time = self.rng.u64(0..3_000);
-                Some(self.wait(time))
-            }
-            _ => None,
-        }
-    }
-
-    /// A client pauses its job, or has it retried, at any time.
-    fn impatient_client(&mut self) -> Option<Turn> {
-        let id = self.any_asked()?;
-        if self.rng.bool() {
-            self.note(|| format!("{id} is paused"));
-            return Some(Turn::Operate(id, Operation::Pause));
-        }
-        self.someone_acts()
-    }
-
-    fn any_asked(&mut self) -> Option<JobId> {
-        let known: Vec<JobId> = self
-            .asked
-            .iter()
-            .filter(|(_, asked)| asked.answered && !asked.ended_by_client)
-            .map(|(id, _)| *id)
-            .collect();
-        known.get(self.rng.usize(0..known.len().max(1))).copied()
     }
 }

@@ -1,0 +1,113 @@
+//! Bodies, reads and answers have a bounded room each.
+
+use super::{Answer, ID, with_manager};
+use actix_web::http::{Method, StatusCode};
+use std::time::Duration;
+use workflow_manager::settings::{Settings, Span};
+
+/// Refused for now, with a setting that says for what.
+#[track_caller]
+fn assert_full(answer: &Answer, setting: &str) {
+    assert_eq!(
+        (answer.status, answer.header("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, "1"),
+        "{setting}"
+    );
+    assert!(answer.detail().contains(setting), "{}", answer.detail());
+}
+
+#[test]
+fn bodies_have_room_large_ones_apart_from_small_ones() {
+    with_manager(
+        |_| {},
+        |api, common| async move {
+            let create = |length: usize| {
+                let api = api.clone();
+                let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
+                async move { api.ask(Method::POST, "/api/workflow/single", &[], &body).await }
+            };
+            let all = common.rooms.large_bodies.take(usize::MAX).expect("free");
+            assert_full(&create(100_000).await, "http.bodies_bytes_max");
+            assert_eq!(create(10).await.status, StatusCode::CREATED);
+            drop(all);
+            let small = common.rooms.small_bodies.take(usize::MAX).expect("free");
+            assert_full(&create(10).await, "http.bodies_bytes_max");
+            drop(small);
+            for length in [10, 60_000, 66_000, 1_000_000] {
+                assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
+            }
+            assert!(
+                common.rooms.large_bodies.take(usize::MAX).is_some()
+                    && common.rooms.small_bodies.take(usize::MAX).is_some(),
+                "all is given back"
+            );
+        },
+    );
+}
+
+/// 200,000 keys take more than their text.
+#[test]
+fn what_is_made_of_a_body_needs_room_too() {
+    let change = |settings: &mut Settings| {
+        settings.http.body_bytes_max = 6_000_000;
+        settings.http.bodies_bytes_max = 16_000_000;
+    };
+    with_manager(change, |api, common| async move {
+        let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
+        let body = format!("{{{}}}", keys.join(","));
+        let other = common.rooms.large_bodies.take(9_000_000).expect("free");
+        assert_full(
+            &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
+            "http.bodies_bytes_max",
+        );
+        drop(other);
+        let alone = api.ask(Method::POST, "/api/workflow/single", &[], &body).await;
+        assert_eq!(
+            alone.status,
+            StatusCode::CREATED,
+            "what is larger than all room has it for itself"
+        );
+    });
+}
+
+#[test]
+fn reads_wait_for_their_turn_a_moment() {
+    let change =
+        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
+    with_manager(change, |api, common| async move {
+        let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
+        api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
+        let job = format!("/api/job/{ID}");
+        let paths = [
+            "/api/jobs?limit=10",
+            "/api/jobs/search",
+            "/api/workflows",
+            "/api/workflow/single?limit=10",
+            &job,
+        ];
+
+        let places = common.rooms.reads.take(usize::MAX).expect("free");
+        for path in paths {
+            assert_full(&api.get(path, &[]).await, "http.reads_max");
+        }
+        drop(places);
+        let room = common.rooms.answers.take(usize::MAX).expect("free");
+        for path in ["/api/jobs/search", &job] {
+            assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
+        }
+        assert_eq!(
+            api.get("/api/workflows", &[]).await.status,
+            StatusCode::OK,
+            "small reads need no room"
+        );
+        drop(room);
+        for path in paths {
+            assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
+        }
+        assert!(
+            common.rooms.reads.take(usize::MAX).is_some()
+                && common.rooms.answers.take(usize::MAX).is_some(),
+            "all is given back"
+        );
+    });
+}

@@ -1,0 +1,116 @@
+//! What people and clients do: they retry, resume, pause, rerun and send again.
+
+use super::{Turn, World};
+use crate::simulation::oracle;
+use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
+
+/// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
+/// passes.
+fn helps(job: &Job) -> bool {
+    job.reason().is_some_and(|reason| reason.contains("not today"))
+}
+
+impl World {
+    pub(super) fn is_to_be_retried(&self, id: JobId) -> bool {
+        let asked = &self.asked[&id];
+        asked.retries_left > 0
+            && !asked.ended_by_client
+            && self
+                .durable(id)
+                .is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
+    }
+
+    /// A person completes an external step, resumes what is paused, or has a failed job retried.
+    pub(super) fn someone_acts(&mut self) -> Option<Turn> {
+        for id in self.asked.keys().copied().collect::<Vec<_>>() {
+            let Some(found) = self.durable(id) else { continue };
+            if found.job.state() == JobState::Paused {
+                self.note(|| format!("{id} is resumed"));
+                return Some(Turn::Operate(id, Operation::Resume));
+            }
+            if self.is_to_be_retried(id) {
+                self.note(|| format!("{id} is retried"));
+                self.asked.get_mut(&id)?.retries_left -= 1;
+                return Some(Turn::Operate(id, Operation::Retry));
+            }
+        }
+        if let Some(turn) = self.rerun() {
+            return Some(turn);
+        }
+        let (id, step) = self.external_step()?;
+        self.note(|| format!("{id}:{step} is completed by hand"));
+        let reply = workflow_manager::engine::Reply::Result(oracle::by_hand(&step).into());
+        Some(Turn::Operate(id, Operation::Reply { step, reply }))
+    }
+
+    /// A client has a job that is completed done once more, from some step on. Its workers answer
+    /// as before, but those that fail at their first attempt alone.
+    fn rerun(&mut self) -> Option<Turn> {
+        let is_steady = |definition: &Definition| {
+            !definition
+                .graphs
+                .iter()
+                .flat_map(|graph| &graph.steps)
+                .any(|step| *step.queue == *"flaky")
+        };
+        let candidates = self.asked.iter().filter(|(_, asked)| {
+            !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition)
+        });
+        let id = candidates.map(|(id, _)| *id).find(|id| {
+            self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed)
+        })?;
+        let asked = self.asked.get_mut(&id)?;
+        asked.was_rerun = true;
+        let steps = &asked.definition.graph().steps;
+        if self.rng.u32(0..4) > 0 {
+            return None;
+        }
+        let step = steps[self.rng.usize(0..steps.len())].name.to_string();
+        self.note(|| format!("{id} is rerun from {step}"));
+        Some(Turn::Operate(id, Operation::Rerun { step }))
+    }
+
+    /// A client has the message of a step sent once more, as if it were lost.
+    pub(super) fn redispatch(&mut self) -> Option<Turn> {
+        let running = self.journal.reader.all_running(0, 1_000).ok()?;
+        let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
+        let found = self.durable(*id)?;
+        let step = found.job.waiting_for_replies().next()?;
+        let name = found.job.graph().step(step).name.to_string();
+        self.note(|| format!("{id}:{name} is dispatched again"));
+        self.redispatched.insert((*id, step.0));
+        Some(Turn::Operate(*id, Operation::Redispatch { step: name }))
+    }
+
+    /// An external step that runs.
+    fn external_step(&self) -> Option<(JobId, String)> {
+        let running = self.journal.reader.all_running(0, 1_000).ok()?;
+        running.into_iter().find_map(|(_, id)| {
+            let found = self.durable(id)?;
+            let (step, _) = found.job.steps().find(|(step, run)| {
+                step.external && *step.name != *oracle::NEVER && run.state == StepState::Running
+            })?;
+            Some((id, step.name.to_string()))
+        })
+    }
+
+    /// A client pauses its job, or has it retried, at any time.
+    pub(super) fn impatient_client(&mut self) -> Option<Turn> {
+        let id = self.any_asked()?;
+        if self.rng.bool() {
+            self.note(|| format!("{id} is paused"));
+            return Some(Turn::Operate(id, Operation::Pause));
+        }
+        self.someone_acts()
+    }
+
+    pub(super) fn any_asked(&mut self) -> Option<JobId> {
+        let known: Vec<JobId> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| asked.answered && !asked.ended_by_client)
+            .map(|(id, _)| *id)
+            .collect();
+        known.get(self.rng.usize(0..known.len().max(1))).copied()
+    }
+}

@@ -1,0 +1,199 @@
+//! A worker that knows nothing but the worker protocol.
+
+use super::{RUNTIME, StepMessage, json_properties};
+use crate::harness::DEADLINE;
+use futures_util::StreamExt;
+use lapin::{
+    Channel, Connection, ConnectionProperties,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions,
+        BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    },
+    types::FieldTable,
+};
+use serde_json::Value;
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a worker does with a message.
+pub(crate) enum Answer {
+    /// Replies with the body, and acknowledges when the broker has confirmed the reply.
+    Reply(Vec<u8>),
+    /// Acknowledges and replies never.
+    Silence,
+    /// Keeps the message, and neither acknowledges nor replies.
+    Hold,
+    /// Refuses the message for good.
+    Nack,
+}
+
+impl Answer {
+    pub(crate) fn json(value: &Value) -> Answer {
+        Answer::Reply(value.to_string().into_bytes())
+    }
+}
+
+/// A worker that consumes from some queues until it is dropped. It survives the end of its
+/// connection, as a worker must.
+pub(crate) struct Worker {
+    seen: Arc<Mutex<Vec<StepMessage>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Worker {
+    /// Returns when the worker consumes from all the queues.
+    #[track_caller]
+    pub(crate) fn start(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        work: impl FnMut(&StepMessage) -> Answer + Send + 'static,
+    ) -> Worker {
+        Worker::begin(url, queues, true, Box::new(work))
+    }
+
+    /// One that keeps nothing of what it receives, however large that is.
+    #[track_caller]
+    pub(crate) fn forgetful(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        work: impl FnMut(&StepMessage) -> Answer + Send + 'static,
+    ) -> Worker {
+        Worker::begin(url, queues, false, Box::new(work))
+    }
+
+    #[track_caller]
+    fn begin(
+        url: &str,
+        queues: &[impl AsRef<str>],
+        keeps: bool,
+        work: Box<dyn FnMut(&StepMessage) -> Answer + Send>,
+    ) -> Worker {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (ready, is_ready) = mpsc::channel();
+        let duties = Duties {
+            url: url.to_owned(),
+            queues: queues.iter().map(|queue| queue.as_ref().to_owned()).collect(),
+            seen: Arc::clone(&seen),
+            keeps,
+            work,
+            ready,
+        };
+        let task = RUNTIME.spawn(duties.run_for_ever());
+        is_ready
+            .recv_timeout(DEADLINE)
+            .expect("the worker's consumers are there within the deadline");
+        Worker { seen, task }
+    }
+
+    /// A worker that gives its input back.
+    #[track_caller]
+    pub(crate) fn echo(url: &str, queues: &[impl AsRef<str>]) -> Worker {
+        Worker::start(url, queues, |message| Answer::Reply(message.body.clone()))
+    }
+
+    /// All that it has received, in order.
+    pub(crate) fn seen(&self) -> Vec<StepMessage> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub(crate) fn seen_count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Duties {
+    url: String,
+    queues: Vec<String>,
+    seen: Arc<Mutex<Vec<StepMessage>>>,
+    keeps: bool,
+    work: Box<dyn FnMut(&StepMessage) -> Answer + Send>,
+    ready: mpsc::Sender<()>,
+}
+
+impl Duties {
+    async fn run_for_ever(mut self) {
+        loop {
+            if let Err(_lost) = self.run_on_one_connection().await {
+                tokio::time::sleep(RECONNECT_PAUSE).await;
+            }
+        }
+    }
+
+    async fn run_on_one_connection(&mut self) -> lapin::Result<()> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        channel.basic_qos(50, BasicQosOptions::default()).await?;
+        let mut consumers = futures_util::stream::SelectAll::new();
+        for queue in &self.queues {
+            channel
+                .queue_declare(
+                    queue.as_str().into(),
+                    QueueDeclareOptions::durable(),
+                    FieldTable::default(),
+                )
+                .await?;
+            consumers.push(
+                channel
+                    .basic_consume(
+                        queue.as_str().into(),
+                        "".into(),
+                        BasicConsumeOptions::default(),
+                        FieldTable::default(),
+                    )
+                    .await?,
+            );
+        }
+        let _nobody_waits = self.ready.send(());
+
+        while let Some(delivery) = consumers.next().await {
+            let message = StepMessage::new(delivery?);
+            let answer = (self.work)(&message);
+            match answer {
+                Answer::Reply(body) => reply_and_ack(&channel, &message, &body).await?,
+                Answer::Silence => {
+                    message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?
+                }
+                Answer::Hold => {}
+                Answer::Nack => message
+                    .acker
+                    .nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() })
+                    .await
+                    .map(|_nacked| ())?,
+            }
+            if self.keeps {
+                self.seen.lock().unwrap().push(message);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The confirm is awaited beside the next messages' work.
+async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) -> lapin::Result<()> {
+    let mut properties = json_properties();
+    if let Some(id) = message.properties.correlation_id() {
+        properties = properties.with_correlation_id(id.clone());
+    }
+    let reply_to = message.properties.reply_to().clone().unwrap_or_default();
+    let confirm = channel
+        .basic_publish("".into(), reply_to, BasicPublishOptions::default(), body, properties)
+        .await?;
+    let acker = message.acker.clone();
+    tokio::spawn(async move {
+        if confirm.await.is_ok_and(|confirmation| confirmation.is_ack()) {
+            let _connection_lost = acker.ack(BasicAckOptions::default()).await;
+        }
+    });
+    Ok(())
+}
