@@ -6,7 +6,9 @@ use super::mail::{BusInput, JobInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
 use super::ways::Ways;
-use crate::bus::{Address, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Notice, Receipt};
+use crate::bus::{
+    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Receipt,
+};
 use crate::engine::{CorrelationId, Definition, Input, JobId};
 use crate::settings::BusKind;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
@@ -115,9 +117,9 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
         BusEvent::Refused(reason) => ways.common.fail(reason),
         BusEvent::Noted(notice) => {
             let kind = match notice {
-                Notice::Returned => "returned",
-                Notice::Refused => "refused",
-                Notice::Resent => "resent",
+                BusNotice::Returned => "returned",
+                BusNotice::Refused => "refused",
+                BusNotice::Resent => "resent",
             };
             ways.common.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
         }

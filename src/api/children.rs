@@ -1,8 +1,9 @@
 //! The child jobs of a job: listed and searched, a page at a time.
 
-use super::jobs::{PAGE_ROWS, job_id, unknown_job};
+use super::named::job_id;
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::PAGE_ROWS;
 use super::reads::{self, read};
 use crate::actors::common::Common;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
@@ -49,8 +50,9 @@ pub(super) async fn of_job(
     let state = state.as_deref().map(query::state).transpose()?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
     let after = after.as_deref().map_or(Ok(ChildCursor::START), cursor)?;
-    let family =
-        read(&common, move |reader| reader.family(id)).await?.ok_or_else(|| unknown_job(id))?;
+    let family = read(&common, move |reader| reader.family(id))
+        .await?
+        .ok_or_else(|| Problem::unknown_job(id))?;
     let step = step.map(|name| step_named(family.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
     let bytes = ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
 //! Streams of events (SPEC §8): server-sent events, as they happen.
 
-use super::Problem;
-use super::jobs::{job_id, with_jobs};
+use super::named::{job_id, with_jobs};
+use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
 use crate::actors::common::Common;

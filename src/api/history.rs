@@ -1,8 +1,9 @@
 //! The record of a job: entry by entry, and the job as it was after any of them.
 
-use super::jobs::{PAGE_ROWS, job_id, unknown_job};
+use super::named::job_id;
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::PAGE_ROWS;
 use super::reads::{self, read};
 use crate::actors::common::Common;
 use crate::engine::JobId;
@@ -35,12 +36,14 @@ pub(super) async fn of_job(
     let id = job_id(&path)?;
     let after = after.as_deref().map_or(Ok(0), |text| number("after", text))?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::limit)?;
-    let job_bytes =
-        read(&common, move |reader| reader.job_bytes(id)).await?.ok_or_else(|| unknown_job(id))?;
+    let job_bytes = read(&common, move |reader| reader.job_bytes(id))
+        .await?
+        .ok_or_else(|| Problem::unknown_job(id))?;
     let bytes = job_bytes.min(PAGE_BYTES_MAX + common.limits.reply_bytes_max);
     let page = reads::answer(&common, SHOWN_FACTOR * bytes, move |reader, answer| {
-        let page =
-            reader.record(id, after, limit, PAGE_BYTES_MAX)?.ok_or_else(|| unknown_job(id))?;
+        let page = reader
+            .record(id, after, limit, PAGE_BYTES_MAX)?
+            .ok_or_else(|| Problem::unknown_job(id))?;
         let rows = page.rows.iter();
         answer.json(&Page {
             entries: rows.flat_map(|row| EntryView::of_row(page.graph(), row)).collect(),
@@ -58,7 +61,7 @@ pub(super) async fn at(
     is_light: bool,
 ) -> Result<HttpResponse, Problem> {
     let load = move |reader: &crate::journal::Reader| {
-        reader.job_at(id, at)?.ok_or_else(|| unknown_job(id))
+        reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id))
     };
     let shown = reads::rebuilt(common, id, load, move |then, answer| match then {
         Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),

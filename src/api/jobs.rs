@@ -3,19 +3,18 @@
 use super::history;
 use super::incoming::Incoming;
 use super::live;
+use super::named::{definition, job_id, with_jobs};
 use super::operations::{refused, respond, respond_erased};
 use super::problem::Problem;
 use super::query::{self, Query, wrong_cursor};
-use super::reads::{self, pieces, read};
+use super::reads::{self, PAGE_ROWS, pieces, read, row_bytes};
 use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::clock;
-use crate::engine::words::did_you_mean;
-use crate::engine::{Definition, JobId, JobState, Message, Timestamp};
-use crate::journal::Filter;
+use crate::engine::{JobId, JobState, Message, Timestamp};
+use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Reader};
-use crate::journal::{JobNumber, JournalError};
 use crate::view::JobView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
@@ -26,9 +25,6 @@ use std::sync::Arc;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
 const INTERVAL_DEFAULT_MIN: u64 = 480;
-
-/// Ids read and sent at once while a list is streamed.
-pub(super) const PAGE_ROWS: u32 = 1_000;
 
 #[derive(Serialize)]
 struct WorkflowRow<'a> {
@@ -184,13 +180,6 @@ pub async fn of_workflow(
         })
     });
     page.await
-}
-
-/// What a row of a page takes, in the worst case: read, and as text.
-const ROW_BYTES: usize = 512;
-
-pub(super) fn row_bytes(limit: u32) -> usize {
-    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 #[derive(Serialize)]
@@ -433,56 +422,4 @@ pub async fn end(
     } else {
         respond(id, door::cancel(&ways, id).await)
     }
-}
-
-pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
-    let text = text.strip_suffix('/').unwrap_or(text);
-    text.parse()
-        .map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
-}
-
-pub(super) fn unknown_job(id: JobId) -> Problem {
-    Problem::not_found(unknown_job_text(id))
-}
-
-pub(super) fn unknown_job_text(id: JobId) -> String {
-    format!("unknown job id {id}: there is none, or its retention is over")
-}
-
-fn full_name(name: &str, vhost: Option<&str>) -> String {
-    let name = name.strip_suffix('/').unwrap_or(name);
-    match vhost {
-        Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
-        _ => name.to_owned(),
-    }
-}
-
-/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal
-/// has jobs of.
-pub(super) async fn with_jobs(
-    common: &Arc<Common>,
-    name: &str,
-    vhost: Option<&str>,
-) -> Result<String, Problem> {
-    let unknown = match definition(common, name, vhost) {
-        Ok(definition) => return Ok(definition.full_name()),
-        Err(unknown) => unknown,
-    };
-    let full = full_name(name, vhost);
-    let filter = Filter { workflow: Some(full.clone()), ..Filter::default() };
-    let found = read(common, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
-    if found.is_empty() { Err(unknown) } else { Ok(full) }
-}
-
-pub(super) fn definition(
-    common: &Common,
-    name: &str,
-    vhost: Option<&str>,
-) -> Result<Arc<Definition>, Problem> {
-    let full = full_name(name, vhost);
-    let definitions = common.definitions();
-    definitions.get(&full).cloned().ok_or_else(|| {
-        let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
-        Problem::not_found(format!("unknown workflow {full}{hint}"))
-    })
 }

@@ -9,6 +9,7 @@ mod history;
 mod incoming;
 pub mod jobs;
 mod live;
+mod named;
 pub mod observe;
 pub mod operations;
 mod problem;

@@ -1,10 +1,12 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
 use super::incoming::Incoming;
-use super::jobs::{PAGE_ROWS, job_id, row_bytes, unknown_job_text, with_jobs};
+use super::named::{job_id, with_jobs};
 use super::problem::Problem;
+use super::problem::unknown_job_text;
 use super::query::{self, Query};
 use super::reads::{self, read};
+use super::reads::{PAGE_ROWS, row_bytes};
 use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
 use crate::actors::common::Common;
 use crate::actors::door;

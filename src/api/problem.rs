@@ -1,5 +1,6 @@
 //! Errors of the API: problem details (RFC 9457).
 
+use crate::engine::JobId;
 use crate::journal::JournalError;
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
@@ -80,10 +81,20 @@ impl Problem {
 }
 
 impl Problem {
+    /// 404: no job has this id.
+    pub fn unknown_job(id: JobId) -> Problem {
+        Problem::not_found(unknown_job_text(id))
+    }
+
     /// What is wrong, in a sentence.
     pub fn detail(&self) -> &str {
         &self.detail
     }
+}
+
+/// What is said of an id that no job has.
+pub(super) fn unknown_job_text(id: JobId) -> String {
+    format!("unknown job id {id}: there is none, or its retention is over")
 }
 
 impl fmt::Display for Problem {

@@ -2,7 +2,6 @@
 //! read waits for its turn a moment, then it is answered 503. Room is waited for before a place:
 //! who has a place never waits, so the line moves.
 
-use super::jobs::unknown_job;
 use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::JobId;
@@ -36,6 +35,16 @@ const SHOWN_FACTOR: usize = 2 * REBUILT_FACTOR;
 /// An answer is built, kept and sent in pieces of this size, in bytes; one piece is not counted.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// Ids read and sent at once while a list is streamed.
+pub(super) const PAGE_ROWS: u32 = 1_000;
+
+/// What a row of a page takes, in the worst case: read, and as text.
+const ROW_BYTES: usize = 512;
+
+pub(super) fn row_bytes(limit: u32) -> usize {
+    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
 /// Reads something that is small.
 pub(super) async fn read<T: Send + 'static>(
     common: &Arc<Common>,
@@ -63,7 +72,7 @@ pub(super) async fn job<T: Send + 'static>(
     id: JobId,
     view: impl FnOnce(KeptJob, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
-    let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| unknown_job(id));
+    let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| Problem::unknown_job(id));
     rebuilt(common, id, load, view).await
 }
 
@@ -78,7 +87,7 @@ pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
     let none = common.rooms.answers.take(0).ok_or_else(|| full(common))?;
     let mut written = Written::new(common, none, 0);
     let looked = placed(common, move |reader| match reader.job_bytes(id)? {
-        None => Err(unknown_job(id)),
+        None => Err(Problem::unknown_job(id)),
         Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
         Some(_) => Ok(Looked::Seen(view(first(reader)?, &mut written)?, written)),
     });

@@ -1,7 +1,7 @@
 //! Step messages sent once more, as the same attempts (SPEC §6): of one step, or of all that wait
 //! on a queue.
 
-use super::jobs::job_id;
+use super::named::job_id;
 use super::operations::{refused, respond};
 use super::problem::Problem;
 use super::query::{self, Query};

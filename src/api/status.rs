@@ -1,7 +1,7 @@
 //! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are
 //! read.
 
-use super::jobs::with_jobs;
+use super::named::with_jobs;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{pieces, read};

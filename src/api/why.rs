@@ -1,6 +1,6 @@
 //! Why a job does not move: one sentence that names the cause first.
 
-use super::jobs::job_id;
+use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;

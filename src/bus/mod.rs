@@ -471,12 +471,12 @@ pub enum BusEvent {
     /// queue. The daemon ends.
     Refused(String),
     /// Something of one message that only a log can tell: a returned message, a negative confirm.
-    Noted(Notice),
+    Noted(BusNotice),
 }
 
 /// Counted events of single messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Notice {
+pub enum BusNotice {
     /// The broker returned a message as unroutable; it is sent again.
     Returned,
     /// The broker refused a message (nack of a publish); it is sent again.

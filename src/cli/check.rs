@@ -1,9 +1,10 @@
 //! `check`: validates workflow files; prints what they say, or everything that is wrong with them.
 
 use super::check_json::print_json;
+use super::words::{counted, dependency_name, tolerate_text};
 use crate::engine::words::{escaped, escaped_lines};
 use crate::engine::{
-    Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
+    Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
 };
 use crate::load::{LoadErrors, Loaded, Problem, load_files_or_input};
 use std::cmp::Reverse;
@@ -218,22 +219,6 @@ fn fan_out(keys: &FanOutKeys) -> String {
     format!(" for each of {} → {}{window}{tolerate}", keys.list_key, keys.item_key)
 }
 
-/// As a workflow file writes it: `5` or `2.5%`.
-pub(super) fn tolerate_text(tolerate: Tolerate) -> String {
-    match tolerate {
-        Tolerate::Count(count) => count.to_string(),
-        Tolerate::Share(share) => {
-            let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
-            let fraction = hundredths.trim_end_matches('0');
-            if fraction.is_empty() {
-                format!("{percent}%")
-            } else {
-                format!("{percent}.{fraction}%")
-            }
-        }
-    }
-}
-
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     /// A longer cell pushes its own row aside, not all rows.
     const WIDTH_MAX: usize = 48;
@@ -270,22 +255,7 @@ fn in_order(graph: &Graph) -> Vec<&Step> {
     ordered
 }
 
-pub(super) fn dependency_name(graph: &Graph, dependency: Dependency) -> &str {
-    match dependency {
-        Dependency::Start => "__start__",
-        Dependency::Step(at) => &graph.step(at).name,
-    }
-}
-
 fn joined<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<&str> = words.collect();
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
-}
-
-pub(super) fn counted(count: usize, noun: &str) -> String {
-    match count {
-        0 => format!("no {noun}s"),
-        1 => format!("1 {noun}"),
-        _ => format!("{count} {noun}s"),
-    }
 }

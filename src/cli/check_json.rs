@@ -1,6 +1,6 @@
 //! `check --json`: the keys are those of the workflow file.
 
-use super::check::{dependency_name, tolerate_text};
+use super::words::{dependency_name, tolerate_text};
 use crate::engine::{Definition, Expression, Graph, OnFailure, Retry, Step, Tolerate};
 use crate::load::{LoadErrors, Loaded, Problem};
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! The HTTP client of the command line.
 
-use super::ClientArguments;
+use super::arguments::ClientArguments;
 use crate::engine::words::{escaped, escaped_lines};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
-use ureq::http::{Response, StatusCode, Uri};
+use ureq::http::{Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
@@ -35,18 +35,6 @@ pub enum ClientError {
 /// Whether output has ended because its reader has what it wanted, as `head` does.
 pub fn is_closed_pipe(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
-}
-
-/// Reads the address of a manager: the argument `--server`.
-pub(super) fn address(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
-        && text.parse::<Uri>().is_ok();
-    if is_address {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is no address: expected http://host:port"))
-    }
 }
 
 /// A manager's API.

@@ -3,7 +3,7 @@
 
 use super::client::{Client, ClientError, Opened};
 use super::show::{JobAnswer, StepAnswer, parse};
-use super::stream::{End, Next, Sent, Stream};
+use super::stream::{End, Next, SentEvent, Stream};
 use super::text::Text;
 use crate::clock;
 use crate::engine::JobId;
@@ -27,7 +27,7 @@ const SILENT_MAX: Duration = Duration::from_secs(30);
 /// What somebody who follows a job is told.
 pub(super) enum Heard<'a> {
     /// Something has happened.
-    Event(&'a Sent),
+    Event(&'a SentEvent),
     /// The way to the manager is broken, for this reason, and is looked for.
     Cut(&'a str),
     /// Nothing, for as long as was asked for.
@@ -222,7 +222,7 @@ impl<'c> Follower<'c> {
     }
 
     /// What has changed since the last look, as events that have no id.
-    fn changes(&mut self, job: &JobAnswer) -> Vec<Sent> {
+    fn changes(&mut self, job: &JobAnswer) -> Vec<SentEvent> {
         let mut changes = Vec::new();
         for step in &job.steps {
             let now = (step.state.to_string(), step.status.to_string(), step.attempt);
@@ -239,7 +239,7 @@ impl<'c> Follower<'c> {
     }
 }
 
-fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> Sent {
+fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> SentEvent {
     let subject = if step.is_some() { "step" } else { "job" };
     let time = step.map_or(job.ended.as_ref(), |step| {
         step.end_time.as_ref().or(step.attempt_start_time.as_ref())
@@ -259,7 +259,7 @@ fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> Sent {
     let name = format!("{subject}.{state}");
     let kind = format!("workflow-manager.{name}");
     let data = serde_json::json!({ "type": kind, "time": time, "data": data });
-    Sent { id: String::new(), name, data: data.to_string() }
+    SentEvent { id: String::new(), name, data: data.to_string() }
 }
 
 /// How long the manager has not answered.

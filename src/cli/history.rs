@@ -1,10 +1,11 @@
 //! `history` and `replay`: what happened to a job, entry by entry, and the job as it was; of a
 //! manager, or out of a journal's file.
 
+use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::{Client, ClientError};
+use super::job;
 use super::show::parse;
 use super::text::Text;
-use super::{HistoryArguments, RecordArguments, ReplayArguments, job};
 use crate::engine::words::escaped;
 use crate::journal::{JournalError, Reader, Then};
 use crate::view::{EntryView, JobView};

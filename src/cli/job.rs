@@ -1,10 +1,10 @@
 //! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, and told how to
 //! be had whole.
 
+use super::arguments::{ChildrenArguments, ClientArguments};
 use super::client::{Client, ClientError};
-use super::show::{EntryAnswer, JobAnswer, StepAnswer, parse, table};
+use super::show::{CompletedAnswer, JobAnswer, StepAnswer, parse, table};
 use super::text::Text;
-use super::{ChildrenArguments, ClientArguments};
 use crate::engine::words::escaped;
 use crate::engine::{JobId, Millis};
 use serde::Deserialize;
@@ -104,7 +104,7 @@ fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
         tell("reason", &cut(reason, MESSAGE_CHARS_MAX))?;
     }
     for (key, name) in [("message", "__start__"), ("result", "__end__")] {
-        let of_name = |entry: &&EntryAnswer| entry.name == name;
+        let of_name = |entry: &&CompletedAnswer| entry.name == name;
         if let Some(message) =
             job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
         {

@@ -1,13 +1,13 @@
 //! Operations on jobs: one, or all that a filter finds.
 
-use super::check::counted;
+use super::arguments::{
+    ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments,
+};
 use super::client::{Client, ClientError};
 use super::run::message;
 use super::show::{parse, table};
 use super::text::Text;
-use super::{
-    ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments,
-};
+use super::words::counted;
 use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;

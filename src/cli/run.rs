@@ -1,6 +1,6 @@
 //! `run`: creates a job, follows it to its end, prints its result.
 
-use super::RunArguments;
+use super::arguments::RunArguments;
 use super::client::{Client, ClientError};
 use super::follow::{Follower, Heard, say};
 use super::show::{JobAnswer, parse};

@@ -1,6 +1,6 @@
 //! `jobs`, and what answers say of jobs.
 
-use super::ClientArguments;
+use super::arguments::ClientArguments;
 use super::client::{Client, ClientError};
 use super::text::Text;
 use crate::engine::JobId;
@@ -27,7 +27,7 @@ pub(super) struct JobAnswer {
     pub(super) parent: Option<ParentAnswer>,
     pub(super) steps: Vec<StepAnswer>,
     #[serde(default)]
-    pub(super) completed: Vec<EntryAnswer>,
+    pub(super) completed: Vec<CompletedAnswer>,
 }
 
 impl JobAnswer {
@@ -44,7 +44,7 @@ pub(super) struct ParentAnswer {
 }
 
 #[derive(Deserialize)]
-pub(super) struct EntryAnswer {
+pub(super) struct CompletedAnswer {
     pub(super) name: Text,
     #[serde(default)]
     pub(super) message: Option<Box<RawValue>>,

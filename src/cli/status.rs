@@ -1,6 +1,6 @@
 //! `status`: the statuses of a workflow's jobs, as a table, as JSON, or as CSV.
 
-use super::StatusArguments;
+use super::arguments::StatusArguments;
 use super::client::{Client, ClientError};
 use super::show::{parse, table};
 use super::text::Text;
@@ -38,24 +38,6 @@ struct RowAnswer {
 
 /// Steps with their statuses, in the order of the answer.
 struct Steps(Vec<(Text, Text)>);
-
-/// What a job must be: `--filter STEP=STATUS`, `--status STEP=STATUS`.
-#[derive(Clone, Debug)]
-pub struct Filter {
-    pub(super) step: String,
-    pub(super) status: String,
-}
-
-impl std::str::FromStr for Filter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Filter, String> {
-        let (step, status) = text
-            .split_once('=')
-            .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
-        Ok(Filter { step: step.to_owned(), status: status.to_owned() })
-    }
-}
 
 /// `status WORKFLOW`
 pub(super) fn status(

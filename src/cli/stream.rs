@@ -17,7 +17,7 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// An event as it was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct SentEvent {
     /// Empty where it has none.
     pub(super) id: String,
     /// Such as `step.completed`.
@@ -48,7 +48,7 @@ pub(super) struct End {
     pub(super) reason: Option<Text>,
 }
 
-impl Sent {
+impl SentEvent {
     /// The end of that job, if this is it.
     pub(super) fn end_of(&self, job: JobId) -> Result<Option<End>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
@@ -64,7 +64,7 @@ impl Sent {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// An event.
-    Event(Sent),
+    Event(SentEvent),
     /// Nothing, within the time.
     Nothing,
     /// The stream has ended, or it broke, for this reason.
@@ -72,7 +72,7 @@ pub(super) enum Next {
 }
 
 /// An open stream.
-pub(super) struct Stream(Receiver<Result<Sent, String>>);
+pub(super) struct Stream(Receiver<Result<SentEvent, String>>);
 
 impl Stream {
     pub(super) fn new(body: impl BufRead + Send + 'static) -> Stream {
@@ -103,8 +103,8 @@ impl Stream {
 struct Events<R>(R);
 
 impl<R: BufRead> Events<R> {
-    fn next(&mut self) -> Option<Result<Sent, String>> {
-        let mut sent = Sent::default();
+    fn next(&mut self) -> Option<Result<SentEvent, String>> {
+        let mut sent = SentEvent::default();
         loop {
             let line = match self.line() {
                 Ok(Some(line)) => line,
@@ -147,13 +147,13 @@ impl<R: BufRead> Events<R> {
 mod tests {
     use super::*;
 
-    fn all(text: &'static str) -> Vec<Result<Sent, String>> {
+    fn all(text: &'static str) -> Vec<Result<SentEvent, String>> {
         let mut events = Events(text.as_bytes());
         std::iter::from_fn(|| events.next()).collect()
     }
 
-    fn sent(id: &str, name: &str, data: &str) -> Result<Sent, String> {
-        Ok(Sent { id: id.to_owned(), name: name.to_owned(), data: data.to_owned() })
+    fn sent(id: &str, name: &str, data: &str) -> Result<SentEvent, String> {
+        Ok(SentEvent { id: id.to_owned(), name: name.to_owned(), data: data.to_owned() })
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let ended = |name: &str, job: u128| {
             let job = id(job);
             let data = format!(r#"{{"data":{{"job":"{job}","state":"failed","reason":"r"}}}}"#);
-            let sent = Sent { id: String::new(), name: name.to_owned(), data };
+            let sent = SentEvent { id: String::new(), name: name.to_owned(), data };
             sent.end_of(id(1)).map_err(|error| error.to_string())
         };
         let end = End { state: Text::new("failed"), reason: Some(Text::new("r")) };

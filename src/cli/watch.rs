@@ -1,6 +1,6 @@
 //! `watch`: follows events, one line for each.
 
-use super::WatchArguments;
+use super::arguments::WatchArguments;
 use super::client::{Client, ClientError, Opened};
 use super::follow::{Follower, Heard, Silence, say};
 use super::show::parse;

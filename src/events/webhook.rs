@@ -85,14 +85,14 @@ struct Desk {
 
 /// What a thread is to do next.
 enum Next {
-    Deliver(Delivery),
+    Deliver(DueNotice),
     Wait(Option<Duration>),
     Read(NoticeNumber),
     ReadRetry(NoticeNumber, u32),
     End,
 }
 
-struct Delivery {
+struct DueNotice {
     number: NoticeNumber,
     notice: Notice,
     failed: u32,
@@ -208,7 +208,7 @@ impl Webhook {
                                 desk,
                                 around,
                                 agent,
-                                Delivery { number, notice, failed },
+                                DueNotice { number, notice, failed },
                             )
                         }
                         Ok(None) => desk.in_flight -= 1,
@@ -236,7 +236,7 @@ impl Webhook {
         desk: MutexGuard<'a, Desk>,
         around: &Surroundings,
         agent: &Agent,
-        delivery: Delivery,
+        delivery: DueNotice,
     ) -> MutexGuard<'a, Desk> {
         drop(desk);
         // A panic in the client costs this call alone, not the thread.
@@ -373,7 +373,7 @@ impl Desk {
         if let Some((number, notice)) = self.page.pop_front() {
             self.was_retry = false;
             self.in_flight += 1;
-            return Next::Deliver(Delivery { number, notice, failed: 0 });
+            return Next::Deliver(DueNotice { number, notice, failed: 0 });
         }
         if self.has_more && !self.is_reading && self.retries.len() < RETRIES_MAX {
             self.has_more = false;
@@ -404,12 +404,12 @@ impl Desk {
     /// Takes what became of a call; whether the notice is given up.
     fn settle(
         &mut self,
-        delivery: Delivery,
+        delivery: DueNotice,
         outcome: &Outcome,
         now: Timestamp,
         settings: &WebhookSettings,
     ) -> bool {
-        let Delivery { number, notice, failed } = delivery;
+        let DueNotice { number, notice, failed } = delivery;
         self.in_flight -= 1;
         let Outcome::Failed { retry_after, .. } = outcome else {
             self.failures = 0;
@@ -476,10 +476,12 @@ mod tests {
     }
 
     /// What is called next at that time, and read if need be.
-    fn called(desk: &mut Desk, at_s: i64) -> Option<Delivery> {
+    fn called(desk: &mut Desk, at_s: i64) -> Option<DueNotice> {
         match desk.next(seconds(at_s), &settings()) {
             Next::Deliver(delivery) => Some(delivery),
-            Next::ReadRetry(number, failed) => Some(Delivery { number, notice: notice(0), failed }),
+            Next::ReadRetry(number, failed) => {
+                Some(DueNotice { number, notice: notice(0), failed })
+            }
             Next::Wait(_) | Next::Read(_) | Next::End => None,
         }
     }

@@ -2,10 +2,10 @@
 //! workflow calls which, and whether that ever ends.
 
 use super::cycles::cycles;
-use super::read::{StepDraft, WorkflowDraft};
+use super::draft::{StepDraft, WorkflowDraft};
+use super::place::Position;
 use super::report::Report;
 use super::values::Word;
-use super::yaml::Position;
 use crate::engine::Definition;
 use crate::engine::words::quoted;
 use crate::settings::unreadable_queue;

@@ -1,34 +1,22 @@
 //! The conditions of steps: compiled, with errors at their places in the file, and what they look
 //! at compared with the graph.
 
-use super::read::GraphDraft;
+use super::draft::{ConditionDraft, GraphDraft};
+use super::limits::CONDITION_BYTES_MAX;
 use super::report::Report;
-use super::yaml::{Layout, Position};
 use crate::engine::expression::ExpressionError;
 use crate::engine::words::quoted;
 use crate::engine::{Expression, Graph, StepIndex};
 use std::collections::HashMap;
 
-/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling
-/// takes a thousand times as long as reading.
-pub const CONDITION_BYTES_MAX: usize = 128 * 1024;
-
-/// A condition as it stands in the file.
-#[derive(Debug)]
-pub(super) struct ConditionDraft {
-    pub(super) at: Position,
-    pub(super) layout: Layout,
-    pub(super) text: String,
-}
-
 /// The compiled conditions of a file: equal texts are compiled once.
 #[derive(Default)]
-pub(super) struct Conditions {
+pub(super) struct CompiledConditions {
     compiled: HashMap<String, Result<Expression, ExpressionError>>,
     bytes: usize,
 }
 
-impl Conditions {
+impl CompiledConditions {
     /// Compiles a condition; `None` when that was reported.
     pub(super) fn compile(
         &mut self,
@@ -57,37 +45,6 @@ impl Conditions {
                 );
                 None
             }
-        }
-    }
-}
-
-impl ConditionDraft {
-    /// The place of an error in the file, or else in the text of the condition.
-    fn place(&self, error: &ExpressionError) -> (Position, String) {
-        match self.position(error.line, error.column) {
-            Some(at) => (at, String::new()),
-            None => (self.at, format!(", its line {}, column {}", error.line, error.column)),
-        }
-    }
-
-    /// The place at which it first speaks of a step.
-    fn place_of(&self, step: &str) -> Position {
-        let before = self.text.split_once(step).map_or("", |(before, _)| before);
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
-    }
-
-    /// Where a character of the condition stands in the file, if that can be told.
-    fn position(&self, line: usize, column: usize) -> Option<Position> {
-        match self.layout {
-            Layout::Line(inset) => {
-                Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 })
-            }
-            Layout::Block => Some(Position {
-                line: self.at.line + line - 1,
-                column: self.at.column + column - 1,
-            }),
-            Layout::Other => None,
         }
     }
 }

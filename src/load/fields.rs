@@ -1,9 +1,10 @@
 //! One mapping of a file: its keys known to be good ones, its lists and its name.
 
+use super::place::Position;
 use super::report::Report;
 use super::schema::{self, Section};
 use super::values::{Word, found, objection_to_name, reference};
-use super::yaml::{Entry, Node, Position, Scalar, Value};
+use super::yaml::{Entry, Node, Scalar, Value};
 use crate::engine::words::{quoted, shortened};
 
 /// The entries of one mapping, its keys known to be good ones.

@@ -1,13 +1,13 @@
 //! From the drafts of one workflow to its graphs: names become positions, and what they mean to
 //! each other is checked.
 
-use super::conditions::{Conditions, check_steps, warn_of_races};
+use super::conditions::{CompiledConditions, check_steps, warn_of_races};
 use super::cycles::cycles;
+use super::draft::{GraphDraft, WorkflowDraft};
 use super::idle::{advise_timeouts, check_keys};
-use super::read::{GraphDraft, WorkflowDraft};
+use super::place::Position;
 use super::report::Report;
 use super::values::Word;
-use super::yaml::Position;
 use crate::engine::words::quoted;
 use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +38,7 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
 pub(super) fn graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,
-    conditions: &mut Conditions,
+    conditions: &mut CompiledConditions,
     report: &mut Report,
 ) -> Vec<Graph> {
     report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
@@ -60,7 +60,7 @@ pub(super) fn graphs(
 fn graph(
     draft: &GraphDraft,
     tasks: &Tasks<'_>,
-    conditions: &mut Conditions,
+    conditions: &mut CompiledConditions,
     report: &mut Report,
 ) -> Graph {
     let names = step_names(draft, report);

@@ -1,6 +1,6 @@
 //! Keys that contradict each other, that have no effect where they stand, or that are missed.
 
-use super::read::{GraphDraft, StepDraft};
+use super::draft::{GraphDraft, StepDraft};
 use super::report::Report;
 use super::values::Word;
 use crate::engine::Graph;

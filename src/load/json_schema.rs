@@ -1,8 +1,8 @@
 //! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the
 //! values mean to each other (dependencies, tasks, conditions) no schema can say.
 
-use super::schema::{EXTENSION_PREFIX, KEYS, Key, Section, ValueKind};
-use super::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
 use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ fn mapping(place: Section, about: &str) -> Map<String, Value> {
     if let Value::Object(schema) = schema { schema } else { Map::new() }
 }
 
-fn property(key: &Key) -> Value {
+fn property(key: &KnownKey) -> Value {
     let mut schema = value(key.kind);
     // Draft-07 readers ignore what stands beside a `$ref`.
     if schema.get("$ref").is_some() {

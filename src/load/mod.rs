@@ -2,17 +2,20 @@
 //! user of the YAML crate.
 //!
 //! ```text
-//! yaml      text → a tree in which each key and value knows its place (`syntax`: the parser's errors in words)
-//! read      tree → drafts: each key and value on its own is right (`schema`: the known keys; `fields`: one mapping;
-//!           `values`, `duration`: single values; `options`: the optional keys of a step; `singular`: item keys)
-//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions (`conditions`), keys that do
-//!           not go together (`idle`)
+//! yaml      text → a tree in which each key and value knows its `place` (`syntax`: the parser's
+//!           errors in words)
+//! read      tree → `draft`s: each key and value on its own is right (`schema`: the known keys;
+//!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
+//!           keys of a step; `singular`: item keys)
+//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
+//!           (`conditions`), keys that do not go together (`idle`)
 //! calls     which workflow asks for jobs of which: circles
-//! here      files → definitions, one for each virtual host; what concerns several workflows or files
+//! here      files → definitions, one for each virtual host; what concerns several workflows or
+//!           files
 //! ```
 //!
-//! `misfit` says what is wrong with files of other shapes. `json_schema` says to editors what
-//! `schema` and `values` say here.
+//! `limits` has what a file may have at most. `misfit` says what is wrong with files of other
+//! shapes. `json_schema` tells editors what `schema` and `values` say here.
 //!
 //! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are
 //! limited, so that any file is loaded or refused in bounded time and memory.
@@ -20,13 +23,16 @@
 mod calls;
 mod conditions;
 mod cycles;
+mod draft;
 mod duration;
 mod fields;
 mod graph;
 mod idle;
 mod json_schema;
+mod limits;
 mod misfit;
 mod options;
+mod place;
 mod read;
 mod report;
 mod schema;
@@ -35,18 +41,21 @@ mod syntax;
 mod values;
 mod yaml;
 
-pub use conditions::CONDITION_BYTES_MAX;
 pub use duration::DURATION_MAX;
 pub use json_schema::json_schema;
+pub use limits::{
+    ATTEMPTS_MAX, CONDITION_BYTES_MAX, FACTOR_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX, NESTING_MAX,
+    PRIORITY_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TASKS_MAX, TEXT_BYTES_MAX, VALUES_MAX,
+    VHOSTS_MAX,
+};
 pub use report::Problem;
 pub use singular::singular;
-pub use yaml::{NESTING_MAX, VALUES_MAX};
 
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
 use calls::CallingStep;
-use conditions::Conditions;
-use read::WorkflowDraft;
+use conditions::CompiledConditions;
+use draft::WorkflowDraft;
 use report::Report;
 use std::collections::HashMap;
 use std::fmt;
@@ -55,43 +64,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use yaml::{Mistake, Position};
-
-/// The largest workflow file, in bytes.
-pub const FILE_BYTES_MAX: usize = 1024 * 1024;
-
-/// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's
-/// properties, and `message_id` is `<UUID>:<step>:<attempt>`.
-pub const NAME_BYTES_MAX: usize = 200;
-
-/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit
-/// is AMQP's.
-pub const TEXT_BYTES_MAX: usize = 255;
-
-/// The most steps of a workflow or task.
-pub const STEPS_MAX: usize = 1_000;
-
-/// The most tasks of a workflow.
-pub const TASKS_MAX: usize = 1_000;
-
-/// The most virtual hosts of a workflow.
-pub const VHOSTS_MAX: usize = 100;
-
-/// The most statuses of a step.
-pub const STATUSES_MAX: usize = 1_000;
-
-/// The most attempts of a step.
-pub const ATTEMPTS_MAX: u64 = 1_000;
-
-/// The largest factor between two pauses.
-pub const FACTOR_MAX: u32 = 100;
-
-/// The highest priority of an AMQP message that brokers commonly honour.
-pub const PRIORITY_MAX: u64 = 9;
-
-/// The most steps of all definitions together: those of the tasks counted, and each once for each
-/// virtual host.
-pub const STEPS_IN_ALL_MAX: usize = 100_000;
+use place::{Mistake, Position};
 
 /// What valid files hold.
 #[derive(Debug, Default)]
@@ -236,7 +209,7 @@ impl Loading {
             let drafts = read::workflows(&root, &mut report);
             report.mistakes(mistakes);
             let owners = graph::task_owners(&drafts);
-            let mut conditions = Conditions::default();
+            let mut conditions = CompiledConditions::default();
             for draft in &drafts {
                 let graphs = graph::graphs(draft, &owners, &mut conditions, &mut report);
                 self.declare(draft, graphs, &mut report);

@@ -1,32 +1,18 @@
 //! What a step may say besides its place in the graph: when it runs, how long, how often, and the
 //! words for its status.
 
-use super::conditions::ConditionDraft;
+use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
+use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX};
 use super::report::Report;
 use super::schema::Section;
 use super::values::{
     Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number,
 };
-use super::yaml::{Entry, Position, Scalar, Value};
-use super::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX};
+use super::yaml::{Entry, Scalar, Value};
 use crate::engine::words::quoted;
 use crate::engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;
-
-/// The optional keys of a step, and the places of those that others have a say in.
-#[derive(Debug)]
-pub(super) struct StepOptions {
-    pub(super) timeout: Option<Millis>,
-    pub(super) retry: Option<Retry>,
-    pub(super) when: Option<ConditionDraft>,
-    pub(super) cancel_when: Option<ConditionDraft>,
-    pub(super) on_failure: OnFailure,
-    pub(super) external: Option<(bool, Position)>,
-    pub(super) status: StatusWords,
-    pub(super) statuses_at: Option<Position>,
-    pub(super) skipped_at: Option<Position>,
-}
 
 pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOptions {
     StepOptions {

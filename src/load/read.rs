@@ -1,45 +1,17 @@
 //! From the tree of a file to drafts of its workflows: every key and value on its own is right.
 //! What they mean to each other (dependencies, tasks, cycles) is for `graph`.
 
+use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use super::fields::{Fields, label};
-use super::options::{StepOptions, step_options};
+use super::limits::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
+use super::options::step_options;
 use super::report::Report;
 use super::schema::Section;
 use super::singular::singular;
 use super::values::{Word, bounded_text, reference, span, tolerance, whole_number};
-use super::yaml::{Entry, Node, Position, Value};
-use super::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
+use super::yaml::{Entry, Node, Value};
 use crate::engine::words::quoted;
 use crate::engine::{FanOutKeys, Millis};
-
-#[derive(Debug)]
-pub(super) struct WorkflowDraft {
-    pub(super) at: Position,
-    pub(super) name: Option<Word>,
-    pub(super) vhosts: Vec<Word>,
-    pub(super) deadline: Option<Millis>,
-    pub(super) retention: Option<Millis>,
-    pub(super) graph: GraphDraft,
-    pub(super) tasks: Vec<GraphDraft>,
-}
-
-#[derive(Debug)]
-pub(super) struct GraphDraft {
-    pub(super) at: Position,
-    pub(super) name: Option<Word>,
-    pub(super) fan_out: Option<FanOutKeys>,
-    pub(super) steps: Vec<StepDraft>,
-}
-
-#[derive(Debug)]
-pub(super) struct StepDraft {
-    pub(super) name: Option<Word>,
-    pub(super) queue: Option<Word>,
-    pub(super) task: Option<Word>,
-    pub(super) depends: Vec<Word>,
-    pub(super) priority: Option<(u8, Position)>,
-    pub(super) options: StepOptions,
-}
 
 /// All workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {

@@ -1,6 +1,6 @@
 //! What is wrong with a file, collected: one mistake does not hide the next.
 
-use super::yaml::{Mistake, Position};
+use super::place::{Mistake, Position};
 use crate::engine::words::{did_you_mean, quoted};
 use serde::Serialize;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The keys of workflow files (SPEC §2): where each belongs, what it takes, and which of them this
 //! version acts on.
 
-use super::{
+use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX,
 };
 use crate::engine::words::{enumerated, nearest, quoted};
@@ -60,7 +60,7 @@ pub(super) enum ValueKind {
 
 /// A key, where it stands and what it takes.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct KnownKey {
     pub(super) place: Section,
     pub(super) name: &'static str,
     pub(super) required: bool,
@@ -69,20 +69,30 @@ pub(super) struct Key {
     pub(super) about: &'static str,
 }
 
-const fn required(place: Section, name: &'static str, kind: ValueKind, about: &'static str) -> Key {
-    Key { place, name, required: true, kind, about }
+const fn required(
+    place: Section,
+    name: &'static str,
+    kind: ValueKind,
+    about: &'static str,
+) -> KnownKey {
+    KnownKey { place, name, required: true, kind, about }
 }
 
-const fn optional(place: Section, name: &'static str, kind: ValueKind, about: &'static str) -> Key {
-    Key { place, name, required: false, kind, about }
+const fn optional(
+    place: Section,
+    name: &'static str,
+    kind: ValueKind,
+    about: &'static str,
+) -> KnownKey {
+    KnownKey { place, name, required: false, kind, about }
 }
 
-const fn later(place: Section, name: &'static str) -> Key {
-    Key { place, name, required: false, kind: ValueKind::Later, about: "" }
+const fn later(place: Section, name: &'static str) -> KnownKey {
+    KnownKey { place, name, required: false, kind: ValueKind::Later, about: "" }
 }
 
 /// All keys: what is refused, what errors say and the JSON Schema follow from this table.
-pub(super) const KEYS: &[Key] = &[
+pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
         "workflows",
@@ -275,19 +285,19 @@ pub(super) const EXTENSION_PREFIX: &str = "x-";
 
 /// What is wrong with a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Objection {
+pub(super) struct WrongKey {
     pub(super) message: String,
     /// The key that was meant.
     pub(super) meant: Option<&'static str>,
 }
 
 /// What is wrong with `key` at `place`, if anything; `may_guess`: what was meant may be looked for.
-pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<Objection> {
+pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<WrongKey> {
     if place == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
     }
     match KEYS.iter().find(|known| known.place == place && known.name == key) {
-        Some(known) if known.kind == ValueKind::Later => Some(Objection {
+        Some(known) if known.kind == ValueKind::Later => Some(WrongKey {
             message: format!("{} is not supported by this version yet; remove it", quoted(key)),
             meant: None,
         }),
@@ -295,7 +305,7 @@ pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<Ob
         None => {
             let names = KEYS.iter().filter(|known| known.place == place).map(|known| known.name);
             let meant = if may_guess { nearest(key, names) } else { None };
-            Some(Objection { message: unknown(place, key, meant), meant })
+            Some(WrongKey { message: unknown(place, key, meant), meant })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Text that is not YAML: what the parser says, and what to do about it.
 
-use super::yaml::{Mistake, Position, too_deep};
+use super::place::{Mistake, Position, too_deep};
 use serde_yaml::granit_parser::{ErrorKind, ScanError};
 
 /// The parser's errors in words that say what to do, where there is something to say.

@@ -1,10 +1,11 @@
 //! Single values of a file: names, texts, numbers, durations, words of a choice.
 
-use super::NAME_BYTES_MAX;
-use super::TEXT_BYTES_MAX;
 use super::duration::{self, DURATION_MAX};
+use super::limits::NAME_BYTES_MAX;
+use super::limits::TEXT_BYTES_MAX;
+use super::place::Position;
 use super::report::Report;
-use super::yaml::{Entry, Node, Position, Scalar, Value};
+use super::yaml::{Entry, Node, Scalar, Value};
 use crate::engine::id::is_name;
 use crate::engine::words::{enumerated, quoted, shortened};
 use crate::engine::{Millis, Tolerate};

@@ -5,26 +5,14 @@
 //! places, and one mistake does not hide the next. Aliases share their node, so that a YAML bomb
 //! takes no memory; what it would unfold to is counted and limited.
 
+use super::limits::{NESTING_MAX, VALUES_MAX};
+use super::place::{Mistake, Position, too_deep};
 use super::syntax::explained;
 use crate::engine::words::{quoted, shortened};
-use serde_yaml::granit_parser::{self, Event, Marker, Parser, ScalarStyle, Tag};
+use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::rc::Rc;
-
-/// How deep lists and mappings may nest. A workflow file needs seven levels.
-pub const NESTING_MAX: usize = 32;
-
-/// How many keys and values a file may have, those that aliases repeat included.
-pub const VALUES_MAX: usize = 100_000;
-
-/// A place in a text; lines and columns count from 1, columns in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position {
-    pub(super) line: usize,
-    pub(super) column: usize,
-}
 
 /// A value and its place. Behind an alias or a merge key (`<<`) that is the place where it was
 /// written.
@@ -79,13 +67,6 @@ pub(super) enum Scalar {
     Boolean,
     Number,
     Null,
-}
-
-/// A mistake in the YAML itself.
-#[derive(Debug)]
-pub(super) struct Mistake {
-    pub(super) at: Position,
-    pub(super) message: String,
 }
 
 /// Reads a text. The tree is missing where nothing can be said about the contents: an error of
@@ -444,40 +425,6 @@ fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
             quoted(&tag.original())
         ),
     )
-}
-
-pub(super) fn too_deep(at: Position) -> Mistake {
-    Mistake::new(
-        at,
-        format!(
-            "lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"
-        ),
-    )
-}
-
-impl Mistake {
-    pub(super) fn new(at: Position, message: impl Into<String>) -> Mistake {
-        Mistake { at, message: message.into() }
-    }
-}
-
-impl Position {
-    pub(super) const START: Position = Position { line: 1, column: 1 };
-
-    /// Of what is wrong with a file as a whole.
-    pub(super) const NOWHERE: Position = Position { line: 0, column: 0 };
-}
-
-impl From<Marker> for Position {
-    fn from(marker: Marker) -> Position {
-        Position { line: marker.line().max(1), column: marker.col() + 1 }
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
 }
 
 #[cfg(test)]

@@ -170,7 +170,8 @@ fn each_resource_has_one_user() {
 }
 
 /// The folders in which no file imports, over however many others, itself.
-const WITHOUT_CIRCLES: [&str; 3] = ["actors", "engine", "journal"];
+const WITHOUT_CIRCLES: [&str; 7] =
+    ["actors", "api", "bus/amqp", "cli", "engine", "journal", "load"];
 
 /// The files of a folder below `src` by their module paths, such as `actors::router::calls`.
 fn modules(folder: &str) -> BTreeMap<String, String> {
@@ -261,8 +262,9 @@ fn no_file_imports_itself_through_others() {
             .map(|(module, text)| {
                 let used = used(module, text);
                 // What the folder's front gives on hides the file that it comes from.
+                let front = format!("{}::", folder.replace('/', "::"));
                 let is_by_front = |path: &&String| {
-                    let name = path.strip_prefix(&format!("{folder}::"));
+                    let name = path.strip_prefix(&front);
                     name.is_some_and(|name| name.starts_with(char::is_uppercase))
                 };
                 let by_front = used.iter().find(is_by_front);

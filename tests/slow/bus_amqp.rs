@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use std::rc::Rc;
 use std::sync::Arc;
 use workflow_manager::bus::amqp::AmqpSettings;
-use workflow_manager::bus::{Bus, BusState, Delivery, Notice, Served};
+use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, Served};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;
 
@@ -126,7 +126,7 @@ fn a_queue_deleted_under_way_is_reported_declared_and_filled_again() {
         jobs.extend(observed.publish(&queue, 2000));
         observed.until_confirmed(&jobs).await;
         assert_eq!(observed.seen().missing, [queue.clone(), queue.clone()]);
-        assert!(observed.seen().count(Notice::Returned) > 0);
+        assert!(observed.seen().count(BusNotice::Returned) > 0);
         assert_eq!(client.ready(&queue).await, Some(2000));
         client.delete(&queue).await;
         observed.bus.close().await;
@@ -147,14 +147,14 @@ fn a_queue_replaced_behind_the_managers_back_is_reported_as_well() {
             jobs.extend(observed.publish(&queue, 50));
             client.delete(&queue).await;
             client.declare(&queue, FieldTable::default()).await;
-            if observed.seen().count(Notice::Returned) > 0 {
+            if observed.seen().count(BusNotice::Returned) > 0 {
                 break;
             }
         }
         observed.until_confirmed(&jobs).await;
         {
             let seen = observed.seen();
-            let (returned, missing) = (seen.count(Notice::Returned), seen.missing.len());
+            let (returned, missing) = (seen.count(BusNotice::Returned), seen.missing.len());
             assert_eq!(returned > 0, missing > 0, "{returned} returned, {missing} times reported");
         }
         client.delete(&queue).await;
@@ -178,7 +178,7 @@ fn what_a_full_queue_refuses_is_sent_again() {
             .await;
         let mut observed = Observed::connect(settings(&server(), "full"));
         let jobs = observed.publish(&queue, 20);
-        observed.until("some are refused", |seen| seen.count(Notice::Refused) > 0).await;
+        observed.until("some are refused", |seen| seen.count(BusNotice::Refused) > 0).await;
         until("all are confirmed while the queue is emptied", async || {
             client
                 .channel
@@ -241,7 +241,7 @@ fn nothing_is_lost_over_cut_connections() {
                 .await;
         }
         observed.until_confirmed(&jobs).await;
-        assert!(observed.seen().count(Notice::Resent) > 0);
+        assert!(observed.seen().count(BusNotice::Resent) > 0);
         let client = Client::connect().await;
         assert!(
             client.ready(&queue).await >= Some(10_000),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What the broker is to be told of one delivery or a prefix of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Acknowledgement {
     /// This one is taken.
     Ack(u64),
     /// This one and all before it are taken.
@@ -49,7 +49,12 @@ impl Window {
     }
 
     /// Takes a verdict; what is to be said at once is pushed to `answers`.
-    pub(super) fn settle(&mut self, tag: u64, verdict: Verdict, answers: &mut Vec<Answer>) {
+    pub(super) fn settle(
+        &mut self,
+        tag: u64,
+        verdict: Verdict,
+        answers: &mut Vec<Acknowledgement>,
+    ) {
         match verdict {
             Verdict::Ack => {
                 self.early.insert(tag, true);
@@ -57,13 +62,13 @@ impl Window {
             }
             Verdict::Requeue => {
                 self.early.insert(tag, false);
-                answers.push(Answer::Requeue(tag));
+                answers.push(Acknowledgement::Requeue(tag));
             }
         }
     }
 
     /// At the end of a burst of verdicts: what is to be said now. With `all` nothing stays behind.
-    pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Answer>) {
+    pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Acknowledgement>) {
         let mut acked = None;
         while let Some(owed) = self.early.remove(&(self.settled_to + 1)) {
             self.settled_to += 1;
@@ -73,11 +78,11 @@ impl Window {
                 acked = Some(self.settled_to);
             }
         }
-        answers.extend(acked.map(Answer::AckUpTo));
+        answers.extend(acked.map(Acknowledgement::AckUpTo));
         if all || self.owed > self.owed_max {
             for (tag, owed) in self.early.iter_mut().filter(|(_, owed)| **owed) {
                 *owed = false;
-                answers.push(Answer::Ack(*tag));
+                answers.push(Acknowledgement::Ack(*tag));
             }
             self.owed = 0;
         }
@@ -94,7 +99,7 @@ mod tests {
         window
     }
 
-    fn take(window: &mut Window, verdicts: &[(u64, Verdict)], all: bool) -> Vec<Answer> {
+    fn take(window: &mut Window, verdicts: &[(u64, Verdict)], all: bool) -> Vec<Acknowledgement> {
         let mut answers = Vec::new();
         verdicts.iter().for_each(|(tag, verdict)| window.settle(*tag, *verdict, &mut answers));
         window.flush(all, &mut answers);
@@ -106,7 +111,7 @@ mod tests {
         let mut window = window(5, 10);
         assert_eq!(
             take(&mut window, &[(2, Verdict::Ack), (1, Verdict::Ack), (3, Verdict::Ack)], false),
-            [Answer::AckUpTo(3)]
+            [Acknowledgement::AckUpTo(3)]
         );
         assert_eq!(window.unsettled(), 2);
     }
@@ -116,8 +121,8 @@ mod tests {
         let mut window = window(5, 10);
         assert_eq!(take(&mut window, &[(2, Verdict::Ack), (4, Verdict::Ack)], false), []);
         assert!(window.owes());
-        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Answer::AckUpTo(2)]);
-        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], false), [Answer::AckUpTo(4)]);
+        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Acknowledgement::AckUpTo(2)]);
+        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], false), [Acknowledgement::AckUpTo(4)]);
         assert!(!window.owes());
     }
 
@@ -126,9 +131,9 @@ mod tests {
         let mut window = window(5, 2);
         assert_eq!(
             take(&mut window, &[(3, Verdict::Ack), (5, Verdict::Ack), (2, Verdict::Ack)], false),
-            [Answer::Ack(2), Answer::Ack(3), Answer::Ack(5)]
+            [Acknowledgement::Ack(2), Acknowledgement::Ack(3), Acknowledgement::Ack(5)]
         );
-        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Answer::AckUpTo(1)]);
+        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Acknowledgement::AckUpTo(1)]);
         assert_eq!((window.unsettled(), window.owes()), (1, false));
     }
 
@@ -137,16 +142,19 @@ mod tests {
         let mut window = window(3, 10);
         assert_eq!(
             take(&mut window, &[(1, Verdict::Ack), (2, Verdict::Requeue)], false),
-            [Answer::Requeue(2), Answer::AckUpTo(1)]
+            [Acknowledgement::Requeue(2), Acknowledgement::AckUpTo(1)]
         );
-        assert_eq!(take(&mut window, &[(3, Verdict::Requeue)], false), [Answer::Requeue(3)]);
+        assert_eq!(
+            take(&mut window, &[(3, Verdict::Requeue)], false),
+            [Acknowledgement::Requeue(3)]
+        );
         assert_eq!(window.unsettled(), 0);
     }
 
     #[test]
     fn at_the_end_nothing_stays_behind() {
         let mut window = window(3, 10);
-        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], true), [Answer::Ack(3)]);
+        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], true), [Acknowledgement::Ack(3)]);
         assert_eq!((window.unsettled(), window.owes()), (2, false));
     }
 }

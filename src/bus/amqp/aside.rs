@@ -4,12 +4,12 @@
 //! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not
 //! stop the acks.
 
-use super::connection::{Pauses, Told, channel_error, close, fail_point};
+use super::connection::{LastReason, Pauses, channel_error, close, fail_point, millis};
 use super::queues::{Found, Queues, short};
-use super::received::Unreadable;
+use super::received::{Aside, Unreadable};
+use super::shared::Shared;
 use super::wire::{ORIGINAL, Property, REASON, property};
-use super::{Common, millis};
-use crate::bus::{BusEvent, Delivery};
+use crate::bus::BusEvent;
 use crate::settings::{UnreadableMessages, unreadable_queue};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +18,6 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Confirmation};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -39,18 +38,8 @@ const QUEUE: &str = "x-workflow-manager-queue";
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// A message that could not be read, on its way to the queue for such messages.
-pub(super) struct Aside {
-    pub(super) queue: Arc<str>,
-    pub(super) unreadable: Unreadable,
-    pub(super) delivery: Delivery,
-}
-
-/// The way to [`run`]. What waits there has no verdict yet, so that `amqp.prefetch` bounds it.
-pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
-
 /// Why messages were not put aside.
-enum Failure {
+enum NotPutAside {
     /// Another attempt may help.
     Lost(String),
     /// The broker does not take them; in its words.
@@ -58,31 +47,31 @@ enum Failure {
 }
 
 /// Puts messages aside until the bus is gone.
-pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<Aside>) {
-    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
-    let (mut told, mut batch) = (Told::default(), Vec::with_capacity(BATCH_MAX));
+pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<Aside>) {
+    let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
+    let (mut told, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
     while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        if common.settings.unreadable == UnreadableMessages::Drop {
-            batch.drain(..).for_each(|aside| done(&common, aside, false));
+        if shared.settings.unreadable == UnreadableMessages::Drop {
+            batch.drain(..).for_each(|aside| done(&shared, aside, false));
             continue;
         }
         while !batch.is_empty() {
-            match Box::pin(put_aside(&common, &mut batch, &mut inbox)).await {
+            match Box::pin(put_aside(&shared, &mut batch, &mut inbox)).await {
                 Ok(()) => {
                     pauses.reset();
-                    told = Told::default();
+                    told = LastReason::default();
                 }
-                Err(Failure::Refused(said)) => {
-                    let queue = unreadable_queue(&common.settings.reply_queue);
+                Err(NotPutAside::Refused(said)) => {
+                    let queue = unreadable_queue(&shared.settings.reply_queue);
                     tracing::error!(
                         queue,
                         said,
                         messages = batch.len(),
                         "the broker does not let unreadable messages be put aside: they are dropped"
                     );
-                    batch.drain(..).for_each(|aside| done(&common, aside, false));
+                    batch.drain(..).for_each(|aside| done(&shared, aside, false));
                 }
-                Err(Failure::Lost(reason)) => {
+                Err(NotPutAside::Lost(reason)) => {
                     // What its queue has back comes again.
                     batch.retain(|aside| !aside.delivery.is_void());
                     let pause = pauses.next();
@@ -109,11 +98,11 @@ pub(super) async fn run(common: Rc<Common>, mut inbox: mpsc::UnboundedReceiver<A
 }
 
 /// Tells of a message, which then leaves its queue.
-fn done(common: &Common, aside: Aside, is_kept: bool) {
+fn done(shared: &Shared, aside: Aside, is_kept: bool) {
     let Aside { queue, unreadable: Unreadable { reason, original }, delivery } = aside;
     let correlation_id =
         property(&original, Property::CorrelationId).map(std::borrow::Cow::into_owned);
-    (common.sink)(BusEvent::Unreadable {
+    (shared.sink)(BusEvent::Unreadable {
         queue,
         reason,
         correlation_id,
@@ -125,26 +114,26 @@ fn done(common: &Common, aside: Aside, is_kept: bool) {
 
 /// Opens a connection and puts aside these, and those that come within a while.
 async fn put_aside(
-    common: &Common,
+    shared: &Shared,
     batch: &mut Vec<Aside>,
     inbox: &mut mpsc::UnboundedReceiver<Aside>,
-) -> Result<(), Failure> {
+) -> Result<(), NotPutAside> {
     let connection =
-        Rc::new(common.address.open("unreadable messages").await.map_err(Failure::Lost)?);
-    let queue = unreadable_queue(&common.settings.reply_queue);
+        Rc::new(shared.address.open("unreadable messages").await.map_err(NotPutAside::Lost)?);
+    let queue = unreadable_queue(&shared.settings.reply_queue);
     let explain = |error: lapin::Error| match channel_error(&error) {
-        Some((_, said)) => Failure::Refused(said.to_owned()),
-        None => Failure::Lost(common.address.explain(&error)),
+        Some((_, said)) => NotPutAside::Refused(said.to_owned()),
+        None => NotPutAside::Lost(shared.address.explain(&error)),
     };
     let publishing = async {
         declare(&Queues::new(connection.clone()), &queue).await.map_err(|found| match found {
             Found::Lost(error) => explain(error),
-            Found::Refused(said) => Failure::Refused(said),
+            Found::Refused(said) => NotPutAside::Refused(said),
             Found::Locked => {
-                Failure::Refused("it is an exclusive queue of another connection".to_owned())
+                NotPutAside::Refused("it is an exclusive queue of another connection".to_owned())
             }
             Found::There { .. } | Found::Missing => {
-                Failure::Lost(format!("the queue \"{queue}\" was deleted"))
+                NotPutAside::Lost(format!("the queue \"{queue}\" was deleted"))
             }
         })?;
         let channel = connection.create_channel().await.map_err(explain)?;
@@ -155,11 +144,11 @@ async fn put_aside(
             let taken = try_join_all(sent).await.map_err(explain)?;
             if !taken.iter().all(|is_taken| *is_taken) {
                 // Those that it took are there twice, then: better than not at all.
-                return Err(Failure::Lost(format!(
+                return Err(NotPutAside::Lost(format!(
                     "the broker did not take all messages for the queue \"{queue}\""
                 )));
             }
-            batch.drain(..).for_each(|aside| done(common, aside, true));
+            batch.drain(..).for_each(|aside| done(shared, aside, true));
             // An end of the wait, and of the inbox: nothing more comes for now.
             if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
                 .await

@@ -1,10 +1,10 @@
 //! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of
 //! its own, so that one that cannot be consumed holds up no other, and no reply.
 
-use super::connection::{Told, channel_error};
+use super::connection::{LastReason, channel_error, millis};
 use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
-use super::{Common, Phase, millis, reached};
+use super::shared::{Phase, Shared, reached};
 use crate::bus::BusEvent;
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
@@ -25,20 +25,20 @@ pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
 /// Begins to consume the queues of the workflows; a reload brings others, and ends those of
 /// workflows that it takes away.
 pub(super) fn consume(
-    common: &Rc<Common>,
+    shared: &Rc<Shared>,
     connection: &Rc<Connection>,
     phases: &watch::Receiver<Phase>,
 ) -> Calls {
-    Calls(actix_rt::spawn(consume_all(common.clone(), connection.clone(), phases.clone())))
+    Calls(actix_rt::spawn(consume_all(shared.clone(), connection.clone(), phases.clone())))
 }
 
 async fn consume_all(
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     connection: Rc<Connection>,
     mut phases: watch::Receiver<Phase>,
 ) {
     let looks = Queues::new(connection.clone());
-    let mut serving = common.serving.subscribe();
+    let mut serving = shared.serving.subscribe();
     let mut begun: BTreeMap<Arc<str>, Begun> = BTreeMap::new();
     loop {
         let queues = serving.borrow_and_update().calls.clone();
@@ -50,7 +50,7 @@ async fn consume_all(
         for queue in queues {
             let start = || {
                 let call = CallQueue {
-                    common: common.clone(),
+                    shared: shared.clone(),
                     connection: connection.clone(),
                     queues: looks.clone(),
                     queue: queue.clone(),
@@ -106,7 +106,7 @@ impl Drop for Calls {
 }
 
 struct CallQueue {
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     connection: Rc<Connection>,
     queues: Rc<Queues>,
     queue: Arc<str>,
@@ -114,7 +114,7 @@ struct CallQueue {
 
 impl CallQueue {
     async fn run(self, mut phases: watch::Receiver<Phase>) {
-        let mut told = Told::default();
+        let mut told = LastReason::default();
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
@@ -123,10 +123,10 @@ impl CallQueue {
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
-                    told = Told::default();
+                    told = LastReason::default();
                     // One for each channel: what a closed one has brought is known to be void.
                     let mut lane =
-                        Lane::new(self.common.clone(), Source::Calls(self.queue.clone()));
+                        Lane::new(self.shared.clone(), Source::Calls(self.queue.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
                     // What has no verdict goes back to its queue. An error means that the channel
                     // is gone already.
@@ -137,7 +137,7 @@ impl CallQueue {
                             "the broker ended the consumer: the queue was deleted or moved"
                                 .to_owned()
                         }
-                        Ended::Failed(error) => self.common.address.explain(&error),
+                        Ended::Failed(error) => self.shared.address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
@@ -161,13 +161,13 @@ impl CallQueue {
     async fn open(&self) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
             Some((_, said)) => said.to_owned(),
-            None => self.common.address.explain(&error),
+            None => self.shared.address.explain(&error),
         };
         let found = match self.queues.look(&self.queue).await {
             Found::Missing => {
                 // Steps may send to it, as to any worker's queue: what waited in it is lost.
                 let (taken, answered) = oneshot::channel();
-                (self.common.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
+                (self.shared.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
                 self.queues.declare_after(&self.queue, answered).await
             }
             found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => {
@@ -184,7 +184,7 @@ impl CallQueue {
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
         channel
-            .basic_qos(self.common.settings.prefetch, BasicQosOptions::default())
+            .basic_qos(self.shared.settings.prefetch, BasicQosOptions::default())
             .await
             .map_err(explain)?;
         let consuming = channel.basic_consume(

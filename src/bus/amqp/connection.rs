@@ -1,8 +1,9 @@
 //! Where the broker is, how a connection to it is opened, and in plain words why one could not be
 //! or was lost.
 
+use super::credentials::{STRAY_AT, has_stray_at, masked};
+use super::settings::{AmqpError, AmqpSettings};
 use super::wire::guard::{self, Ties};
-use super::{AmqpError, AmqpSettings};
 use crate::faults;
 use crate::settings::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -27,12 +28,12 @@ const NAME_BYTES_MAX: usize = 255;
 const DEFAULT_VHOST: &str = "/";
 
 /// A broker's address, checked. Shown without the password.
-pub(super) struct Address {
+pub(super) struct BrokerAddress {
     uri: AMQPUri,
 }
 
-impl Address {
-    pub(super) fn parse(settings: &AmqpSettings) -> Result<Address, AmqpError> {
+impl BrokerAddress {
+    pub(super) fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
         let server = settings.server.as_str();
         let refused =
             |why: &str| Err(AmqpError::Address { shown: masked(server), why: why.to_owned() });
@@ -70,7 +71,7 @@ impl Address {
         }
         let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
-        Ok(Address { uri })
+        Ok(BrokerAddress { uri })
     }
 
     pub(super) fn vhost(&self) -> &str {
@@ -168,7 +169,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -177,30 +178,6 @@ impl fmt::Display for Address {
             self.host(),
             if self.uri.vhost == "/" { "" } else { &self.uri.vhost }
         )
-    }
-}
-
-/// Why an address is refused in which the parts cannot be told apart.
-pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, the password and the virtual host write @ as %40, / as %2F, ? as %3F and # as %23";
-
-/// Whether there is an @ other than the one between the credentials and the host. Then a part of
-/// the password would be taken for the host, or for the virtual host, and be shown.
-pub(super) fn has_stray_at(server: &str) -> bool {
-    let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    authority.matches('@').count() > 1 || behind.contains('@')
-}
-
-/// The address as it may be shown: the scheme, and what follows the credentials.
-pub(super) fn masked(server: &str) -> String {
-    let (scheme, rest) =
-        server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}{separator}***@{host}"),
-        // Without an @ what looks like host:port may well be user:password.
-        None if scheme.is_empty() => "***".to_owned(),
-        None => format!("{scheme}{separator}{rest}"),
     }
 }
 
@@ -241,9 +218,9 @@ pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str
 
 /// The last reason that was told in the log: the same is not told again at each attempt.
 #[derive(Default)]
-pub(super) struct Told(Option<String>);
+pub(super) struct LastReason(Option<String>);
 
-impl Told {
+impl LastReason {
     /// Whether this reason is another one; it is remembered.
     pub(super) fn is_news(&mut self, reason: &str) -> bool {
         let is_news = !self.has(reason);
@@ -256,6 +233,11 @@ impl Told {
     pub(super) fn has(&self, reason: &str) -> bool {
         self.0.as_deref() == Some(reason)
     }
+}
+
+/// A span as the log has it, in whole milliseconds.
+pub(super) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The pauses between attempts: doubled each time, jittered so that many managers do not come back
@@ -290,10 +272,10 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bus::amqp::tests::settings;
+    use crate::bus::amqp::settings::tests::settings;
 
-    fn parse(server: &str) -> Result<Address, String> {
-        Address::parse(&AmqpSettings { server: server.to_owned(), ..settings() })
+    fn parse(server: &str) -> Result<BrokerAddress, String> {
+        BrokerAddress::parse(&AmqpSettings { server: server.to_owned(), ..settings() })
             .map_err(|error| error.to_string())
     }
 
@@ -365,14 +347,14 @@ mod tests {
 
     #[test]
     fn a_reason_is_told_once_until_another_comes() {
-        let mut told = Told::default();
+        let mut told = LastReason::default();
         let news = ["refused", "refused", "gone", "refused"].map(|reason| told.is_news(reason));
         assert_eq!(news, [true, false, true, true]);
     }
 
     #[test]
     fn a_virtual_host_of_the_settings_wins() {
-        let address = Address::parse(&AmqpSettings {
+        let address = BrokerAddress::parse(&AmqpSettings {
             server: "amqp://host/one".to_owned(),
             vhost: Some("two".to_owned()),
             ..settings()

@@ -4,11 +4,11 @@
 use super::calls;
 use super::connection::{self, Pauses, channel_error};
 use super::lane::{Ended, Lane, Source};
-use super::management;
+use super::policy;
 use super::queues::{Found, Queues, short};
+use super::shared::{Phase, Shared, Side, reached};
 use super::wire::guard::Ties;
 use super::wire::room::Flow;
-use super::{Common, Phase, Side, reached};
 use crate::bus::BusEvent;
 use crate::clock;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
@@ -31,10 +31,10 @@ const ROOM_PAUSE: Duration = Duration::from_millis(100);
 const CONSUMER_TAG: &str = "workflow-manager";
 
 /// Consumes until the bus is closed, over any number of connections.
-pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) {
-    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
+pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) {
+    let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
     let mut consumer =
-        Consumer { lane: Lane::new(common.clone(), Source::Replies), common: common.clone() };
+        Consumer { lane: Lane::new(shared.clone(), Source::Replies), shared: shared.clone() };
     loop {
         let opened = tokio::select! {
             biased;
@@ -44,10 +44,10 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
         let end = match opened {
             Ok(session) => {
                 let since = clock::ticks();
-                tracing::info!(server = %common.address, queue = common.settings.reply_queue, "consuming replies");
-                common.board.up(Side::Consumer);
+                tracing::info!(server = %shared.address, queue = shared.settings.reply_queue, "consuming replies");
+                shared.board.up(Side::Consumer);
                 let end = consumer.consume(session, &mut phases).await;
-                if since.elapsed() >= common.settings.reconnect_min {
+                if since.elapsed() >= shared.settings.reconnect_min {
                     pauses.reset();
                 }
                 end
@@ -57,14 +57,14 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
         match end {
             End::Closed => break,
             End::Refused(reason) => {
-                tracing::error!(server = %common.address, reason, "the reply queue cannot be consumed");
-                common.board.down(Side::Consumer, &reason);
-                (common.sink)(BusEvent::Refused(reason));
+                tracing::error!(server = %shared.address, reason, "the reply queue cannot be consumed");
+                shared.board.down(Side::Consumer, &reason);
+                (shared.sink)(BusEvent::Refused(reason));
                 return;
             }
             End::Lost(reason) => {
                 let pause = pauses.next();
-                common.down(Side::Consumer, &reason, pause);
+                shared.down(Side::Consumer, &reason, pause);
                 tokio::select! {
                     () = reached(&mut phases, Phase::EndConsuming) => break,
                     () = tokio::time::sleep(pause) => {}
@@ -72,7 +72,7 @@ pub(super) async fn run(common: Rc<Common>, mut phases: watch::Receiver<Phase>) 
             }
         }
     }
-    common.board.down(Side::Consumer, "closed");
+    shared.board.down(Side::Consumer, "closed");
 }
 
 enum End {
@@ -85,7 +85,7 @@ enum End {
 }
 
 struct Consumer {
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     lane: Lane,
 }
 
@@ -107,16 +107,16 @@ impl Consumer {
     /// What an earlier connection has brought may not have its verdict yet, and comes again over
     /// the next one.
     async fn open_when_there_is_room(&self) -> Result<Session, End> {
-        while !self.common.room.has_room() {
+        while !self.shared.room.has_room() {
             tokio::time::sleep(ROOM_PAUSE).await;
         }
         self.open().await
     }
 
     async fn open(&self) -> Result<Session, End> {
-        let flow = Flow::new(&self.common.room);
+        let flow = Flow::new(&self.shared.room);
         let opening = self
-            .common
+            .shared
             .address
             .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
@@ -129,12 +129,12 @@ impl Consumer {
                 Ok(session) => return Ok(session),
                 Err(Obstacle::Other(reason)) => return Err(End::Lost(reason)),
                 Err(Obstacle::Taken(how)) => {
-                    let queue = &self.common.settings.reply_queue;
+                    let queue = &self.shared.settings.reply_queue;
                     let reason = format!(
                         "another process consumes the reply queue \"{queue}\" of {} ({how}); stop it, or give this process a reply queue of its own with the setting amqp.reply_queue",
-                        self.common.address
+                        self.shared.address
                     );
-                    if self.lane.is_old() || self.common.settings.joins {
+                    if self.lane.is_old() || self.shared.settings.joins {
                         return Err(End::Lost(reason));
                     }
                     if clock::ticks() >= taken_until {
@@ -151,9 +151,9 @@ impl Consumer {
         connection: &Rc<Connection>,
         flow: &Arc<Flow>,
     ) -> Result<Session, Obstacle> {
-        let settings = &self.common.settings;
+        let settings = &self.shared.settings;
         let queue = settings.reply_queue.as_str();
-        let lost = |error: lapin::Error| Obstacle::Other(self.common.address.explain(&error));
+        let lost = |error: lapin::Error| Obstacle::Other(self.shared.address.explain(&error));
         let queues = Queues::new(connection.clone());
         match queues.reply_queue(settings).await {
             Found::There { consumers: 0, .. } => {}
@@ -221,8 +221,8 @@ impl Consumer {
 
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
         let Session { connection, flow, channel, deliveries } = session;
-        let calls = calls::consume(&self.common, &connection, phases);
-        let policy = actix_rt::spawn(management::keep_policy(self.common.clone()));
+        let calls = calls::consume(&self.shared, &connection, phases);
+        let policy = actix_rt::spawn(policy::keep(self.shared.clone()));
         let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
         calls.end(matches!(ended, Ended::Closed)).await;
@@ -233,7 +233,7 @@ impl Consumer {
             Ended::Cancelled => End::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),
-            Ended::Failed(error) => End::Lost(self.common.address.explain(&error)),
+            Ended::Failed(error) => End::Lost(self.shared.address.explain(&error)),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! A look at one queue, on a connection of its own: it is rare, and must not disturb the loops. And
 //! what the management API, where there is one, knows of all queues.
 
-use super::Common;
 use super::connection::close;
-use super::management::Held;
+use super::management::QueueCounts;
 use super::queues::{Found, Queues};
+use super::shared::Shared;
 use crate::bus::{QueueDepth, QueueLook};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(super) async fn inspect(common: Rc<Common>, queue: Arc<str>) -> QueueLook {
+pub(super) async fn inspect(shared: Rc<Shared>, queue: Arc<str>) -> QueueLook {
     let (found, unacknowledged) =
-        tokio::join!(look(&common, &queue), unacknowledged(&common, &queue));
+        tokio::join!(look(&shared, &queue), unacknowledged(&shared, &queue));
     match found {
         Ok(Found::There { consumers, messages }) => {
             QueueLook::There { messages, unacknowledged, consumers }
@@ -21,34 +21,34 @@ pub(super) async fn inspect(common: Rc<Common>, queue: Arc<str>) -> QueueLook {
             QueueLook::Unknown("it is an exclusive queue of another connection".to_owned())
         }
         Ok(Found::Refused(said)) => QueueLook::Unknown(said),
-        Ok(Found::Lost(error)) => QueueLook::Unknown(common.address.explain(&error)),
+        Ok(Found::Lost(error)) => QueueLook::Unknown(shared.address.explain(&error)),
         Err(reason) => QueueLook::Unknown(reason),
     }
 }
 
-async fn look(common: &Common, queue: &str) -> Result<Found, String> {
-    let connection = Rc::new(common.address.open("inspecting").await?);
+async fn look(shared: &Shared, queue: &str) -> Result<Found, String> {
+    let connection = Rc::new(shared.address.open("inspecting").await?);
     let found = Queues::new(connection.clone()).look(queue).await;
     close(&connection).await;
     Ok(found)
 }
 
 /// Not known without the management API, nor while it does not answer.
-async fn unacknowledged(common: &Common, queue: &Arc<str>) -> Option<u64> {
+async fn unacknowledged(shared: &Shared, queue: &Arc<str>) -> Option<u64> {
     let (management, vhost, queue) =
-        (common.management.clone()?, common.address.vhost().to_owned(), queue.clone());
+        (shared.management.clone()?, shared.address.vhost().to_owned(), queue.clone());
     in_background(move || management.held_by(&vhost, &queue)).await.ok()?.messages_unacknowledged
 }
 
 /// What all queues of the virtual host hold.
-pub(super) async fn depths(common: Rc<Common>) -> Result<Vec<QueueDepth>, String> {
+pub(super) async fn depths(shared: Rc<Shared>) -> Result<Vec<QueueDepth>, String> {
     let management =
-        common.management.clone().ok_or("there is no management API (setting amqp.management)")?;
-    let vhost = common.address.vhost().to_owned();
+        shared.management.clone().ok_or("there is no management API (setting amqp.management)")?;
+    let vhost = shared.address.vhost().to_owned();
     let held = in_background(move || management.held(&vhost)).await?;
     Ok(held
         .into_iter()
-        .map(|Held { name, messages, .. }| QueueDepth { queue: name, messages })
+        .map(|QueueCounts { name, messages, .. }| QueueDepth { queue: name, messages })
         .collect())
 }
 

@@ -1,13 +1,12 @@
 //! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the
 //! broker.
 
-use super::acks::{Answer, Window};
-use super::aside::Aside;
+use super::acks::{Acknowledgement, Window};
 use super::connection::fail_point;
 use super::pace::Pace;
-use super::received::{called, received, unreadable};
+use super::received::{Aside, called, received, unreadable};
+use super::shared::{Phase, Shared, reached};
 use super::wire::room::Flow;
-use super::{Common, Phase, reached};
 use crate::bus::{BusEvent, Settled, Settlement};
 use futures_util::{FutureExt, StreamExt};
 use lapin::Channel;
@@ -36,7 +35,7 @@ pub(super) enum Source {
 
 /// The consuming of one queue, over any number of channels.
 pub(super) struct Lane {
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     source: Source,
     settle: mpsc::UnboundedSender<Settled>,
     verdicts: mpsc::UnboundedReceiver<Settled>,
@@ -54,9 +53,9 @@ pub(super) enum Ended {
 }
 
 impl Lane {
-    pub(super) fn new(common: Rc<Common>, source: Source) -> Lane {
+    pub(super) fn new(shared: Rc<Shared>, source: Source) -> Lane {
         let (settle, verdicts) = mpsc::unbounded_channel();
-        Lane { common, source, settle, verdicts, epoch: 0 }
+        Lane { shared, source, settle, verdicts, epoch: 0 }
     }
 
     /// Whether it has consumed before.
@@ -73,9 +72,9 @@ impl Lane {
         phases: &mut watch::Receiver<Phase>,
     ) -> Ended {
         self.epoch += 1;
-        let mut window = Window::new(usize::from(self.common.settings.prefetch) / 4);
+        let mut window = Window::new(usize::from(self.shared.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
-        let mut pace = Pace::new(self.common.settings.linger);
+        let mut pace = Pace::new(self.shared.settings.linger);
         loop {
             let sent = tokio::select! {
                 () = reached(phases, Phase::EndConsuming) => {
@@ -140,18 +139,18 @@ impl Lane {
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
         if let Some(unreadable) = unreadable(&delivery) {
             let queue = match &self.source {
-                Source::Replies => self.common.settings.reply_queue.as_str().into(),
+                Source::Replies => self.shared.settings.reply_queue.as_str().into(),
                 Source::Calls(queue) => queue.clone(),
             };
             // Nobody takes it only when the bus is gone: then it goes back to its queue.
-            let _ = self.common.aside.send(Aside {
+            let _ = self.shared.aside.send(Aside {
                 queue,
                 unreadable,
                 delivery: received(delivery, settlement),
             });
             return;
         }
-        (self.common.sink)(match &self.source {
+        (self.shared.sink)(match &self.source {
             Source::Replies => BusEvent::Reply(received(delivery, settlement.holding(hold))),
             Source::Calls(queue) => {
                 BusEvent::Call { queue: queue.clone(), delivery: called(delivery, settlement) }
@@ -197,7 +196,7 @@ impl Lane {
         match tokio::time::timeout(VERDICTS_WITHIN, verdicts).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(
-                error = self.common.address.explain(&error),
+                error = self.shared.address.explain(&error),
                 "deliveries under way come again"
             ),
             Err(_) => tracing::warn!(
@@ -214,17 +213,17 @@ impl Lane {
 
 /// Hands answers to the library. It is not waited until they are written: what is never written
 /// is delivered again, and a channel that is gone is told where deliveries are taken.
-fn tell(channel: &Channel, answers: &[Answer]) -> lapin::Result<()> {
+fn tell(channel: &Channel, answers: &[Acknowledgement]) -> lapin::Result<()> {
     for answer in answers {
         fail_point("amqp::ack")?;
         let handed = match answer {
-            Answer::Ack(tag) => {
+            Acknowledgement::Ack(tag) => {
                 channel.basic_ack(*tag, BasicAckOptions { multiple: false }).now_or_never()
             }
-            Answer::AckUpTo(tag) => {
+            Acknowledgement::AckUpTo(tag) => {
                 channel.basic_ack(*tag, BasicAckOptions { multiple: true }).now_or_never()
             }
-            Answer::Requeue(tag) => channel
+            Acknowledgement::Requeue(tag) => channel
                 .basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true })
                 .now_or_never(),
         };

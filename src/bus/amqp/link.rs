@@ -1,9 +1,9 @@
 //! One connection for publishing: what was published on it, what came back, and which queues it
 //! knows.
 
-use super::Common;
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
+use super::shared::Shared;
 use super::wire::burst::Burst;
 use super::wire::guard::Ties;
 use crate::bus::{Addressee, HeaderValue, Publication};
@@ -121,29 +121,29 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects. An error is a sentence for the reader.
-    pub(super) async fn open(common: &Common) -> Result<Link, String> {
+    pub(super) async fn open(shared: &Shared) -> Result<Link, String> {
         let ties = Ties::default();
-        let opening = common.address.open_with("step messages", ties.clone());
+        let opening = shared.address.open_with("step messages", ties.clone());
         let connection = Rc::new(opening.await?);
         let events = connection.events_listener().boxed();
         let channel =
-            confirming(&connection).await.map_err(|error| common.address.explain(&error))?;
+            confirming(&connection).await.map_err(|error| shared.address.explain(&error))?;
         let queues = Queues::new(connection.clone());
         // Before the first message: a reply to a queue that is not there is dropped by the broker
         // without a word.
-        match queues.reply_queue(&common.settings).await {
+        match queues.reply_queue(&shared.settings).await {
             Found::There { .. } => {}
-            Found::Lost(error) => return Err(common.address.explain(&error)),
+            Found::Lost(error) => return Err(shared.address.explain(&error)),
             Found::Missing | Found::Locked => {
                 return Err(format!(
                     "the reply queue \"{}\" cannot be used",
-                    common.settings.reply_queue
+                    shared.settings.reply_queue
                 ));
             }
             Found::Refused(said) => {
                 return Err(format!(
                     "the broker refuses the reply queue \"{}\": {said}",
-                    common.settings.reply_queue
+                    shared.settings.reply_queue
                 ));
             }
         }

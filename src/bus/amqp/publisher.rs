@@ -4,11 +4,11 @@
 //! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is
 //! in exactly one place: waiting, parked, delayed, or published on a link.
 
-use super::connection::{self, Pauses, channel_error, fail_point};
+use super::connection::{self, Pauses, channel_error, fail_point, millis};
 use super::link::{Answered, Held, Link, Published, QueueState};
 use super::queues::Found;
-use super::{Common, Phase, Side, millis, reached};
-use crate::bus::{Addressee, Body, BusEvent, ERROR, Notice, Publication};
+use super::shared::{Phase, Shared, Side, reached};
+use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR, Publication};
 use crate::clock;
 use futures_util::StreamExt;
 use lapin::Event;
@@ -36,15 +36,15 @@ const KILLS_MAX: u32 = 3;
 
 /// Publishes until the bus is closed, over any number of connections.
 pub(super) async fn run(
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     inbox: mpsc::UnboundedReceiver<Publication>,
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<Phase>,
 ) {
-    let mut pauses = Pauses::new(common.settings.reconnect_min, common.settings.reconnect_max);
+    let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
     let mut publisher = Publisher {
-        backlog: Backlog::of(&common.settings.served.workers),
-        common: common.clone(),
+        backlog: Backlog::of(&shared.settings.served.workers),
+        shared: shared.clone(),
         inbox,
         unconfirmed,
         numbers: 0,
@@ -53,20 +53,20 @@ pub(super) async fn run(
         let opened = tokio::select! {
             biased;
             () = reached(&mut phases, Phase::EndPublishing) => break,
-            opened = Box::pin(Link::open(&common)) => opened,
+            opened = Box::pin(Link::open(&shared)) => opened,
         };
         let end = match opened {
             Ok(mut link) => {
                 let since = clock::ticks();
-                tracing::info!(server = %common.address, unconfirmed = publisher.unconfirmed.get(), "publishing step messages");
-                common.board.up(Side::Publisher);
+                tracing::info!(server = %shared.address, unconfirmed = publisher.unconfirmed.get(), "publishing step messages");
+                shared.board.up(Side::Publisher);
                 let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
                 publisher.take_back(&mut link);
-                if since.elapsed() >= common.settings.reconnect_min {
+                if since.elapsed() >= shared.settings.reconnect_min {
                     pauses.reset();
                 }
                 if let End::Lost(reason) = &end {
-                    common.board.down(Side::Publisher, reason);
+                    shared.board.down(Side::Publisher, reason);
                 }
                 connection::close(&link.connection).await;
                 end
@@ -75,13 +75,13 @@ pub(super) async fn run(
         };
         let End::Lost(reason) = end else { break };
         let pause = pauses.next();
-        common.down(Side::Publisher, &reason, pause);
+        shared.down(Side::Publisher, &reason, pause);
         tokio::select! {
             () = reached(&mut phases, Phase::EndPublishing) => break,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    common.board.down(Side::Publisher, "closed");
+    shared.board.down(Side::Publisher, "closed");
 }
 
 enum End {
@@ -92,7 +92,7 @@ enum End {
 }
 
 struct Publisher {
-    common: Rc<Common>,
+    shared: Rc<Shared>,
     inbox: mpsc::UnboundedReceiver<Publication>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
@@ -204,7 +204,7 @@ impl Publisher {
         // The library gets a message when its future is polled for the first time.
         link.drain(&mut answers);
         drop(held);
-        pumped.map_err(|error| self.common.address.explain(&error))?;
+        pumped.map_err(|error| self.shared.address.explain(&error))?;
         self.answered(link, answers).await
     }
 
@@ -212,7 +212,7 @@ impl Publisher {
     fn settle_certain(&mut self, link: &mut Link) -> Result<(), String> {
         let certain = link.certain();
         if !certain.is_empty() {
-            fail_point("amqp::confirm").map_err(|error| self.common.address.explain(&error))?;
+            fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
         }
         certain.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
         Ok(())
@@ -221,7 +221,7 @@ impl Publisher {
     /// Publishes what may be published now.
     fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
         let (flight_max, bytes_max) =
-            (self.common.settings.unconfirmed_max, self.common.settings.unconfirmed_bytes_max);
+            (self.shared.settings.unconfirmed_max, self.shared.settings.unconfirmed_bytes_max);
         // What waits for the barrier alone leaves room for as many again: the broker has answered
         // it. And nothing is given to a blocked connection: lapin would keep it in memory. The
         // first message over the budget in bytes goes out still: one may be larger than all of it.
@@ -238,7 +238,7 @@ impl Publisher {
             match foreign.or_else(|| link.states.get(queue)) {
                 Some(QueueState::There(generation)) => {
                     if std::mem::take(&mut held.again) {
-                        (self.common.sink)(BusEvent::Noted(Notice::Resent));
+                        (self.shared.sink)(BusEvent::Noted(BusNotice::Resent));
                     }
                     let alone = held.kills > 0
                         || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
@@ -249,7 +249,7 @@ impl Publisher {
                         held,
                         generation,
                         alone,
-                        &self.common.settings.reply_queue,
+                        &self.shared.settings.reply_queue,
                     );
                     fail_point("amqp::publish")?;
                 }
@@ -301,7 +301,7 @@ impl Publisher {
         if let Err(error) = passed {
             return self.channel_closed(link, error).await;
         }
-        fail_point("amqp::confirm").map_err(|error| self.common.address.explain(&error))?;
+        fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
         let settled = link.settled();
         // Which of them were returned may be said by answers that were not taken yet.
         let mut answers = Vec::new();
@@ -323,7 +323,7 @@ impl Publisher {
             self.is_done_with(BusEvent::Unroutable(held.message.receipt));
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
-            (self.common.sink)(BusEvent::Noted(Notice::Returned));
+            (self.shared.sink)(BusEvent::Noted(BusNotice::Returned));
             // One published before its queue was found again says nothing new.
             if link.is_of(generation, &queue) {
                 link.look(&queue);
@@ -333,10 +333,10 @@ impl Publisher {
         } else if is_taken {
             self.is_done_with(BusEvent::Taken(held.message.receipt));
         } else {
-            (self.common.sink)(BusEvent::Noted(Notice::Refused));
+            (self.shared.sink)(BusEvent::Noted(BusNotice::Refused));
             let pause = REFUSED_PAUSE
                 .saturating_mul(1 << held.refusals.min(16))
-                .min(self.common.settings.reconnect_max);
+                .min(self.shared.settings.reconnect_max);
             tracing::debug!(message, %queue, retry_in_ms = millis(pause), "the broker does not take it: its queue may be full");
             held.refusals += 1;
             self.backlog.delayed.insert((clock::ticks() + pause, id), held);
@@ -346,7 +346,7 @@ impl Publisher {
     /// The broker has the message, or, one for a caller, nobody will ever have it.
     fn is_done_with(&self, event: BusEvent) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
-        (self.common.sink)(event);
+        (self.shared.sink)(event);
     }
 
     // ---- channels closed by the broker
@@ -355,11 +355,11 @@ impl Publisher {
     /// again at once.
     async fn channel_closed(&mut self, link: &mut Link, error: lapin::Error) -> Result<(), String> {
         if !link.is_connected() {
-            return Err(self.common.address.explain(&error));
+            return Err(self.shared.address.explain(&error));
         }
         let error = link.closing_reason(error).await;
         let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(&error) else {
-            return Err(self.common.address.explain(&error));
+            return Err(self.shared.address.explain(&error));
         };
         link.body_bytes_max = last_number(said).or(link.body_bytes_max);
         let size = |published: &Published| published.bytes;
@@ -378,13 +378,13 @@ impl Publisher {
             "a step message closed its channel: such ones get channels of their own"
         );
         self.take_back(link);
-        link.reopen().await.map_err(|error| self.common.address.explain(&error))
+        link.reopen().await.map_err(|error| self.shared.address.explain(&error))
     }
 
     /// A message with a channel of its own failed.
     fn killed(&mut self, link: &mut Link, id: u64, error: &lapin::Error) -> Result<(), String> {
         if !link.is_connected() {
-            return Err(self.common.address.explain(error));
+            return Err(self.shared.address.explain(error));
         }
         let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
         let (message, queue) = (held.message.id.as_str(), &held.message.to.queue);
@@ -394,7 +394,7 @@ impl Publisher {
         {
             link.body_bytes_max = last_number(said).or(link.body_bytes_max);
             held.kills += 1;
-            if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.common.settings.reconnect_max }
+            if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.shared.settings.reconnect_max }
         } else {
             tracing::warn!(message, %queue, %error, "a message could not be published");
             QUEUE_PAUSE
@@ -441,7 +441,7 @@ impl Publisher {
             }
             Found::There { .. } | Found::Locked | Found::Missing => self.missing(link, queue),
             Found::Lost(error) if !link.is_connected() => {
-                return Err(self.common.address.explain(&error));
+                return Err(self.shared.address.explain(&error));
             }
             Found::Lost(error) => self.look_again(link, queue, &error.to_string()),
             Found::Refused(said) => self.look_again(link, queue, &said),
@@ -468,7 +468,7 @@ impl Publisher {
         }
         let (taken, answered) = oneshot::channel();
         tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its running steps are journaled as unconfirmed");
-        (self.common.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
+        (self.shared.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
         link.declare_after(queue, answered);
     }
 
@@ -487,16 +487,16 @@ impl Publisher {
             Some(Event::ConnectionBlocked(reason)) => {
                 tracing::warn!(reason, "the broker blocks publishing");
                 link.is_blocked = true;
-                self.common.board.blocked(Some(reason));
+                self.shared.board.blocked(Some(reason));
             }
             Some(Event::ConnectionUnblocked) => {
                 tracing::info!("the broker takes messages again");
                 link.is_blocked = false;
-                self.common.board.blocked(None);
+                self.shared.board.blocked(None);
             }
             // A channel's error is dealt with where the channel is used.
             Some(Event::Error(error)) if channel_error(&error).is_none() => {
-                return Err(self.common.address.explain(&error));
+                return Err(self.shared.address.explain(&error));
             }
             Some(_) => {}
             None => return Err("the connection's events have ended".to_owned()),

@@ -1,8 +1,8 @@
 //! Whether queues exist: looked at side by side on a few channels of their own, since looking for a
 //! missing one costs the channel it was looked for on.
 
-use super::AmqpSettings;
 use super::connection::channel_error;
+use super::settings::AmqpSettings;
 use crate::settings::ReplyQueueType;
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::AMQPSoftError;

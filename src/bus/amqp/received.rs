@@ -4,6 +4,8 @@ use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldTable};
+use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// A message on the reply queue.
 pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
@@ -44,6 +46,16 @@ pub(super) struct Unreadable {
     /// Its content header, as far as it was kept.
     pub(super) original: Vec<u8>,
 }
+
+/// A message that could not be read, on its way to the queue for such messages.
+pub(super) struct Aside {
+    pub(super) queue: Arc<str>,
+    pub(super) unreadable: Unreadable,
+    pub(super) delivery: Delivery,
+}
+
+/// The way to the loop that puts such messages aside. What waits there has no verdict yet, so that `amqp.prefetch` bounds it.
+pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
 
 /// The longest reason, in characters: whoever sets the header himself may write a book.
 const REASON_CHARS_MAX: usize = 200;

@@ -5,9 +5,9 @@
 //! in order; what comes while the buffer is full is dropped, and so is what waits when the process
 //! ends.
 
-use super::connection::{self, Address, Pauses, Told, channel_error};
+use super::connection::{self, BrokerAddress, LastReason, Pauses, channel_error, millis};
 use super::queues::short;
-use super::{AmqpError, AmqpSettings, millis};
+use super::settings::{AmqpError, AmqpSettings};
 use crate::bus::topic::{Announcement, Topic, TopicEvent, TopicSink};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -38,7 +38,7 @@ impl TopicConnector {
         exchange: String,
         buffer_max: usize,
     ) -> Result<TopicConnector, AmqpError> {
-        Address::parse(&settings)?;
+        BrokerAddress::parse(&settings)?;
         Ok(TopicConnector { settings, exchange, buffer_max })
     }
 
@@ -100,8 +100,8 @@ type Confirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 impl Publishing {
     async fn run(mut self) {
         // The settings were checked when the connector was made.
-        let Ok(address) = Address::parse(&self.connector.settings) else { return };
-        let mut told = Told::default();
+        let Ok(address) = BrokerAddress::parse(&self.connector.settings) else { return };
+        let mut told = LastReason::default();
         loop {
             let mut is_closing = self.is_closing.clone();
             let opened = tokio::select! {
@@ -113,7 +113,7 @@ impl Publishing {
                 Ok((connection, channel)) => {
                     tracing::info!(server = %address, exchange = self.connector.exchange, "publishing events");
                     self.pauses.reset();
-                    told = Told::default();
+                    told = LastReason::default();
                     let served = Box::pin(self.serve(&channel)).await;
                     connection::close(&connection).await;
                     match served {
@@ -196,7 +196,7 @@ impl Publishing {
 }
 
 /// Connects and declares the exchange. An error is a sentence for the reader.
-async fn open(address: &Address, exchange: &str) -> Result<(Connection, Channel), String> {
+async fn open(address: &BrokerAddress, exchange: &str) -> Result<(Connection, Channel), String> {
     let connection = address.open("events").await?;
     let prepared = async {
         let channel = connection.create_channel().await?;

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::messages::Sent;
 use workflow_manager::bus::{
-    Body, Bus, BusEvent, BusState, DeadLetter, Delivery, EventSink, Notice, Publication, QueueLook,
-    Receipt, Served, Settled, Settlement, Verdict,
+    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Publication,
+    QueueLook, Receipt, Served, Settled, Settlement, Verdict,
 };
 use workflow_manager::engine::{CorrelationId, JobId, StepIndex};
 
@@ -213,7 +213,7 @@ impl Link {
         self.requeue_all(broker);
         let sent = std::mem::take(&mut self.sent);
         let mut events: Vec<BusEvent> =
-            sent.iter().map(|_| BusEvent::Noted(Notice::Resent)).collect();
+            sent.iter().map(|_| BusEvent::Noted(BusNotice::Resent)).collect();
         sent.into_iter().rev().for_each(|message| self.outbox.push_front(message));
         self.answers.extend(std::mem::take(&mut self.answers_sent));
         events.push(BusEvent::State(BusState::Disconnected { reason: "simulated".to_owned() }));

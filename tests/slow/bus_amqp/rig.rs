@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
-    Address, Addressee, Bus, BusEvent, BusKey, BusState, Delivery, EventSink, Header, Notice,
+    Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Header,
     Publication, Receipt, Served,
 };
 use workflow_manager::engine::JobId;
@@ -68,7 +68,7 @@ pub(super) struct Seen {
     pub(super) missing: Vec<String>,
     /// Answers that the test gives itself.
     pub(super) held: Vec<oneshot::Sender<()>>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<BusNotice>,
     pub(super) deliveries: Vec<Delivery>,
     pub(super) refused: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Seen {
         self.states.last() == Some(&BusState::Connected)
     }
 
-    pub(super) fn count(&self, notice: Notice) -> usize {
+    pub(super) fn count(&self, notice: BusNotice) -> usize {
         self.notices.iter().filter(|seen| **seen == notice).count()
     }
 }

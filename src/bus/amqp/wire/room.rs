@@ -8,15 +8,15 @@ use std::task::{Context, Poll, Waker};
 
 /// The room of all connections of a bus, one after the other.
 #[derive(Debug)]
-pub(in crate::bus::amqp) struct Room {
+pub(in crate::bus::amqp) struct DeliveryRoom {
     bytes_max: usize,
     held: AtomicUsize,
     waiting: Mutex<Vec<Waker>>,
 }
 
-impl Room {
-    pub(in crate::bus::amqp) fn new(bytes_max: usize) -> Arc<Room> {
-        Arc::new(Room { bytes_max, held: AtomicUsize::new(0), waiting: Mutex::default() })
+impl DeliveryRoom {
+    pub(in crate::bus::amqp) fn new(bytes_max: usize) -> Arc<DeliveryRoom> {
+        Arc::new(DeliveryRoom { bytes_max, held: AtomicUsize::new(0), waiting: Mutex::default() })
     }
 
     /// Whether what the manager has, without a verdict, leaves room for more.
@@ -34,7 +34,7 @@ impl Room {
 /// The replies that come over one connection.
 #[derive(Debug)]
 pub(in crate::bus::amqp) struct Flow {
-    room: Arc<Room>,
+    room: Arc<DeliveryRoom>,
     /// Their channel; 0: it is not open yet.
     channel: AtomicU16,
     /// Whole bodies that were read and are still with the library, in bytes.
@@ -44,7 +44,7 @@ pub(in crate::bus::amqp) struct Flow {
 }
 
 impl Flow {
-    pub(in crate::bus::amqp) fn new(room: &Arc<Room>) -> Arc<Flow> {
+    pub(in crate::bus::amqp) fn new(room: &Arc<DeliveryRoom>) -> Arc<Flow> {
         Arc::new(Flow {
             room: room.clone(),
             channel: AtomicU16::new(0),
@@ -104,7 +104,7 @@ impl Flow {
 /// A reply in the hands of the manager; dropped with the verdict on it.
 #[derive(Debug)]
 pub(in crate::bus) struct Hold {
-    room: Arc<Room>,
+    room: Arc<DeliveryRoom>,
     bytes: usize,
 }
 
@@ -133,7 +133,7 @@ mod tests {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
         let context = Context::from_waker(&waker);
-        let room = Room::new(100);
+        let room = DeliveryRoom::new(100);
         let flow = Flow::new(&room);
         assert!(flow.poll_room(&context).is_ready());
         flow.has_read(60);

@@ -1,0 +1,53 @@
+//! What a request names: a job, or a workflow.
+
+use super::problem::Problem;
+use super::reads::read;
+use crate::actors::common::Common;
+use crate::engine::words::did_you_mean;
+use crate::engine::{Definition, JobId};
+use crate::journal::{Filter, JobNumber};
+use std::sync::Arc;
+
+pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    text.parse()
+        .map_err(|error: crate::engine::id::InvalidJobId| Problem::malformed(error.to_string()))
+}
+
+fn full_name(name: &str, vhost: Option<&str>) -> String {
+    let name = name.strip_suffix('/').unwrap_or(name);
+    match vhost {
+        Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal
+/// has jobs of.
+pub(super) async fn with_jobs(
+    common: &Arc<Common>,
+    name: &str,
+    vhost: Option<&str>,
+) -> Result<String, Problem> {
+    let unknown = match definition(common, name, vhost) {
+        Ok(definition) => return Ok(definition.full_name()),
+        Err(unknown) => unknown,
+    };
+    let full = full_name(name, vhost);
+    let filter = Filter { workflow: Some(full.clone()), ..Filter::default() };
+    let found = read(common, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
+    if found.is_empty() { Err(unknown) } else { Ok(full) }
+}
+
+pub(super) fn definition(
+    common: &Common,
+    name: &str,
+    vhost: Option<&str>,
+) -> Result<Arc<Definition>, Problem> {
+    let full = full_name(name, vhost);
+    let definitions = common.definitions();
+    definitions.get(&full).cloned().ok_or_else(|| {
+        let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
+        Problem::not_found(format!("unknown workflow {full}{hint}"))
+    })
+}

@@ -1,0 +1,238 @@
+//! The dead-letter policy of the step queues, set through the broker's management API: a step
+//! message that is rejected, or expires, or comes too often, then goes to the reply queue, and the
+//! manager hears of it (SPEC §4).
+
+use super::connection::{Pauses, millis};
+use super::management::{Management, encoded};
+use super::shared::Shared;
+use serde::Deserialize;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When the broker has applied a policy to its queues.
+const APPLIED_AFTER: Duration = Duration::from_secs(2);
+
+/// Below the 0 that policies have of which nothing else is said: a policy of the user's comes
+/// first.
+const PRIORITY: i64 = -1;
+
+/// The longest pattern of one policy, in bytes; more queues get several policies.
+const PATTERN_BYTES_MAX: usize = 16 * 1024;
+
+/// The most queues of which it is said that another policy has them.
+const QUEUES_SHOWN_MAX: usize = 10;
+
+/// Sets the policy, and once more for the queues that a reload brings, or a retry of a job whose
+/// definition was replaced.
+pub(super) async fn keep(shared: Rc<Shared>) {
+    let Some(management) = shared.management.clone() else { return };
+    let mut serving = shared.serving.subscribe();
+    let mut set_for: Vec<Arc<str>> = Vec::new();
+    loop {
+        let queues = serving.borrow_and_update().workers.clone();
+        let queues: Vec<Arc<str>> =
+            queues.into_iter().filter(|queue| **queue != *shared.settings.reply_queue).collect();
+        if queues != set_for && !queues.is_empty() {
+            set_for.clone_from(&queues);
+            let (vhost, reply_queue) =
+                (encoded(shared.address.vhost()), shared.settings.reply_queue.clone());
+            let wanted =
+                Arc::new(Wanted { management: management.clone(), vhost, reply_queue, queues });
+            set_policy(
+                &wanted,
+                Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max),
+            )
+            .await;
+        }
+        if serving.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
+    while let Err(reason) = wanted.in_background(Wanted::set).await {
+        let pause = pauses.next();
+        tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
+        tokio::time::sleep(pause).await;
+    }
+    tracing::info!(
+        policy = wanted.reply_queue,
+        queues = wanted.queues.len(),
+        "the dead-letter policy is set"
+    );
+    tokio::time::sleep(APPLIED_AFTER).await;
+    match wanted.in_background(Wanted::without_dead_letters).await {
+        Ok(others) if others.is_empty() => tracing::info!(
+            policy = wanted.reply_queue,
+            "no other policy keeps dead letters from the reply queue"
+        ),
+        Ok(others) => tracing::warn!(
+            queues = others.len(),
+            first = others.join(" "),
+            "policies of a higher priority have these queues, without dead letters to the reply queue: a message that is rejected or expires there is lost"
+        ),
+        Err(reason) => {
+            tracing::warn!(reason, "whether the dead-letter policy applies cannot be seen")
+        }
+    }
+}
+
+/// What the policy is to be.
+struct Wanted {
+    management: Management,
+    vhost: String,
+    reply_queue: String,
+    queues: Vec<Arc<str>>,
+}
+
+#[derive(Deserialize)]
+struct Queue {
+    name: String,
+    /// The name of the policy that applies.
+    #[serde(default)]
+    policy: Option<String>,
+    #[serde(default)]
+    arguments: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Policy {
+    name: String,
+    #[serde(default)]
+    definition: serde_json::Value,
+}
+
+impl Wanted {
+    async fn in_background<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: fn(&Wanted) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let wanted = self.clone();
+        let done = actix_rt::task::spawn_blocking(move || work(&wanted)).await;
+        done.map_err(|error| error.to_string()).flatten()
+    }
+
+    fn set(&self) -> Result<(), String> {
+        // The last first: a new name moves others on to the pattern after theirs, and none is to be
+        // without meanwhile.
+        for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
+            let name = if at == 0 {
+                self.reply_queue.clone()
+            } else {
+                format!("{}.{at}", self.reply_queue)
+            };
+            let policy = serde_json::json!({
+                "pattern": pattern,
+                "definition": { "dead-letter-exchange": "", "dead-letter-routing-key": self.reply_queue },
+                "priority": PRIORITY,
+                "apply-to": "queues",
+            });
+            self.management.call(
+                "PUT",
+                &format!("/api/policies/{}/{}", self.vhost, encoded(&name)),
+                Some(policy.to_string()),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Step queues that another policy has, and whose dead letters go elsewhere, or nowhere; some
+    /// of them.
+    fn without_dead_letters(&self) -> Result<Vec<String>, String> {
+        // With statistics the names of the policies would be those of some seconds ago.
+        let queues: Vec<Queue> = self.listed(&format!(
+            "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
+            self.vhost
+        ))?;
+        let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
+        Ok(others(&self.reply_queue, &self.queues, queues, &policies))
+    }
+
+    fn listed<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        serde_json::from_str(&self.management.call("GET", path, None)?)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Those of the step queues to which a policy applies that is known and does not send dead letters
+/// to the reply queue.
+fn others(
+    reply_queue: &str,
+    step_queues: &[Arc<str>],
+    listed: Vec<Queue>,
+    policies: &[Policy],
+) -> Vec<String> {
+    let goes_elsewhere = |queue: &Queue| {
+        let policy = queue
+            .policy
+            .as_ref()
+            .and_then(|name| policies.iter().find(|policy| policy.name == *name));
+        policy.is_some_and(|policy| {
+            let key = policy
+                .definition
+                .get("dead-letter-routing-key")
+                .or_else(|| queue.arguments.get("x-dead-letter-routing-key"));
+            key.is_none_or(|key| *key != *reply_queue)
+        })
+    };
+    let ours = |queue: &Queue| step_queues.iter().any(|name| **name == *queue.name);
+    listed
+        .into_iter()
+        .filter(|queue| ours(queue) && goes_elsewhere(queue))
+        .map(|queue| queue.name)
+        .take(QUEUES_SHOWN_MAX)
+        .collect()
+}
+
+/// Patterns that match these names and no others.
+fn patterns(queues: &[Arc<str>]) -> Vec<String> {
+    let mut patterns = Vec::new();
+    let mut alternatives = String::new();
+    for queue in queues {
+        if alternatives.len() + queue.len() > PATTERN_BYTES_MAX {
+            patterns.push(format!("^({})$", std::mem::take(&mut alternatives)));
+        }
+        if !alternatives.is_empty() {
+            alternatives.push('|');
+        }
+        for c in queue.chars() {
+            if !c.is_alphanumeric() && c != '_' && c != '-' {
+                alternatives.push('\\');
+            }
+            alternatives.push(c);
+        }
+    }
+    patterns.push(format!("^({alternatives})$"));
+    patterns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_the_names_alone() {
+        assert_eq!(patterns(&["price".into(), "a.b (c)".into()]), [r"^(price|a\.b\ \(c\))$"]);
+        let many: Vec<Arc<str>> = (0..10_000).map(|at| format!("queue-{at}").into()).collect();
+        let patterns = patterns(&many);
+        assert!(patterns.len() > 1 && patterns.iter().all(|pattern| pattern.len() < 2 * PATTERN_BYTES_MAX && !pattern.contains("(|")));
+    }
+
+    #[test]
+    fn only_a_queue_with_a_known_policy_of_another_is_told() {
+        let listed = r#"[{"name":"mine","policy":"workflow-manager"},{"name":"theirs","policy":"other"},{"name":"none","policy":null},{"name":"unknown"},
+            {"name":"by-argument","policy":"other","arguments":{"x-dead-letter-routing-key":"workflow-manager"}},{"name":"no-step","policy":"other"}]"#;
+        let policies = r#"[{"name":"workflow-manager","definition":{"dead-letter-routing-key":"workflow-manager"}},
+            {"name":"other","definition":{"max-length":10}}]"#;
+        let steps = ["mine", "theirs", "none", "unknown", "by-argument"].map(Arc::from);
+        let told = others(
+            "workflow-manager",
+            &steps,
+            serde_json::from_str(listed).expect("queues"),
+            &serde_json::from_str::<Vec<Policy>>(policies).expect("policies"),
+        );
+        assert_eq!(told, ["theirs"]);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a bus over AMQP needs to know, and what is wrong with settings that no connection can be
+//! made with.
+
+use super::credentials::masked;
+use crate::bus::Served;
+use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
+use std::fmt;
+use std::time::Duration;
+
+/// What a bus over AMQP needs to know.
+#[derive(Clone)]
+pub struct AmqpSettings {
+    /// `amqp://user:password@host:port/vhost`, or `amqps://`.
+    pub server: String,
+    /// A virtual host in place of the address's own.
+    pub vhost: Option<String>,
+    /// The broker's management API, `http://user:password@host:port`; empty: none.
+    pub management: String,
+    /// The queue that workers reply to.
+    pub reply_queue: String,
+    /// What kind of queue that becomes if it is not there yet.
+    pub reply_queue_type: ReplyQueueType,
+    /// What becomes of messages that cannot be read.
+    pub unreadable: UnreadableMessages,
+    /// The most deliveries without a verdict.
+    pub prefetch: u16,
+    /// Under load, how long deliveries wait for more of them.
+    pub linger: Duration,
+    /// How large the replies without a verdict may be together, in bytes; one more is taken than
+    /// have room.
+    pub replies_bytes_max: usize,
+    /// The most messages published and not yet confirmed.
+    pub unconfirmed_max: usize,
+    /// How long the bodies of these may be together, in bytes; one message more is published than
+    /// they have room for.
+    pub unconfirmed_bytes_max: usize,
+    /// The pause before the first attempt to reconnect.
+    pub reconnect_min: Duration,
+    /// The longest pause between two attempts.
+    pub reconnect_max: Duration,
+    /// Both sides' sign of life; whole seconds.
+    pub heartbeat: Duration,
+    /// The queues that it serves. Those of workers are looked at after each connecting, besides
+    /// those published to.
+    pub served: Served,
+    /// Whether the process ran without this bus before: then a reply queue that somebody else
+    /// consumes is no reason to end.
+    pub joins: bool,
+}
+
+impl fmt::Debug for AmqpSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpSettings")
+            .field("server", &masked(&self.server))
+            .field("vhost", &self.vhost)
+            .field("management", &masked(&self.management))
+            .field("reply_queue", &self.reply_queue)
+            .field("reply_queue_type", &self.reply_queue_type)
+            .field("unreadable", &self.unreadable)
+            .field("prefetch", &self.prefetch)
+            .field("linger", &self.linger)
+            .field("replies_bytes_max", &self.replies_bytes_max)
+            .field("unconfirmed_max", &self.unconfirmed_max)
+            .field("unconfirmed_bytes_max", &self.unconfirmed_bytes_max)
+            .field("reconnect_min", &self.reconnect_min)
+            .field("reconnect_max", &self.reconnect_max)
+            .field("heartbeat", &self.heartbeat)
+            .field("served", &self.served)
+            .field("joins", &self.joins)
+            .finish()
+    }
+}
+
+/// Settings with which no connection can ever be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum AmqpError {
+    /// The broker's address.
+    #[error(
+        "amqp.server {shown:?} is no address of a broker: {why}; expected amqp://user:password@host:port/vhost or amqps://…, \
+         with the characters / ? # @ : of a user name or password written %2F %3F %23 %40 %3A"
+    )]
+    Address {
+        /// The address, without credentials.
+        shown: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The address of the management API.
+    #[error(
+        "amqp.management {shown:?} is no address of a management API: {why}; expected http://user:password@host:15672"
+    )]
+    Management {
+        /// The address, without credentials.
+        shown: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The reply queue's name.
+    #[error(
+        "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable behind it it names a queue too"
+    )]
+    ReplyQueue(usize),
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::bus::amqp) fn settings() -> AmqpSettings {
+        AmqpSettings {
+            server: "amqp://me:secret@host:5672/v".to_owned(),
+            vhost: None,
+            management: "http://me:secret@host:15672".to_owned(),
+            reply_queue: "replies".to_owned(),
+            reply_queue_type: ReplyQueueType::Classic,
+            unreadable: UnreadableMessages::Keep,
+            prefetch: 100,
+            linger: Duration::from_millis(5),
+            replies_bytes_max: 1 << 20,
+            unconfirmed_max: 100,
+            unconfirmed_bytes_max: 1 << 20,
+            reconnect_min: Duration::from_secs(1),
+            reconnect_max: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(30),
+            served: Served::default(),
+            joins: false,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What the loops of a bus share: how far its closing has come, the queues that it serves, and the
+//! state that it reports.
+
+use super::connection::{BrokerAddress, LastReason, millis};
+use super::management::Management;
+use super::received::AsideSender;
+use super::settings::AmqpSettings;
+use super::wire::room::DeliveryRoom;
+use crate::bus::{BusEvent, BusState, EventSink, Served};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How far the closing of the bus has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Open,
+    EndConsuming,
+    EndPublishing,
+}
+
+/// Waits until the closing has come to `wanted`, or the bus is gone.
+pub(super) async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
+    let _ = phases.wait_for(|phase| *phase >= wanted).await;
+}
+
+/// The queues that are served now.
+#[derive(Clone, Debug)]
+pub(super) struct Serving {
+    /// The workers': of the definitions that are loaded, of earlier ones, and those published to
+    /// since.
+    pub(super) workers: BTreeSet<Arc<str>>,
+    pub(super) calls: Vec<Arc<str>>,
+}
+
+impl Serving {
+    pub(super) fn of(served: Served) -> Serving {
+        Serving { workers: served.workers.into_iter().collect(), calls: served.calls }
+    }
+}
+
+/// What both loops share.
+pub(super) struct Shared {
+    pub(super) serving: watch::Sender<Serving>,
+    pub(super) settings: AmqpSettings,
+    pub(super) address: BrokerAddress,
+    pub(super) management: Option<Management>,
+    pub(super) sink: EventSink,
+    pub(super) board: Rc<Board>,
+    pub(super) aside: AsideSender,
+    pub(super) room: Arc<DeliveryRoom>,
+}
+
+impl Shared {
+    /// Tells that a side is down and tries again after `pause`: in the log once for each reason.
+    pub(super) fn down(&self, side: Side, reason: &str, pause: Duration) {
+        let (server, retry_in_ms) = (&self.address, millis(pause));
+        if self.board.is_news(side, reason) {
+            tracing::warn!(%server, reason, retry_in_ms, "not connected to the broker (logged once for each reason)");
+        } else {
+            tracing::debug!(%server, ?side, reason, retry_in_ms, "not connected to the broker");
+        }
+        self.board.down(side, reason);
+    }
+}
+
+/// One of the two loops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Publisher,
+    Consumer,
+}
+
+/// Combines the states of both loops into the bus's state, and reports its changes.
+pub(super) struct Board {
+    sink: EventSink,
+    sides: RefCell<Sides>,
+}
+
+struct Sides {
+    /// Why it is down, for each side; none: it is up.
+    down: [Option<String>; 2],
+    blocked: Option<String>,
+    reported: BusState,
+    told: [LastReason; 2],
+}
+
+impl Board {
+    pub(super) fn new(sink: EventSink) -> Board {
+        let reported = BusState::Disconnected { reason: String::new() };
+        Board {
+            sink,
+            sides: RefCell::new(Sides {
+                down: [Some(String::new()), Some(String::new())],
+                blocked: None,
+                reported,
+                told: Default::default(),
+            }),
+        }
+    }
+
+    pub(super) fn up(&self, side: Side) {
+        self.change(|sides| {
+            sides.down[side as usize] = None;
+            sides.told[side as usize] = LastReason::default();
+        });
+    }
+
+    pub(super) fn down(&self, side: Side, reason: &str) {
+        self.change(|sides| {
+            sides.down[side as usize] = Some(reason.to_owned());
+            if side == Side::Publisher {
+                sides.blocked = None;
+            }
+        });
+    }
+
+    /// Whether this reason is not in the log yet: both sides fail for the same one, at each
+    /// attempt.
+    pub(super) fn is_news(&self, side: Side, reason: &str) -> bool {
+        let mut sides = self.sides.borrow_mut();
+        let is_known = sides.told.iter().any(|told| told.has(reason));
+        sides.told[side as usize].is_news(reason) && !is_known
+    }
+
+    pub(super) fn blocked(&self, reason: Option<String>) {
+        self.change(|sides| sides.blocked = reason);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Sides)) {
+        let mut sides = self.sides.borrow_mut();
+        change(&mut sides);
+        // A side that has not tried yet knows no reason: the other's is told.
+        let reasons = || sides.down.iter().flatten();
+        let state = match (
+            reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
+            &sides.blocked,
+        ) {
+            (Some(reason), _) => BusState::Disconnected { reason: reason.clone() },
+            (None, Some(reason)) => BusState::Blocked { reason: reason.clone() },
+            (None, None) => BusState::Connected,
+        };
+        if state != sides.reported {
+            sides.reported = state.clone();
+            drop(sides);
+            (self.sink)(BusEvent::State(state));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn the_state_is_connected_only_when_both_sides_are() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = seen.clone();
+        let sink: EventSink = Arc::new(move |event| {
+            if let (BusEvent::State(state), Ok(mut seen)) = (event, kept.lock()) {
+                seen.push(state.to_string());
+            }
+        });
+        let board = Board::new(sink);
+        board.up(Side::Consumer);
+        board.up(Side::Publisher);
+        board.blocked(Some("low on memory".to_owned()));
+        board.down(Side::Consumer, "gone");
+        board.down(Side::Publisher, "gone");
+        board.up(Side::Publisher);
+        board.up(Side::Consumer);
+        let expected = [
+            "connected",
+            "publishing blocked by the broker: low on memory",
+            "not connected: gone",
+            "connected",
+        ];
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+}

@@ -1,0 +1,93 @@
+//! Drafts of workflows: each key and value on its own is right; what they mean to each other is not
+//! checked yet.
+
+use super::place::Position;
+use super::values::Word;
+use super::yaml::Layout;
+use crate::engine::expression::ExpressionError;
+use crate::engine::{FanOutKeys, Millis, OnFailure, Retry, StatusWords};
+
+/// A workflow as it stands in the file.
+#[derive(Debug)]
+pub(super) struct WorkflowDraft {
+    pub(super) at: Position,
+    pub(super) name: Option<Word>,
+    pub(super) vhosts: Vec<Word>,
+    pub(super) deadline: Option<Millis>,
+    pub(super) retention: Option<Millis>,
+    pub(super) graph: GraphDraft,
+    pub(super) tasks: Vec<GraphDraft>,
+}
+
+/// A workflow or a task as a graph of steps.
+#[derive(Debug)]
+pub(super) struct GraphDraft {
+    pub(super) at: Position,
+    pub(super) name: Option<Word>,
+    pub(super) fan_out: Option<FanOutKeys>,
+    pub(super) steps: Vec<StepDraft>,
+}
+
+/// A step: its keys have the right types, and what they name is not looked up yet.
+#[derive(Debug)]
+pub(super) struct StepDraft {
+    pub(super) name: Option<Word>,
+    pub(super) queue: Option<Word>,
+    pub(super) task: Option<Word>,
+    pub(super) depends: Vec<Word>,
+    pub(super) priority: Option<(u8, Position)>,
+    pub(super) options: StepOptions,
+}
+
+/// The optional keys of a step, and the places of those that others have a say in.
+#[derive(Debug)]
+pub(super) struct StepOptions {
+    pub(super) timeout: Option<Millis>,
+    pub(super) retry: Option<Retry>,
+    pub(super) when: Option<ConditionDraft>,
+    pub(super) cancel_when: Option<ConditionDraft>,
+    pub(super) on_failure: OnFailure,
+    pub(super) external: Option<(bool, Position)>,
+    pub(super) status: StatusWords,
+    pub(super) statuses_at: Option<Position>,
+    pub(super) skipped_at: Option<Position>,
+}
+
+/// A condition as it stands in the file.
+#[derive(Debug)]
+pub(super) struct ConditionDraft {
+    pub(super) at: Position,
+    pub(super) layout: Layout,
+    pub(super) text: String,
+}
+
+impl ConditionDraft {
+    /// The place of an error in the file, or else in the text of the condition.
+    pub(super) fn place(&self, error: &ExpressionError) -> (Position, String) {
+        match self.position(error.line, error.column) {
+            Some(at) => (at, String::new()),
+            None => (self.at, format!(", its line {}, column {}", error.line, error.column)),
+        }
+    }
+
+    /// The place at which it first speaks of a step.
+    pub(super) fn place_of(&self, step: &str) -> Position {
+        let before = self.text.split_once(step).map_or("", |(before, _)| before);
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
+    }
+
+    /// Where a character of the condition stands in the file, if that can be told.
+    fn position(&self, line: usize, column: usize) -> Option<Position> {
+        match self.layout {
+            Layout::Line(inset) => {
+                Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 })
+            }
+            Layout::Block => Some(Position {
+                line: self.at.line + line - 1,
+                column: self.at.column + column - 1,
+            }),
+            Layout::Other => None,
+        }
+    }
+}

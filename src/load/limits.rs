@@ -1,0 +1,47 @@
+//! What a workflow file may have, at most.
+
+/// The largest workflow file, in bytes.
+pub const FILE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's
+/// properties, and `message_id` is `<UUID>:<step>:<attempt>`.
+pub const NAME_BYTES_MAX: usize = 200;
+
+/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit
+/// is AMQP's.
+pub const TEXT_BYTES_MAX: usize = 255;
+
+/// The most steps of a workflow or task.
+pub const STEPS_MAX: usize = 1_000;
+
+/// The most tasks of a workflow.
+pub const TASKS_MAX: usize = 1_000;
+
+/// The most virtual hosts of a workflow.
+pub const VHOSTS_MAX: usize = 100;
+
+/// The most statuses of a step.
+pub const STATUSES_MAX: usize = 1_000;
+
+/// The most attempts of a step.
+pub const ATTEMPTS_MAX: u64 = 1_000;
+
+/// The largest factor between two pauses.
+pub const FACTOR_MAX: u32 = 100;
+
+/// The highest priority of an AMQP message that brokers commonly honour.
+pub const PRIORITY_MAX: u64 = 9;
+
+/// The most steps of all definitions together: those of the tasks counted, and each once for each
+/// virtual host.
+pub const STEPS_IN_ALL_MAX: usize = 100_000;
+
+/// How deep lists and mappings may nest. A workflow file needs seven levels.
+pub const NESTING_MAX: usize = 32;
+
+/// How many keys and values a file may have, those that aliases repeat included.
+pub const VALUES_MAX: usize = 100_000;
+
+/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling
+/// takes a thousand times as long as reading.
+pub const CONDITION_BYTES_MAX: usize = 128 * 1024;
