@@ -15,7 +15,7 @@ use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Created, Options, Record, Store};
+use workflow_manager::journal::{Created, Journal, Options, Record, Store};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -106,10 +106,10 @@ fn steps(file: &Path, out: &mut dyn Write) {
         }
     }
     let mut store = Store::open(&options(file)).expect("opens");
-    store.relate([&*definition]).expect("relates");
+    store.relate(&[&*definition]).expect("relates");
     let (bytes, cpu, started) = (process::written(), process::cpu("self"), Instant::now());
     for (at, group) in records.chunks(GROUP).enumerate() {
-        store.append(group).expect("commits");
+        store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
         if at % LAG_GROUPS == LAG_GROUPS - 1 {
             store.derive().expect("derives");
             store.carry().expect("carries");
@@ -157,7 +157,7 @@ fn main() {
             (1..=batch * batches).map(|number| record(number, &definition)).collect();
         let started = Instant::now();
         for group in records.chunks(usize::try_from(batch).expect("small")) {
-            store.append(group).expect("commits");
+            store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
         }
         let elapsed = started.elapsed().as_secs_f64();
         let per_commit = elapsed / batches as f64 * 1e3;
@@ -175,7 +175,7 @@ fn main() {
         for start in (1..RUNNING).step_by(10_000) {
             let records: Vec<Record> =
                 (start..start + 10_000).map(|number| record(number, &definition)).collect();
-            store.append(&records).expect("commits");
+            store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
         }
     }
     let started = Instant::now();

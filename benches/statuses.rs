@@ -11,7 +11,9 @@ use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
+use workflow_manager::journal::{
+    Created, JobNumber, Journal, Options, Reader, Record, Records, Store,
+};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 #[global_allocator]
@@ -121,13 +123,13 @@ fn cost(folder: &Path, out: &mut dyn Write) {
                     // A relation that cannot be made is done without.
                     other.execute_batch("CREATE TABLE \"index job of w\"(x)").expect("creates");
                 }
-                store.relate([&*definition]).expect("relates");
+                store.relate(&[&*definition]).expect("relates");
                 if way == 1 {
                     other.execute_batch("DROP INDEX \"index job of w\"").expect("drops");
                 }
                 let started = Instant::now();
                 for group in records.chunks(batch) {
-                    store.append(group).expect("commits");
+                    store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
                 }
                 *fastest =
                     fastest.min(started.elapsed().as_secs_f64() / records.len() as f64 * 1e6);
@@ -146,7 +148,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
     let definition = definition();
     let started = Instant::now();
     let mut store = Store::open(&options(file)).expect("opens");
-    store.relate([&*definition]).expect("relates");
+    store.relate(&[&*definition]).expect("relates");
     for first in (1..=JOBS).step_by(10_000) {
         let batch = (first..first + 10_000).flat_map(|number| {
             // One in ten thousand fails at the background check; the others wait there, or at the
@@ -157,7 +159,8 @@ fn filters(file: &Path, out: &mut dyn Write) {
                 records(number, &definition, if number % 2 == 0 { 3 } else { 0 }, false)
             }
         });
-        store.append(&batch.collect::<Vec<Record>>()).expect("commits");
+        let batch: Vec<Record> = batch.collect();
+        store.append(&batch.iter().collect::<Vec<_>>()).expect("commits");
     }
     drop(store);
     let bytes = std::fs::metadata(file).expect("is there").len();
@@ -171,7 +174,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
 
     let mut store = Store::open(&options(file)).expect("opens");
     let started = Instant::now();
-    store.relate([&*definition]).expect("relates");
+    store.relate(&[&*definition]).expect("relates");
     writeln!(
         out,
         "the look at the start whether the relation is whole   {:.0} ms",
@@ -214,7 +217,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
         .execute_batch("DROP TABLE status_w")
         .expect("drops");
     let started = Instant::now();
-    store.relate([&*definition]).expect("relates");
+    store.relate(&[&*definition]).expect("relates");
     writeln!(
         out,
         "the relation made anew from the journal   {:.0} s",

@@ -12,7 +12,7 @@
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
 //! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
-//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; SQLite; transports |
+//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!

@@ -13,7 +13,9 @@ use workflow_manager::engine::{
     Context, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin,
     Reply, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
+use workflow_manager::journal::{
+    Created, Journal, JournalError, Options, Reader, Record, Records, Store,
+};
 
 /// Changes of a row, each four choices or more.
 pub fn run(data: &[u8]) {
@@ -232,22 +234,22 @@ fn write_sample(file: &Path) {
             .expect("a message");
     let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
     let origin = Created { origin: Arc::new(origin), root: 1, parent: None };
-    store.append([&Record::of(1, Some(origin), created)]).expect("commits");
+    store.append(&[&Record::of(1, Some(origin), created)]).expect("commits");
     let mut replied = parent
         .take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
         .expect("taken");
     let effects = std::mem::take(&mut replied.effects);
-    store.append([&Record::of(1, None, replied)]).expect("commits");
+    store.append(&[&Record::of(1, None, replied)]).expect("commits");
     for (number, effect) in (2..).zip(effects) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
         let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
         let origin = Created { origin: Arc::new(*origin), root: 1, parent: Some(1) };
-        store.append([&Record::of(number, Some(origin), created)]).expect("commits");
+        store.append(&[&Record::of(number, Some(origin), created)]).expect("commits");
         if number == 2 {
             let ended =
                 child.take(reply("child", r#"{"item":1,"x":"y"}"#), &context(9)).expect("taken");
-            store.append([&Record::of(number, None, ended)]).expect("commits");
+            store.append(&[&Record::of(number, None, ended)]).expect("commits");
         }
     }
 }

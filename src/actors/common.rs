@@ -10,7 +10,7 @@ use crate::bus::embedded;
 use crate::clock;
 use crate::engine::{Definition, Job, Limits};
 use crate::events::{Feeds, Webhook};
-use crate::journal::{JobNumber, Reader};
+use crate::journal::{JobNumber, Records};
 use crate::room::Rooms;
 use crate::settings::{BusKind, Settings};
 use crate::telemetry::Metrics;
@@ -39,7 +39,7 @@ pub struct Common {
     pub rules: Arc<dyn Rules>,
     definitions: RwLock<Arc<Definitions>>,
     /// Reads the journal.
-    pub reader: Reader,
+    pub reader: Arc<dyn Records>,
     /// What readiness says.
     pub health: Health,
     /// Queues that have lost messages.
@@ -64,7 +64,7 @@ impl Common {
         settings: Settings,
         definitions: Definitions,
         rules: Arc<dyn Rules>,
-        reader: Reader,
+        reader: Arc<dyn Records>,
         next_number: JobNumber,
         fatal: mpsc::UnboundedSender<String>,
     ) -> Common {

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::engine::Millis;
 use crate::faults;
 use crate::journal::{Deleted, Open};
-use crate::journal::{JobNumber, JournalError, Loss, Remedy, Store};
+use crate::journal::{JobNumber, Journal, JournalError, Loss, Remedy};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Owns the journal's writing end.
 pub struct JournalActor {
-    store: Store,
+    store: Box<dyn Journal>,
     ways: Arc<Ways>,
     waiting: Vec<Waiting>,
     flush: Flush,
@@ -71,8 +71,8 @@ const RETENTION_BATCH: u32 = 200;
 const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
-    /// The actor around an opened store.
-    pub fn new(store: Store, ways: Arc<Ways>) -> JournalActor {
+    /// The actor around an opened journal.
+    pub fn new(store: Box<dyn Journal>, ways: Arc<Ways>) -> JournalActor {
         JournalActor {
             store,
             ways,
@@ -142,8 +142,9 @@ impl JournalActor {
                     // No room: the first job of each makes what is missing.
                     return;
                 }
-                if let Err(error) =
-                    self.store.relate(definitions.iter().map(|definition| &**definition))
+                if let Err(error) = self
+                    .store
+                    .relate(&definitions.iter().map(|definition| &**definition).collect::<Vec<_>>())
                 {
                     match error.remedy() {
                         Remedy::WaitForRoom => {
@@ -203,8 +204,8 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let records = self.waiting.iter().map(|waiting| &waiting.append.record);
-        let gone = match self.store.append(records) {
+        let records: Vec<_> = self.waiting.iter().map(|waiting| &waiting.append.record).collect();
+        let gone = match self.store.append(&records) {
             Ok(gone) => gone,
             Err(error) => {
                 match error.remedy() {

@@ -26,7 +26,7 @@ use crate::clock;
 use crate::engine::{Definition, JobId, Message, Millis, Operation};
 use crate::events::Surroundings;
 use crate::faults;
-use crate::journal::{NoticeNumber, Options, Recovered, Remedy, Store};
+use crate::journal::{Journal, NoticeNumber, Options, Recovered, Remedy, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub fn start_on(
         verify_bytes_max: journal.verify_bytes_max,
         pages_max: journal.pages_max,
     };
-    let mut store = Store::open(&options)?;
+    let mut store: Box<dyn Journal> = Box::new(Store::open(&options)?);
     let started = clock::instant();
     let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
     let recovered: Vec<Recovered> = recovered.collect();
@@ -142,7 +142,9 @@ pub fn start_on(
             "recovered from the journal"
         );
     }
-    if let Err(error) = store.relate(by_name.values().map(|definition| &**definition)) {
+    if let Err(error) =
+        store.relate(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
+    {
         match error.remedy() {
             // The first job of each workflow makes the table that is missing.
             Remedy::WaitForRoom => tracing::warn!(%error, "no room for the tables of statuses"),
@@ -151,7 +153,7 @@ pub fn start_on(
     }
     let next_number = store.next_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
-    let reader = store.reader();
+    let reader = store.records();
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
     let ways = Arc::new(Ways::new(Arc::new(common), routes));
@@ -172,7 +174,7 @@ pub fn start_on(
 
 fn start_actors(
     ways: &Arc<Ways>,
-    store: Store,
+    store: Box<dyn Journal>,
     (table, recovered): (Table, Vec<Recovered>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),

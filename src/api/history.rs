@@ -7,7 +7,7 @@ use super::reads::PAGE_ROWS;
 use super::reads::{self, read};
 use crate::actors::common::Common;
 use crate::engine::JobId;
-use crate::journal::Then;
+use crate::journal::{Records, Then};
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -60,9 +60,8 @@ pub(super) async fn at(
     at: u64,
     is_light: bool,
 ) -> Result<HttpResponse, Problem> {
-    let load = move |reader: &crate::journal::Reader| {
-        reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id))
-    };
+    let load =
+        move |reader: &dyn Records| reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id));
     let shown = reads::rebuilt(common, id, load, move |then, answer| match then {
         Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
         Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),

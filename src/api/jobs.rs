@@ -14,7 +14,7 @@ use crate::actors::ways::Ways;
 use crate::clock;
 use crate::engine::{JobId, JobState, Message, Timestamp};
 use crate::journal::JournalError;
-use crate::journal::{EndedCursor, Reader};
+use crate::journal::{EndedCursor, Records};
 use crate::view::JobView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
@@ -40,7 +40,7 @@ struct WorkflowRow<'a> {
 pub async fn workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [all] = query.of(["all"])?;
     let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
-    let counts = read(&common, Reader::running_counts).await?;
+    let counts = read(&common, |reader| reader.running_counts()).await?;
     let count = |name: &str| {
         counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count)
     };
@@ -259,7 +259,7 @@ enum Listing {
 
 impl Listing {
     /// The next page; the listing stands behind it.
-    fn page(&mut self, reader: &Reader) -> Result<Vec<JobId>, JournalError> {
+    fn page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
         match self {
             Listing::All { after } => {
                 let page = reader.all_running(*after, PAGE_ROWS)?;
@@ -304,7 +304,7 @@ fn streamed(
 }
 
 struct Streaming {
-    reader: Reader,
+    reader: Arc<dyn Records>,
     lists: Vec<(&'static str, Listing)>,
     began: bool,
     in_list: bool,
@@ -328,7 +328,7 @@ impl Streaming {
             text.push('}');
             return Ok(Some(text.into()));
         };
-        let ids = listing.page(&self.reader)?;
+        let ids = listing.page(&*self.reader)?;
         let first_of_list = !self.in_list;
         if first_of_list && (!ids.is_empty() || self.keep_empty) {
             text.push_str(&format!("{}\"{key}\":[", if self.any_list { "," } else { "" }));

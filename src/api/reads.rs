@@ -6,7 +6,7 @@ use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::JobId;
 use crate::journal::JournalError;
-use crate::journal::{KeptJob, Reader};
+use crate::journal::{KeptJob, Records};
 use crate::room::{Room, Taken};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, web};
@@ -48,7 +48,7 @@ pub(super) fn row_bytes(limit: u32) -> usize {
 /// Reads something that is small.
 pub(super) async fn read<T: Send + 'static>(
     common: &Arc<Common>,
-    query: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
+    query: impl FnOnce(&dyn Records) -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, Problem> {
     placed(common, move |reader| Ok(query(reader)?)).await
 }
@@ -57,7 +57,7 @@ pub(super) async fn read<T: Send + 'static>(
 pub(super) async fn answer(
     common: &Arc<Common>,
     bytes: usize,
-    query: impl FnOnce(&Reader, &mut Written) -> Result<(), Problem> + Send + 'static,
+    query: impl FnOnce(&dyn Records, &mut Written) -> Result<(), Problem> + Send + 'static,
 ) -> Result<HttpResponse, Problem> {
     let taken = waited(common, &common.rooms.answers, bytes).await?;
     let mut written = Written::new(common, taken, 0);
@@ -72,7 +72,7 @@ pub(super) async fn job<T: Send + 'static>(
     id: JobId,
     view: impl FnOnce(KeptJob, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
-    let load = move |reader: &Reader| reader.job(id)?.ok_or_else(|| Problem::unknown_job(id));
+    let load = move |reader: &dyn Records| reader.job(id)?.ok_or_else(|| Problem::unknown_job(id));
     rebuilt(common, id, load, view).await
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn job<T: Send + 'static>(
 pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
-    load: impl Fn(&Reader) -> Result<J, Problem> + Clone + Send + 'static,
+    load: impl Fn(&dyn Records) -> Result<J, Problem> + Clone + Send + 'static,
     view: impl FnOnce(J, &mut Written) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Written), Problem> {
     let first = load.clone();
@@ -124,14 +124,14 @@ fn full(common: &Common) -> Problem {
 
 async fn placed<T: Send + 'static>(
     common: &Arc<Common>,
-    query: impl FnOnce(&Reader) -> Result<T, Problem> + Send + 'static,
+    query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     let place = waited(common, &common.rooms.reads, 1).await?;
     let reader = common.reader.clone();
     let result = web::block(move || {
         // Kept here: a read goes on when its client has gone.
         let _place = place;
-        query(&reader)
+        query(&*reader)
     });
     result.await.map_err(|_| Problem::broken("the read was cancelled".to_owned()))?
 }

@@ -9,12 +9,13 @@ use crate::actors::common::Common;
 use crate::engine::id::InvalidJobId;
 use crate::engine::words::{did_you_mean, escaped, quoted};
 use crate::engine::{Definition, JobId, JobState};
-use crate::journal::{JobNumber, JournalError, Reader};
+use crate::journal::{JobNumber, JournalError, Records};
 use crate::journal::{NEWEST, StatusFilter, StatusRow};
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+use std::sync::Arc;
 
 /// Rows of an answer in JSON, unless `?limit=` says otherwise.
 const ROWS_DEFAULT: u32 = 1_000;
@@ -169,7 +170,7 @@ impl StatusQuery {
 
 /// Rows under way, page by page.
 struct Sheet {
-    reader: Reader,
+    reader: Arc<dyn Records>,
     workflow: String,
     columns: Vec<String>,
     names: Vec<String>,

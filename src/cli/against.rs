@@ -5,7 +5,7 @@ use super::check;
 use super::client::ClientError;
 use crate::engine::words::escaped;
 use crate::engine::{Definition, JobId, JobState};
-use crate::journal::{Filter, JournalError, NEWEST, Reader};
+use crate::journal::{Filter, JournalError, NEWEST, Reader, Records};
 use crate::load::load_files_or_input;
 use crate::rehearsal::{Change, changes, differences_under};
 use serde::Serialize;
@@ -142,7 +142,10 @@ fn compared(definitions: &[Arc<Definition>], journal: &Path) -> Result<Compariso
     })
 }
 
-fn of_workflow(reader: &Reader, definition: &Arc<Definition>) -> Result<Workflow, JournalError> {
+fn of_workflow(
+    reader: &dyn Records,
+    definition: &Arc<Definition>,
+) -> Result<Workflow, JournalError> {
     let full_name = definition.full_name();
     let filter = Filter { workflow: Some(full_name.clone()), ..Filter::default() };
     let mut found = Workflow { workflow: full_name, ..Workflow::default() };
@@ -171,7 +174,7 @@ fn of_workflow(reader: &Reader, definition: &Arc<Definition>) -> Result<Workflow
 }
 
 fn of_job(
-    reader: &Reader,
+    reader: &dyn Records,
     id: JobId,
     definition: &Arc<Definition>,
     found: &mut Workflow,

@@ -7,7 +7,7 @@ use super::job;
 use super::show::parse;
 use super::text::Text;
 use crate::engine::words::escaped;
-use crate::journal::{JournalError, Reader, Then};
+use crate::journal::{JournalError, Reader, Records, Then};
 use crate::view::{EntryView, JobView};
 use console::Term;
 use serde::Deserialize;

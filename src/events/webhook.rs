@@ -9,7 +9,7 @@
 use super::event::CONTENT_TYPE;
 use crate::clock;
 use crate::engine::Timestamp;
-use crate::journal::{JournalError, Notice, NoticeNumber, Reader};
+use crate::journal::{JournalError, Notice, NoticeNumber, Records};
 use crate::settings::{EventSettings, WebhookSettings};
 use crate::telemetry::Metrics;
 use crate::times;
@@ -55,7 +55,7 @@ pub struct Webhook {
 /// What the webhook needs of the manager around it.
 pub struct Surroundings {
     /// Reads the notices.
-    pub reader: Reader,
+    pub reader: Arc<dyn Records>,
     /// Has notices deleted that are delivered.
     pub forget: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
     /// Ends the process in order, for this reason.

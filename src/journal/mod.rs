@@ -1,13 +1,15 @@
 //! The journal: the durable, ordered record from which all state can be rebuilt.
 //!
 //! A job's *number* orders creation and ties rows together. Its UUID may come back once the job that
-//! had it has ended. What is told here holds of any journal; `sqlite` is the one in a file.
+//! had it has ended. What is told here holds of any
+//! journal, through the traits [`Journal`] and [`Records`]; [`sqlite`] is the one in a file.
 
 mod error;
 mod query;
 mod record;
 mod recover;
 pub mod sqlite;
+mod traits;
 
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
@@ -17,3 +19,4 @@ pub use query::{
 pub use record::{Created, Deleted, JobNumber, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;
 pub use sqlite::{INDEXED_COLUMNS_MAX, Options, Reader, Store};
+pub use traits::{Journal, Records};

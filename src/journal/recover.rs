@@ -99,10 +99,44 @@ pub struct Recovered {
     pub orders: Vec<Order>,
 }
 
-/// All jobs that take input, parents before their children, with what is to be done for them.
-pub(super) fn all(rows: &dyn Rows) -> Result<Vec<Recovered>, JournalError> {
+/// Jobs that take input, in parts that can be rebuilt side by side: a family stays together, for
+/// nothing else ties jobs to each other.
+pub(super) struct Parts {
+    /// The jobs of each part, by their numbers.
+    pub(super) jobs: Vec<Vec<JobRow>>,
+    /// What all of them run: one copy for all parts.
+    pub(super) definitions: HashMap<i64, Arc<Definition>>,
+}
+
+impl Parts {
+    /// All jobs that take input, in up to `count` parts.
+    pub(super) fn of(rows: &dyn Rows, count: usize) -> Result<Parts, JournalError> {
+        let open = rows.open_jobs()?;
+        let count = count.min(open.len() / PART_JOBS_MIN).max(1);
+        let mut rebuild = Rebuild::new(rows);
+        let mut jobs: Vec<Vec<JobRow>> = Vec::new();
+        jobs.resize_with(count, Vec::new);
+        for row in open {
+            rebuild.definition(row.definition)?;
+            let part = row.root.unsigned_abs() % count as u64;
+            jobs[part as usize].push(row);
+        }
+        Ok(Parts { jobs, definitions: rebuild.definitions })
+    }
+}
+
+/// Fewer jobs than these are not worth a thread.
+const PART_JOBS_MIN: usize = 1_000;
+
+/// The jobs of one part, parents before their children, with what is to be done for them.
+pub(super) fn all(
+    rows: &dyn Rows,
+    jobs: Vec<JobRow>,
+    definitions: HashMap<i64, Arc<Definition>>,
+) -> Result<Vec<Recovered>, JournalError> {
     let mut rebuild = Rebuild::new(rows);
-    for row in rows.open_jobs()? {
+    rebuild.definitions = definitions;
+    for row in jobs {
         let number = row.number;
         // Those that are loaded for the sake of their children alone are not live.
         if row.parent.is_some() {

@@ -9,7 +9,9 @@ use workflow_manager::engine::{
     Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::events::Event;
-use workflow_manager::journal::{Created, Notice, Options, Reader, Record, Store};
+use workflow_manager::journal::{
+    Created, Journal, Notice, Options, Reader, Record, Records, Store,
+};
 
 const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
@@ -242,7 +244,7 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     };
     let mut store = Store::open(&options).unwrap();
     let records: Vec<Record> = (1..=3).map(record).collect();
-    store.append(&records).unwrap();
+    store.append(&records.iter().collect::<Vec<_>>()).unwrap();
     store.forget(&[1, 3]).unwrap();
     drop(store);
 
@@ -253,7 +255,7 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
         (reader.notice(2).unwrap(), reader.notice(3).unwrap(), reader.notice_count().unwrap()),
         (Some(notice(2)), None, 1)
     );
-    store.append(&[record(4)]).unwrap();
+    store.append(&[&record(4)]).unwrap();
     assert_eq!(reader.notices(2, 10).unwrap(), [(4, notice(4))], "a number is never used again");
     drop(store);
 

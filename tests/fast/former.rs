@@ -10,7 +10,9 @@ use workflow_manager::engine::{
     Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation, Origin,
     Reply, Retry, Step, StepEntry, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Created, JournalError, Options, Reader, Record, Store};
+use workflow_manager::journal::{
+    Created, Journal, JournalError, Options, Reader, Record, Records, Store,
+};
 
 /// What was decided, in order; confirms stand in the row behind them.
 const DECISIONS: &str = "SELECT seq, job, first, at, body FROM entries UNION ALL
@@ -213,7 +215,7 @@ impl Live {
         let (job, decision) = Job::create_for(origin.clone(), message, caller, &context(self.now));
         let root = if parent.is_some() { 1 } else { number };
         let created = Created { origin: Arc::new(origin), root, parent };
-        self.store.append([&Record::of(number, Some(created), decision)]).expect("commits");
+        self.store.append(&[&Record::of(number, Some(created), decision)]).expect("commits");
         self.jobs.push(job);
         self.jobs.len() - 1
     }
@@ -223,7 +225,7 @@ impl Live {
         let mut decision = self.jobs[at].take(input, &context(self.now)).expect("taken");
         let effects = std::mem::take(&mut decision.effects);
         let number = i64::try_from(at).expect("few") + 1;
-        self.store.append([&Record::of(number, None, decision)]).expect("commits");
+        self.store.append(&[&Record::of(number, None, decision)]).expect("commits");
         effects
     }
 

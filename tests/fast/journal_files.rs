@@ -10,7 +10,7 @@ use workflow_manager::actors::answer::{Created, Refusal};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, Message};
-use workflow_manager::journal::{JournalError, Loss, Options, Reader, Store};
+use workflow_manager::journal::{Journal, JournalError, Loss, Options, Reader, Records, Store};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
 

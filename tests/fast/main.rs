@@ -2,6 +2,7 @@
 //! embedded bus.
 
 mod against;
+mod any_journal;
 mod archive;
 mod by_hand;
 mod calls;

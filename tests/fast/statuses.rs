@@ -11,9 +11,9 @@ use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
     Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::Filter;
 use workflow_manager::journal::Open;
 use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
+use workflow_manager::journal::{Filter, Journal, Records};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 const LIMITS: Limits = Limits {
@@ -45,7 +45,7 @@ impl Place {
     /// As at a start with these definitions.
     fn open(&self, definitions: &[&Definition]) -> Store {
         let mut store = Store::open(&self.options()).expect("opens");
-        store.relate(definitions.iter().copied()).expect("relates");
+        store.relate(definitions).expect("relates");
         store
     }
 
@@ -151,7 +151,8 @@ impl Live {
     }
 
     fn commit(&mut self, store: &mut Store) {
-        store.append(&std::mem::take(&mut self.records)).expect("commits");
+        let records = std::mem::take(&mut self.records);
+        store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
         store.derive().expect("derives");
     }
 
@@ -249,7 +250,7 @@ fn a_batch_writes_each_row_once() {
     let (one, other) = (first.records.remove(0), first.records.remove(0));
     let records: Vec<Record> =
         [one].into_iter().chain(second.records.drain(..)).chain([other]).collect();
-    store.append(&records).expect("commits");
+    store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     store.derive().expect("derives");
     assert_eq!(place.rows("SELECT n FROM written ORDER BY n"), [["1"], ["2"]]);
     assert_eq!(
@@ -264,12 +265,12 @@ fn a_batch_without_room_leaves_no_row() {
     let definition = chain("w", &["a"]);
     drop(place.open(&[&definition]));
     let mut store = Store::open(&Options { pages_max: 60, ..place.options() }).expect("opens");
-    store.relate([&definition]).expect("relates");
+    store.relate(&[&definition]).expect("relates");
     let records: Vec<Record> =
         (1..2_000).flat_map(|number| Live::create(number, &definition).records).collect();
-    store.append(&records).expect_err("there is no room");
+    store.append(&records.iter().collect::<Vec<_>>()).expect_err("there is no room");
     assert!(place.rows("SELECT * FROM status_w").is_empty());
-    store.append(&records[..3]).expect("a small batch has room");
+    store.append(&records[..3].iter().collect::<Vec<_>>()).expect("a small batch has room");
     store.derive().expect("and what follows from it");
     assert_eq!(place.rows("SELECT a FROM status_w"), [["PENDING"], ["PENDING"], ["PENDING"]]);
 }

@@ -24,7 +24,7 @@ use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Step,
     Timestamp,
 };
-use workflow_manager::journal::{Created, Options, Record, Store};
+use workflow_manager::journal::{Created, Journal, Options, Record, Store};
 
 /// Disks tried at each point.
 const SEEDS: u64 = 2;
@@ -176,14 +176,14 @@ fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
                     record
                 })
                 .collect();
-            store.append(&records).expect("commits");
+            store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
             if round % 3 == 2 {
                 store.derive().expect("derives");
             }
             committed(&mut store);
             if round % 2 == 1 {
                 let (number, mut job) = jobs.remove(0);
-                store.append([&reply(&mut job, number)]).expect("commits");
+                store.append(&[&reply(&mut job, number)]).expect("commits");
                 committed(&mut store);
             }
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Reader {
     /// The newest job with this id, as a parent.
-    pub fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
+    pub(super) fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
         self.with_derived(|connection| {
             let row = connection
                 .prepare_cached("SELECT number, root, definition, graph FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
@@ -28,7 +28,7 @@ impl Reader {
 
     /// The child jobs that meet the filter, behind a cursor, by step and item. Of an item whose
     /// step was rerun the newest.
-    pub fn children(
+    pub(super) fn children(
         &self,
         of: &Family,
         filter: ChildFilter,
@@ -36,7 +36,7 @@ impl Reader {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError> {
         self.with_derived(|connection| {
-            let (sql, values) = sql(of, filter, after, limit);
+            let (sql, values) = sql((of.root, of.number), filter, after, limit);
             let read = || -> rusqlite::Result<Vec<ChildRow>> {
                 let mut statement = connection.prepare_cached(&sql)?;
                 let rows = statement.query_map(params_from_iter(values), |row| {
@@ -84,35 +84,18 @@ impl Reader {
         }
         Ok(None)
     }
-
-    /// Whether a page of failed child jobs is found by their index, for tests.
-    #[doc(hidden)]
-    pub fn plan_of_children(
-        &self,
-        of: &Family,
-        filter: ChildFilter,
-    ) -> Result<String, JournalError> {
-        self.with_derived(|connection| {
-            let (sql, values) = sql(of, filter, ChildCursor::START, 1);
-            let read = || -> rusqlite::Result<Vec<String>> {
-                let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
-                statement.query_map(params_from_iter(values), |row| row.get(3))?.collect()
-            };
-            read().map(|lines| lines.join("\n")).map_err(|error| self.failed(error))
-        })
-    }
 }
 
-fn sql(of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> (String, Vec<Value>) {
+fn sql(
+    (root, parent): (JobNumber, JobNumber),
+    filter: ChildFilter,
+    after: ChildCursor,
+    limit: u32,
+) -> (String, Vec<Value>) {
     let mut conditions =
         vec!["c.root = ?", "c.parent = ?", "(c.step, c.item, c.number) > (?, ?, ?)"];
-    let mut values: Vec<Value> = vec![
-        of.root.into(),
-        of.number.into(),
-        after.step.into(),
-        after.item.into(),
-        after.number.into(),
-    ];
+    let mut values: Vec<Value> =
+        vec![root.into(), parent.into(), after.step.into(), after.item.into(), after.number.into()];
     let mut index = "jobs_by_place";
     if let Some(step) = filter.step {
         conditions.push("c.step = ?");
@@ -138,4 +121,46 @@ fn sql(of: &Family, filter: ChildFilter, after: ChildCursor, limit: u32) -> (Str
         conditions.join(" AND ")
     );
     (sql, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::sqlite::{Options, Store};
+    use rusqlite::Connection;
+
+    #[test]
+    fn a_page_of_children_is_read_from_an_index_in_order_and_few_that_failed_by_themselves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        let options =
+            Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
+        drop(Store::open(&options).expect("a journal"));
+        let connection = Connection::open(&file).expect("opens");
+        let states = [
+            JobState::Failed,
+            JobState::Cancelled,
+            JobState::Running,
+            JobState::Paused,
+            JobState::Completed,
+        ];
+        for step in [None, Some(StepIndex(0))] {
+            for state in states.map(Some).into_iter().chain([None]) {
+                let filter = ChildFilter { state, step };
+                let (sql, values) = sql((1, 1), filter, ChildCursor::START, 1);
+                let mut statement =
+                    connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
+                let plan: rusqlite::Result<Vec<String>> = statement
+                    .query_map(params_from_iter(values), |row| row.get(3))
+                    .expect("a plan")
+                    .collect();
+                let plan = plan.expect("a plan").join("\n");
+                let is_few = matches!(state, Some(JobState::Failed | JobState::Cancelled));
+                let index = if is_few { "jobs_children_failed" } else { "jobs_by_place" };
+                let search = format!("SEARCH c USING INDEX {index}");
+                assert!(plan.contains(&search), "{state:?} {step:?}: {plan}");
+                assert!(!plan.contains("TEMP B-TREE"), "it is sorted: {plan}");
+            }
+        }
+    }
 }

@@ -6,16 +6,18 @@ use super::place::{self, Lock, NotTaken};
 use super::relation::{Failed, Relation, is_of_relation};
 use super::row::failed;
 use super::rows::FileRows;
-use super::schema::{self, Options};
+use super::schema::{self, Options, read_only};
 use super::status::Relations;
 use super::watch::Watch;
 use crate::engine::{Definition, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss, Remedy};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{self, Recovered};
+use crate::journal::recover::{self, JobRow, Parts, Recovered};
 use rusqlite::{Connection, ErrorCode};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -106,11 +108,6 @@ impl Core {
         found
     }
 
-    /// The journal's file.
-    pub(super) fn file(&self) -> &Arc<str> {
-        &self.file
-    }
-
     /// The number after the highest in use.
     pub(super) fn next_number(&mut self) -> Result<JobNumber, JournalError> {
         self.derive()?;
@@ -165,14 +162,40 @@ impl Core {
     }
 
     /// All jobs that take input, parents before their children, with what is to be done for them.
+    /// Each core rebuilds a part of them, over a connection of its own.
     pub(super) fn recover(&mut self) -> Result<Vec<Recovered>, JournalError> {
         self.derive()?;
-        recover::all(&self.rows())
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let Parts { mut jobs, definitions } = Parts::of(&self.rows(), cores)?;
+        let own = jobs.pop().unwrap_or_default();
+        let (path, file, is_derived) = (&self.path, &*self.file, self.is_derived());
+        let mut recovered = std::thread::scope(|scope| {
+            let part = |jobs: Vec<JobRow>| {
+                let definitions = definitions.clone();
+                scope.spawn(move || {
+                    let connection = read_only(path).map_err(|error| failed(file, &error))?;
+                    let rows = FileRows { connection: &connection, file, is_derived };
+                    recover::all(&rows, jobs, definitions)
+                })
+            };
+            let others: Vec<_> = jobs.into_iter().map(part).collect();
+            let mut recovered = recover::all(&self.rows(), own, definitions.clone())?;
+            for other in others {
+                let joined = other.join();
+                recovered.extend(joined.unwrap_or_else(|panic| resume_unwind(panic))?);
+            }
+            Ok(recovered)
+        })?;
+        recovered.sort_unstable_by_key(|recovered: &Recovered| recovered.number);
+        Ok(recovered)
+    }
+
+    fn is_derived(&self) -> bool {
+        self.tail.is_empty() && self.confirms.is_empty()
     }
 
     fn rows(&self) -> FileRows<'_> {
-        let is_derived = self.tail.is_empty() && self.confirms.is_empty();
-        FileRows { connection: &self.connection, file: &self.file, is_derived }
+        FileRows { connection: &self.connection, file: &self.file, is_derived: self.is_derived() }
     }
 
     /// What a transaction that has failed may have added.

@@ -27,7 +27,7 @@ impl Reader {
 
     /// The entries of the newest job with this id behind the entry numbered `after`, up to `limit`
     /// of them, and rows of about `bytes_max` bytes.
-    pub fn record(
+    pub(super) fn record(
         &self,
         id: JobId,
         after: u64,
@@ -67,7 +67,7 @@ impl Reader {
     }
 
     /// The newest job with this id as it was after the entry numbered `at`.
-    pub fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
+    pub(super) fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };

@@ -17,6 +17,7 @@ mod history;
 mod notices;
 mod place;
 mod reader;
+mod records;
 mod relate;
 mod relation;
 mod retention;

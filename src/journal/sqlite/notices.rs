@@ -27,7 +27,7 @@ impl Core {
 
 impl Reader {
     /// Notices in the order in which they were written, beyond `after`.
-    pub fn notices(
+    pub(super) fn notices(
         &self,
         after: NoticeNumber,
         limit: u32,
@@ -39,13 +39,13 @@ impl Reader {
     }
 
     /// One notice, unless it is deleted.
-    pub fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+    pub(super) fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
         let rows = self.notice_rows(&format!("{NOTICE_ROWS} WHERE number = ?1"), [number])?;
         Ok(rows.into_iter().next().map(|(_, notice)| notice))
     }
 
     /// How many there are.
-    pub fn notice_count(&self) -> Result<i64, JournalError> {
+    pub(super) fn notice_count(&self) -> Result<i64, JournalError> {
         self.with(|connection| {
             let count = connection.query_row("SELECT count(*) FROM notices", [], |row| row.get(0));
             count.map_err(|error| damaged_or_failed(self.file(), error))

@@ -5,13 +5,13 @@ use super::changes::NewIds;
 use super::core::Core;
 use super::row::{EntryRow, ORIGIN_ID, damaged_or_failed};
 use super::rows::{FileRows, TAIL};
-use super::schema::prepare_once;
+use super::schema::read_only;
 use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::query::{Creation, EndedCursor, KeptJob};
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{self, Rebuild, Recovered, Rows};
-use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -105,7 +105,7 @@ impl Reader {
     }
 
     /// The newest job or child job with this id, rebuilt from its entries.
-    pub fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
+    pub(super) fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
@@ -173,7 +173,7 @@ impl Reader {
 
     /// The bytes of the entries from which the newest job with this id is rebuilt, those of its
     /// parents included.
-    pub fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+    pub(super) fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let Some(newest) = self.newest(connection, id, is_new)? else { return Ok(None) };
@@ -191,7 +191,7 @@ impl Reader {
 
     /// How the newest job with this id was created: its number, workflow and message; no message
     /// for a child job.
-    pub fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
+    pub(super) fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let rows = self.rows(connection);
@@ -211,7 +211,11 @@ impl Reader {
     }
 
     /// The number of a job's child job with this id.
-    pub fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+    pub(super) fn child(
+        &self,
+        parent: JobNumber,
+        id: JobId,
+    ) -> Result<Option<JobNumber>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             if is_new
@@ -233,14 +237,14 @@ impl Reader {
     }
 
     /// The number of the newest job or child job with this id.
-    pub fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+    pub(super) fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| self.newest(connection, id, is_new))
     }
 
     /// Those of these jobs that exist, with what is to be done for them, as at a start. All that
     /// is committed of them and their families must be derived.
-    pub fn recover_some(
+    pub(super) fn recover_some(
         &self,
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
@@ -250,7 +254,7 @@ impl Reader {
     }
 
     /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.
-    pub fn running(
+    pub(super) fn running(
         &self,
         workflow: &str,
         after: JobNumber,
@@ -270,7 +274,7 @@ impl Reader {
     }
 
     /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
-    pub fn all_running(
+    pub(super) fn all_running(
         &self,
         after: JobNumber,
         limit: u32,
@@ -280,7 +284,7 @@ impl Reader {
 
     /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
     /// cursor, with their states.
-    pub fn ended(
+    pub(super) fn ended(
         &self,
         workflow: &str,
         since: Timestamp,
@@ -309,7 +313,7 @@ impl Reader {
     }
 
     /// The number of running top-level jobs by workflow.
-    pub fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
+    pub(super) fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
                 let mut statement =
@@ -394,7 +398,7 @@ impl Reader {
 
     /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
     /// `patience`; those that come are refused. Whether none is left.
-    pub fn close(&self, why: &str, patience: Duration) -> bool {
+    pub(super) fn close(&self, why: &str, patience: Duration) -> bool {
         let mut pool = self.shared.pool();
         pool.closed.get_or_insert_with(|| why.into());
         pool.idle.clear();
@@ -428,16 +432,7 @@ impl Reader {
     fn connect(&self) -> Result<Connection, JournalError> {
         // Once it is closed the name may lead to another file.
         self.unless_closed(&self.shared.pool())?;
-        let connect = || {
-            let connection = Connection::open_with_flags(
-                &self.shared.path,
-                OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-            )?;
-            connection.busy_timeout(Duration::from_secs(5))?;
-            prepare_once(&connection)?;
-            Ok(connection)
-        };
-        connect().map_err(|error| self.failed(error))
+        read_only(&self.shared.path).map_err(|error| self.failed(error))
     }
 
     pub(super) fn failed(&self, error: rusqlite::Error) -> JournalError {

@@ -299,10 +299,7 @@ fn verify(
     }
     // Side by side, on a connection of its own. The rows' errors name the place: they come first.
     let structure = std::thread::scope(|scope| {
-        let look = || {
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
-                .and_then(|own| findings(&own))
-        };
+        let look = || read_only(path).and_then(|own| findings(&own));
         let structure = scope.spawn(look);
         verify_rows(connection, version, file)?;
         Ok(structure.join().ok())
@@ -443,6 +440,15 @@ const MISPLACED: &str = "SELECT seq FROM places p
 const CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
+
+/// A connection that only reads.
+pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    prepare_once(&connection)?;
+    Ok(connection)
+}
 
 /// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
 /// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might

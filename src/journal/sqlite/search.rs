@@ -48,7 +48,7 @@ impl Filter {
 
 impl Reader {
     /// Top-level jobs that meet the filter, newest first, below a number.
-    pub fn search(
+    pub(super) fn search(
         &self,
         filter: &Filter,
         below: JobNumber,

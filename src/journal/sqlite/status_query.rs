@@ -15,7 +15,10 @@ const COUNTED_MAX: usize = 10_000;
 
 impl Reader {
     /// The step columns of a workflow's relation, in their order; none if it is not there.
-    pub fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
+    pub(super) fn status_columns(
+        &self,
+        workflow: &str,
+    ) -> Result<Option<Vec<String>>, JournalError> {
         self.with_derived(|connection| {
             Relation::named(workflow).columns(connection).map_err(|error| self.failed(error))
         })
@@ -23,7 +26,7 @@ impl Reader {
 
     /// Up to `limit` rows of a workflow's relation below the number `before`, newest first, with
     /// the statuses of `columns`, which [`Reader::status_columns`] gave.
-    pub fn statuses(
+    pub(super) fn statuses(
         &self,
         workflow: &str,
         columns: &[String],

@@ -13,7 +13,7 @@ fn what_a_crash_leaves_agrees_with_the_entries() {
         if number % 2 == 0 {
             live.reply("a", "{}");
         }
-        store.append(&live.records).expect("commits");
+        store.append(&live.records.iter().collect::<Vec<_>>()).expect("commits");
         if number == 9 {
             store.derive().expect("derives");
         }

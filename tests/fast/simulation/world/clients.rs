@@ -3,6 +3,7 @@
 use super::{Turn, World};
 use crate::simulation::oracle;
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
+use workflow_manager::journal::Records;
 
 /// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
 /// passes.

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::KeptJob;
 use workflow_manager::journal::{JobNumber, Reader};
+use workflow_manager::journal::{KeptJob, Records};
 
 /// A job's number and that of its last row, or of the last confirms: it is what it was as long as
 /// these are.

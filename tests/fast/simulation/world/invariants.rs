@@ -13,7 +13,7 @@ use workflow_manager::bus::{Addressee, Publication};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::KeptJob;
-use workflow_manager::journal::{JobNumber, JournalError, Options, Store};
+use workflow_manager::journal::{JobNumber, JournalError, Options, Records, Store};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 impl World {

@@ -1,0 +1,146 @@
+//! The reading end of a journal in a file, as the manager asks it.
+
+use super::reader::Reader;
+use crate::engine::{JobId, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::{
+    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
+    RecordPage, StatusFilter, StatusRow, Then,
+};
+use crate::journal::record::{JobNumber, Notice, NoticeNumber};
+use crate::journal::recover::Recovered;
+use crate::journal::traits::Records;
+use std::collections::HashMap;
+use std::time::Duration;
+
+impl Records for Reader {
+    fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
+        Reader::job(self, id)
+    }
+
+    fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+        Reader::job_bytes(self, id)
+    }
+
+    fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
+        Reader::job_at(self, id, at)
+    }
+
+    fn record(
+        &self,
+        id: JobId,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Result<Option<RecordPage>, JournalError> {
+        Reader::record(self, id, after, limit, bytes_max)
+    }
+
+    fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
+        Reader::creation(self, id)
+    }
+
+    fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        Reader::number(self, id)
+    }
+
+    fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        Reader::child(self, parent, id)
+    }
+
+    fn recover_some(
+        &self,
+        numbers: &[JobNumber],
+    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
+        Reader::recover_some(self, numbers)
+    }
+
+    fn running(
+        &self,
+        workflow: &str,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
+        Reader::running(self, workflow, after, limit)
+    }
+
+    fn all_running(
+        &self,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+        Reader::all_running(self, after, limit)
+    }
+
+    fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
+        Reader::running_counts(self)
+    }
+
+    fn ended(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+    ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
+        Reader::ended(self, workflow, since, beyond, limit)
+    }
+
+    fn search(
+        &self,
+        filter: &Filter,
+        below: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<Hit>, JournalError> {
+        Reader::search(self, filter, below, limit)
+    }
+
+    fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
+        Reader::family(self, id)
+    }
+
+    fn children(
+        &self,
+        of: &Family,
+        filter: ChildFilter,
+        after: ChildCursor,
+        limit: u32,
+    ) -> Result<Vec<ChildRow>, JournalError> {
+        Reader::children(self, of, filter, after, limit)
+    }
+
+    fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
+        Reader::status_columns(self, workflow)
+    }
+
+    fn statuses(
+        &self,
+        workflow: &str,
+        columns: &[String],
+        filter: &StatusFilter,
+        before: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<StatusRow>, JournalError> {
+        Reader::statuses(self, workflow, columns, filter, before, limit)
+    }
+
+    fn notices(
+        &self,
+        after: NoticeNumber,
+        limit: u32,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
+        Reader::notices(self, after, limit)
+    }
+
+    fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+        Reader::notice(self, number)
+    }
+
+    fn notice_count(&self) -> Result<i64, JournalError> {
+        Reader::notice_count(self)
+    }
+
+    fn close(&self, why: &str, patience: Duration) -> bool {
+        Reader::close(self, why, patience)
+    }
+}

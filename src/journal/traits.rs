@@ -1,0 +1,192 @@
+//! What the manager asks of a journal, whatever keeps it: the end that writes, which one process
+//! has, and the end that reads.
+
+use super::error::{JournalError, Loss};
+use super::query::{
+    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
+    RecordPage, StatusFilter, StatusRow, Then,
+};
+use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
+use super::recover::Recovered;
+use crate::engine::{Definition, JobId, Millis, Timestamp};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The writing end. Its calls block, for it has a thread of its own. An error means that nothing of
+/// the call was committed; [`JournalError::remedy`] says what helps.
+pub trait Journal: Send {
+    /// A reader that sees all that is committed.
+    fn records(&self) -> Arc<dyn Records>;
+
+    /// Whether what was opened is still what is written to. Once it is not, what is committed is
+    /// gone with the process, and nothing is written any more.
+    ///
+    /// # Errors
+    ///
+    /// What has happened to it.
+    fn look(&mut self) -> Result<(), Loss>;
+
+    /// The number after the highest in use.
+    fn next_number(&mut self) -> Result<JobNumber, JournalError>;
+
+    /// Commits records, in order, all or nothing. Records of a job that was deleted are void: a
+    /// child job may still be about to start, or to hear that it is over, when its top-level job is
+    /// deleted. Gives the numbers of such jobs. A record that the journal has already, by its job
+    /// and its place, changes nothing.
+    fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
+
+    /// Whether lists, searches and statuses are behind what is committed.
+    fn is_behind(&self) -> bool;
+
+    /// Derives what is committed: lists, searches and statuses then show it. What fails is derived
+    /// later.
+    fn derive(&mut self) -> Result<(), JournalError>;
+
+    /// Whether confirms wait for a record of their jobs.
+    fn has_confirms(&self) -> bool;
+
+    /// Gives confirms that have waited since the last call a record of their own; whether some wait
+    /// still.
+    fn carry(&mut self) -> Result<bool, JournalError>;
+
+    /// All jobs that take input, parents before their children, with what is to be done for them.
+    fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
+
+    /// Makes what is missing of the tables of statuses. Called with the loaded definitions before
+    /// their first jobs.
+    fn relate(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
+
+    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer
+    /// than the definition which they started with keeps them, or, where that says nothing, for
+    /// longer than `kept`.
+    fn delete_ended(
+        &mut self,
+        now: Timestamp,
+        kept: Millis,
+        limit: u32,
+    ) -> Result<Deleted, JournalError>;
+
+    /// Deletes top-level jobs by number, with their children; not those that run.
+    fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError>;
+
+    /// Deletes notices, all or none.
+    fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
+}
+
+/// The reading end. Many threads read at once, and never hold up the one that writes. Of several
+/// jobs with the same id the newest is meant.
+pub trait Records: Send + Sync {
+    /// A job or child job, rebuilt from its entries.
+    fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError>;
+
+    /// The bytes of the entries from which a job is rebuilt, those of its parents included.
+    fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
+
+    /// A job as it was after the entry numbered `at`.
+    fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError>;
+
+    /// The entries of a job behind the entry numbered `after`, up to `limit` of them, and rows of
+    /// about `bytes_max` bytes.
+    fn record(
+        &self,
+        id: JobId,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Result<Option<RecordPage>, JournalError>;
+
+    /// How a job was created.
+    fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError>;
+
+    /// The number of a job or child job.
+    fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
+
+    /// The number of a job's child job.
+    fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError>;
+
+    /// Those of these jobs that exist, with what is to be done for them, as at a start. All that
+    /// is committed of them and their families must be derived.
+    fn recover_some(
+        &self,
+        numbers: &[JobNumber],
+    ) -> Result<HashMap<JobNumber, Recovered>, JournalError>;
+
+    /// Top-level jobs of a workflow under way, oldest first, beyond `after`, with their states.
+    fn running(
+        &self,
+        workflow: &str,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError>;
+
+    /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
+    fn all_running(
+        &self,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
+
+    /// The number of running top-level jobs by workflow.
+    fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError>;
+
+    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
+    /// cursor, with their states.
+    fn ended(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+    ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
+
+    /// Top-level jobs that the filter lets through, newest first, below a number.
+    fn search(
+        &self,
+        filter: &Filter,
+        below: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<Hit>, JournalError>;
+
+    /// A job whose child jobs are asked for.
+    fn family(&self, id: JobId) -> Result<Option<Family>, JournalError>;
+
+    /// Its child jobs, by step, item and number, behind the cursor.
+    fn children(
+        &self,
+        of: &Family,
+        filter: ChildFilter,
+        after: ChildCursor,
+        limit: u32,
+    ) -> Result<Vec<ChildRow>, JournalError>;
+
+    /// The columns of a workflow's statuses; none if it has no table of them.
+    fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
+
+    /// Rows of a workflow's statuses, newest first, below a number.
+    fn statuses(
+        &self,
+        workflow: &str,
+        columns: &[String],
+        filter: &StatusFilter,
+        before: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<StatusRow>, JournalError>;
+
+    /// Notices behind this one, in order.
+    fn notices(
+        &self,
+        after: NoticeNumber,
+        limit: u32,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError>;
+
+    /// The notice with this number.
+    fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
+
+    /// How many notices there are.
+    fn notice_count(&self) -> Result<i64, JournalError>;
+
+    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
+    /// `patience`; those that come are refused. Whether none is left.
+    fn close(&self, why: &str, patience: Duration) -> bool;
+}
