@@ -120,7 +120,8 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     }
     if settings.bus() == BusKind::Embedded && needs_other_processes(&loaded.definitions) {
         tracing::warn!(
-            "no broker is set: the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
+            "no broker is set: the embedded bus reaches no worker of another process; set \
+             AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
     let _throwaway =
@@ -151,7 +152,8 @@ impl Throwaway {
         settings.journal.file = directory.join("journal.db");
         tracing::warn!(
             journal = %settings.journal.file.display(),
-            "--db :memory: keeps nothing: the journal is removed when the manager ends, and all jobs with it; for jobs that outlive it name a file"
+            "--db :memory: keeps nothing: the journal is removed when the manager ends, and all \
+             jobs with it; for jobs that outlive it name a file"
         );
         Ok(Throwaway(directory))
     }
@@ -160,7 +162,11 @@ impl Throwaway {
 impl Drop for Throwaway {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(directory = %self.0.display(), %error, "the journal could not be removed");
+            tracing::warn!(
+                directory = %self.0.display(),
+                %error,
+                "the journal could not be removed"
+            );
         }
     }
 }
@@ -190,7 +196,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
             if let Err(error) = reload::reload(&ways).await {
-                tracing::error!(%error, "SIGHUP: the workflow files were not reloaded, nothing was changed");
+                tracing::error!(%error, "SIGHUP: the workflow files were not reloaded, nothing \
+                                         was changed");
             }
         }
     });
@@ -198,7 +205,12 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         format!("cannot listen on {listen}; choose another address with --listen")
     })?;
     let server_handle = server.handle();
-    tracing::info!(%address, bus, journal = %manager.common().settings.journal.file.display(), "listening");
+    tracing::info!(
+        %address,
+        bus,
+        journal = %manager.common().settings.journal.file.display(),
+        "listening"
+    );
     actix_rt::spawn(tell_when_ready(manager.common().clone()));
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
@@ -235,7 +247,8 @@ fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         tracing::error!(
             grace_ms,
-            "a thread does not end: the process ends without it, and the next start takes up what is left"
+            "a thread does not end: the process ends without it, and the next start takes up what \
+             is left"
         );
         log::flush();
         std::process::exit(EXIT_CUT_OFF);

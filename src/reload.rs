@@ -30,7 +30,8 @@ pub enum ReloadError {
     Files(LoadErrors),
     /// No files are named in the settings.
     #[error(
-        "no workflow files are named (setting workflows, or serve --workflows FILE…): there is nothing to reload"
+        "no workflow files are named (setting workflows, or serve --workflows FILE…): there is \
+         nothing to reload"
     )]
     NoFiles,
     /// The manager cannot work with these definitions.

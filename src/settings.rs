@@ -352,7 +352,8 @@ impl Settings {
             );
             if read.is_err() && spelling::is_workflow_file(file) {
                 let reason = format!(
-                    "this is a workflow file, and --config names a file of settings; did you mean --workflows {place}?"
+                    "this is a workflow file, and --config names a file of settings; did you mean \
+                     --workflows {place}?"
                 );
                 return Err(SettingsError::Unusable { place, reason });
             }
@@ -413,7 +414,8 @@ impl Settings {
             && !self.http.insecure
         {
             return refuse(format!(
-                "http.listen is {}, which others can reach, but http.token is empty: set a token, listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
+                "http.listen is {}, which others can reach, but http.token is empty: set a token, \
+                 listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
                 self.http.listen
             ));
         }
@@ -435,7 +437,8 @@ impl Settings {
         }
         if reconnect_min.0 > reconnect_max.0 {
             return refuse(format!(
-                "amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: expected no more than that"
+                "amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: \
+                 expected no more than that"
             ));
         }
         if self.amqp.lost_after.0 < LOST_AFTER_MIN {
@@ -446,7 +449,11 @@ impl Settings {
             ));
         }
         if self.amqp.redispatch_lost && self.amqp.management.0.is_empty() {
-            return refuse("amqp.redispatch_lost needs the management API, which alone tells what a queue holds: set amqp.management".to_owned());
+            return refuse(
+                "amqp.redispatch_lost needs the management API, which alone tells what a queue \
+                 holds: set amqp.management"
+                    .to_owned(),
+            );
         }
         if !self.events.exchange.is_empty() && self.bus() == BusKind::Embedded {
             return refuse(

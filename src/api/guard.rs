@@ -72,7 +72,8 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         .find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
     {
         return Err(Problem::forbidden(format!(
-            "a page of another site sent this (Sec-Fetch-Site: {}): only pages of this manager may; programs leave the header out",
+            "a page of another site sent this (Sec-Fetch-Site: {}): only pages of this manager \
+             may; programs leave the header out",
             shown(site)
         )));
     }
@@ -82,7 +83,8 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
             let host =
                 host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
             return Err(Problem::forbidden(format!(
-                "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy in between must pass the Host on as it came",
+                "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy \
+                 in between must pass the Host on as it came",
                 shown(origin)
             )));
         }
@@ -92,7 +94,8 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
             if http.token.0.is_empty() && !is_health(request.path()) && !is_ours(&host, http) =>
         {
             Err(Problem::forbidden(format!(
-                "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or set http.token",
+                "this manager does not go by the name {} (header Host): add it to the setting \
+                 http.hosts, or set http.token",
                 quoted(&host.text)
             )))
         }

@@ -49,7 +49,8 @@ impl Incoming {
     pub(super) async fn read(self, common: &Common) -> Result<Body, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
-                "the body is encoded (Content-Encoding: {}), which is not read here: send it as it is, without that header",
+                "the body is encoded (Content-Encoding: {}), which is not read here: send it as \
+                 it is, without that header",
                 quoted(&encoding)
             )));
         }

@@ -64,7 +64,8 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
         "delete" => return Ok(None),
         _ => {
             return Err(Problem::not_found(format!(
-                "there is no operation \"{word}\"; there are cancel, pause, resume, retry, rerun and delete"
+                "there is no operation \"{word}\"; there are cancel, pause, resume, retry, rerun \
+                 and delete"
             )));
         }
     }))

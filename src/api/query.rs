@@ -163,7 +163,8 @@ pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
         ));
     }
     times::parsed(text).ok_or_else(|| {
-        let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how long ago, such as 2h or 7d";
+        let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how \
+                        long ago, such as 2h or 7d";
         Problem::malformed(format!("{key} is {text:?}, expected {expected}"))
     })
 }

@@ -117,7 +117,8 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
 
 fn condition_of(step: &str, condition: &str) -> String {
     format!(
-        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job is completed"
+        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job \
+         is completed"
     )
 }
 
@@ -145,7 +146,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         return told(
             WaitCause::Person,
             format!(
-                "waiting for a person or another system: step \"{name}\" is external, POST /api/job/{id}/step/{name} completes it{until}"
+                "waiting for a person or another system: step \"{name}\" is external, POST \
+                 /api/job/{id}/step/{name} completes it{until}"
             ),
         );
     }
@@ -159,7 +161,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
             return told(
                 WaitCause::BrokerBlocked,
                 format!(
-                    "the broker blocks publishing ({reason}): the message of step \"{name}\" waits for it"
+                    "the broker blocks publishing ({reason}): the message of step \"{name}\" \
+                     waits for it"
                 ),
             );
         }
@@ -201,20 +204,23 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::There { messages, consumers: 0, .. } => told(
             WaitCause::NoConsumer,
             format!(
-                "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
+                "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches \
+                 no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
         QueueLook::There { .. } if has_broker => told(
             WaitCause::Sending,
             format!(
-                "on its way: the broker has not confirmed the message of step \"{name}\" to queue \"{queue}\" yet; the manager has it, and sends it until then"
+                "on its way: the broker has not confirmed the message of step \"{name}\" to queue \
+                 \"{queue}\" yet; the manager has it, and sends it until then"
             ),
         ),
         QueueLook::There { messages: 0, .. } => told(
             WaitCause::Working,
             format!(
-                "a worker of this process has it: it took the message of step \"{name}\" and has not replied; {timeout}"
+                "a worker of this process has it: it took the message of step \"{name}\" and has \
+                 not replied; {timeout}"
             ),
         ),
         QueueLook::There { messages, consumers, .. } => {
@@ -223,13 +229,15 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::Missing => told(
             WaitCause::NoConsumer,
             format!(
-                "no consumer on queue \"{queue}\": the queue itself is missing; it is declared at the next connection, or by a worker"
+                "no consumer on queue \"{queue}\": the queue itself is missing; it is declared at \
+                 the next connection, or by a worker"
             ),
         ),
         QueueLook::Unknown(reason) => told(
             WaitCause::Unknown,
             format!(
-                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which the broker does not tell: {reason}"
+                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which \
+                 the broker does not tell: {reason}"
             ),
         ),
     }
@@ -237,7 +245,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
 
 fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &str) -> String {
     format!(
-        "all busy: {} on queue \"{queue}\" for its {}, most likely that of step \"{step}\" among them or with a worker; {timeout}",
+        "all busy: {} on queue \"{queue}\" for its {}, most likely that of step \"{step}\" among \
+         them or with a worker; {timeout}",
         counted(messages, "message waits", "messages wait"),
         counted(consumers, "consumer", "consumers")
     )
@@ -248,8 +257,9 @@ fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &st
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// What becomes of messages that are nowhere.
-const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, purged, lost with its queue, or acknowledged by a \
-                       worker that did not reply";
+const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
+                       purged, lost with its queue, or acknowledged by a worker that did not \
+                       reply";
 
 /// The message of a step that the broker has confirmed: what is known of where it is, and what is
 /// guessed.
@@ -275,8 +285,10 @@ impl ConfirmedStep<'_> {
                 format!("queue \"{queue}\" has lost messages")
             };
             let why = format!(
-                "{start}: for {span} at least {} on it, and it held {} at most, waiting, with workers or answered; most likely they were {LOST_BY}. \
-                 That of step \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue {queue}` all of the queue; {timeout}",
+                "{start}: for {span} at least {} on it, and it held {} at most, waiting, with \
+                 workers or answered; most likely they were {LOST_BY}. That of step \"{name}\" \
+                 may be one of them: {again}, `workflow-manager redispatch --queue {queue}` all \
+                 of the queue; {timeout}",
                 counted_long(loss.waiting, "step waits", "steps wait"),
                 counted_long(loss.held, "message", "messages"),
             );
@@ -286,7 +298,8 @@ impl ConfirmedStep<'_> {
             (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
         {
             let why = format!(
-                "the workflow \"{workflow}\" has it, most likely: its manager took the message of step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
+                "the workflow \"{workflow}\" has it, most likely: its manager took the message of \
+                 step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
             );
             return Some((WaitCause::Working, why));
         }
@@ -299,8 +312,9 @@ impl ConfirmedStep<'_> {
             (0, 0, _) => Some((
                 WaitCause::NoConsumer,
                 format!(
-                    "no consumer on queue \"{queue}\", and no message in it: start a worker for step \"{name}\". Its message was there; unless a reply is on \
-                     its way it was {LOST_BY}: {again}; {timeout}"
+                    "no consumer on queue \"{queue}\", and no message in it: start a worker for \
+                     step \"{name}\". Its message was there; unless a reply is on its way it was \
+                     {LOST_BY}: {again}; {timeout}"
                 ),
             )),
             // What waits, waits for a consumer.
@@ -308,29 +322,35 @@ impl ConfirmedStep<'_> {
             (0, _, Some(0)) if is_settled => Some((
                 WaitCause::Lost,
                 format!(
-                    "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds none, neither waiting nor with one of its {consumed}, as the \
-                     broker's statistics of some seconds ago tell, and no reply has come. It was {LOST_BY}: {again}; {timeout}"
+                    "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds \
+                     none, neither waiting nor with one of its {consumed}, as the broker's \
+                     statistics of some seconds ago tell, and no reply has come. It was \
+                     {LOST_BY}: {again}; {timeout}"
                 ),
             )),
             (0, _, Some(0)) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}; the broker's \
-                     statistics do not show yet who has it: ask again in some seconds; {timeout}"
+                    "a worker has it, most likely: the message of step \"{name}\" waits no more \
+                     in queue \"{queue}\", which has {consumed}; the broker's statistics do not \
+                     show yet who has it: ask again in some seconds; {timeout}"
                 ),
             )),
             (0, _, Some(held)) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, none waits, and that of step \"{name}\" was not replied to; {timeout}",
+                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
+                     none waits, and that of step \"{name}\" was not replied to; {timeout}",
                     counted_long(held, "message is", "messages are")
                 ),
             )),
             (0, _, None) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: the message of step \"{name}\" waits no more in queue \"{queue}\", which has {consumed}, and no reply has come. \
-                     Whether it is with one of them only the management API tells (setting amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
+                    "a worker has it, most likely: the message of step \"{name}\" waits no more \
+                     in queue \"{queue}\", which has {consumed}, and no reply has come. Whether \
+                     it is with one of them only the management API tells (setting \
+                     amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
                 ),
             )),
             (_, _, _) => {
@@ -393,7 +413,8 @@ async fn of_fan_out(
             told(
                 WaitCause::WindowFull,
                 format!(
-                    "window full: {left} child jobs wait for a place, {of_step}; of child job {}: {}",
+                    "window full: {left} child jobs wait for a place, {of_step}; of child job {}: \
+                     {}",
                     child.job, child.why
                 ),
             )

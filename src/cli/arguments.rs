@@ -9,9 +9,8 @@ use ureq::http::Uri;
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]
 #[command(name = "workflow-manager", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot reach the manager."
-)]
+#[command(after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot \
+                        reach the manager.")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]

@@ -13,7 +13,8 @@ use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 pub enum ClientError {
     /// The manager cannot be reached: exit code 3.
     #[error(
-        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? Give its address with --server or WORKFLOW_MANAGER_URL"
+        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? \
+         Give its address with --server or WORKFLOW_MANAGER_URL"
     )]
     Unreachable {
         /// The address.

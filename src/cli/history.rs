@@ -203,7 +203,8 @@ mod tests {
         let whole = line(entry).expect("an entry");
         assert_eq!(
             whole,
-            "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, retry at 2026-01-01T00:00:01Z"
+            "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, \
+             retry at 2026-01-01T00:00:01Z"
         );
         assert_eq!(cut(&whole, Some(60)).chars().count(), 60);
         assert_eq!(cut(&whole, Some(500)), whole);

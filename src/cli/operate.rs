@@ -47,7 +47,8 @@ impl StepNow {
         let reason = self.reason.as_deref().unwrap_or("no reason");
         match &self.retry_at {
             Some(at) => format!(
-                "attempt {attempt} of step {name} failed: {reason}; the next attempt follows at {at}"
+                "attempt {attempt} of step {name} failed: {reason}; the next attempt follows at \
+                 {at}"
             ),
             None if *state == "failed" => {
                 format!("step {name} failed at attempt {attempt}: {reason}")
@@ -130,7 +131,8 @@ pub(super) fn operate(
             && before.is_none()
         {
             let text = format!(
-                "{word} needs a job's id, or a filter for several: --workflow, --state, --status, --after or --before"
+                "{word} needs a job's id, or a filter for several: --workflow, --state, --status, \
+                 --after or --before"
             );
             return Err(ClientError::Usage(text));
         }

@@ -150,7 +150,8 @@ pub(super) fn jobs(
     if cut {
         writeln!(
             out,
-            "… only the first {LISTED_MAX} of each list are shown; the API pages through all (docs/http-api.md)"
+            "… only the first {LISTED_MAX} of each list are shown; the API pages through all \
+             (docs/http-api.md)"
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -163,6 +164,10 @@ pub(super) fn table(header: &[&str]) -> Table {
 }
 
 pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
-    serde_json::from_str(text)
-        .map_err(|error| ClientError::Refused(format!("the manager's answer is not what this client knows ({error}): are both of the same version?")))
+    serde_json::from_str(text).map_err(|error| {
+        ClientError::Refused(format!(
+            "the manager's answer is not what this client knows ({error}): are both of the same \
+             version?"
+        ))
+    })
 }

@@ -116,7 +116,8 @@ pub(super) fn status(
         let (left, all) = (steps.len() - chosen.len(), steps.len());
         writeln!(
             out,
-            "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and --json have all"
+            "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and \
+             --json have all"
         )?;
     }
     if answer.next.is_some() {

@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn events_are_told_from_comments_and_one_that_is_cut_is_none() {
-        let text = ": events\n\nid: 1\nevent: job.running\ndata: {}\n\n: still here\n\r\n\
-                    event: lagged\r\ndata: {\"missed\":2}\r\n\r\nid: 3\nevent: x\ndata: {}\n";
+        let text = ": events\n\nid: 1\nevent: job.running\ndata: {}\n\n: still here\n\r\nevent: \
+                    lagged\r\ndata: {\"missed\":2}\r\n\r\nid: 3\nevent: x\ndata: {}\n";
         let expected = vec![sent("1", "job.running", "{}"), sent("", "lagged", r#"{"missed":2}"#)];
         assert_eq!(all(text), expected);
         assert_eq!(all("id: 1\nda"), [Err("it broke off".to_owned())]);

@@ -395,7 +395,8 @@ impl Desk {
             let number = self.page.pop_front().map(|(number, _)| number);
             tracing::error!(
                 notice = number,
-                "the end of a job could not be told to the webhook within events.webhook.age_max: given up"
+                "the end of a job could not be told to the webhook within events.webhook.age_max: \
+                 given up"
             );
             self.done.extend(number);
         }
@@ -425,7 +426,8 @@ impl Desk {
         if is_expired(&notice, now, settings) {
             tracing::error!(
                 notice = number,
-                "the end of a job could not be told to the webhook within events.webhook.age_max: given up"
+                "the end of a job could not be told to the webhook within events.webhook.age_max: \
+                 given up"
             );
             self.done.push(number);
             return true;

@@ -29,7 +29,13 @@ impl CompiledConditions {
             if self.bytes > CONDITION_BYTES_MAX {
                 if before <= CONDITION_BYTES_MAX {
                     let kib = CONDITION_BYTES_MAX / 1024;
-                    report.error(draft.at, format!("the conditions of the file have more than {kib} KiB together up to here; split the file"));
+                    report.error(
+                        draft.at,
+                        format!(
+                            "the conditions of the file have more than {kib} KiB together up to \
+                             here; split the file"
+                        ),
+                    );
                 }
                 return None;
             }
@@ -82,7 +88,11 @@ pub(super) fn check_steps(
                     ),
                 );
             } else if key == "when" && step.name.as_ref().is_some_and(|own| own.text == *name) {
-                report.error(at, "\"when\" looks at its own step, which has neither status nor output before it runs");
+                report.error(
+                    at,
+                    "\"when\" looks at its own step, which has neither status nor output before \
+                     it runs",
+                );
             }
         }
     }
@@ -104,7 +114,11 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Repo
             if graph.index_of(name).is_some_and(|other| !awaited[at.at()].has(other)) {
                 report.warn(
                     condition.place_of(name),
-                    format!("\"when\" looks at the step {name}, for which this step does not wait: what it sees is a matter of timing; add {name} to `depends`", name = quoted(name)),
+                    format!(
+                        "\"when\" looks at the step {name}, for which this step does not wait: \
+                         what it sees is a matter of timing; add {name} to `depends`",
+                        name = quoted(name)
+                    ),
                 );
             }
         }

@@ -125,7 +125,11 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
                 report.step = Some(name.text.clone());
                 report.error(
                     name.at,
-                    format!("a step {} is declared already, at {first}; the steps of one graph differ in their names", quoted(&name.text)),
+                    format!(
+                        "a step {} is declared already, at {first}; the steps of one graph differ \
+                         in their names",
+                        quoted(&name.text)
+                    ),
                 );
                 report.step = None;
             }
@@ -215,7 +219,11 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         report.step = Some(name(first).to_owned());
         report.error(
             word.at,
-            format!("depends on itself by a cycle: {} (each depends on the next); remove one of these dependencies", shown.join(" → ")),
+            format!(
+                "depends on itself by a cycle: {} (each depends on the next); remove one of these \
+                 dependencies",
+                shown.join(" → ")
+            ),
         );
         report.step = None;
     }
@@ -228,13 +236,21 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
         let column = name.text.to_ascii_lowercase();
         report.step = Some(name.text.clone());
         if STATUS_COLUMNS.contains(&column.as_str()) {
-            report.error(name.at, format!("the name {} is taken: the table of statuses has a column of its own of that name", quoted(&name.text)));
+            report.error(
+                name.at,
+                format!(
+                    "the name {} is taken: the table of statuses has a column of its own of that \
+                     name",
+                    quoted(&name.text)
+                ),
+            );
         }
         match columns.get(&column) {
             Some(first) if first.text != name.text => report.error(
                 name.at,
                 format!(
-                    "differs from {}, at {}, in upper and lower case alone; the table of statuses cannot tell them apart",
+                    "differs from {}, at {}, in upper and lower case alone; the table of statuses \
+                     cannot tell them apart",
                     quoted(&first.text),
                     first.at
                 ),
@@ -266,7 +282,11 @@ impl<'d> Tasks<'d> {
             if let Some(first) = places.get(name.text.as_str()) {
                 report.error(
                     name.at,
-                    format!("a task {} is declared already, at {first}; the tasks of one workflow differ in their names", quoted(&name.text)),
+                    format!(
+                        "a task {} is declared already, at {first}; the tasks of one workflow \
+                         differ in their names",
+                        quoted(&name.text)
+                    ),
                 );
                 continue;
             }
@@ -283,7 +303,8 @@ impl<'d> Tasks<'d> {
         let guess = report.guess(&task.text, self.names.keys().copied());
         let hint = match self.owners.get(&task.text) {
             Some(owner) => format!(
-                "; the workflow {} has one, but a task belongs to its workflow: declare it here too",
+                "; the workflow {} has one, but a task belongs to its workflow: declare it here \
+                 too",
                 quoted(owner)
             ),
             None if self.names.is_empty() => "; it has no `tasks`".to_owned(),

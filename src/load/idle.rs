@@ -40,11 +40,19 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
         let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
         report.warn(
             at,
-            format!("\"priority\" works only on a queue that honours it: declare {} as a quorum queue, or with `x-max-priority`, before the workflow starts", quoted(queue)),
+            format!(
+                "\"priority\" works only on a queue that honours it: declare {} as a quorum \
+                 queue, or with `x-max-priority`, before the workflow starts",
+                quoted(queue)
+            ),
         );
     }
     if let (Some(at), None) = (step.options.statuses_at, &step.options.status.key) {
-        report.warn(at, "no reply reports one of these: a \"statusKey\" is missing; without it only progress messages do");
+        report.warn(
+            at,
+            "no reply reports one of these: a \"statusKey\" is missing; without it only progress \
+             messages do",
+        );
     }
     if let (Some(at), None) = (step.options.skipped_at, &step.options.when) {
         report.warn(at, "\"skippedStatus\" has no effect: only a step with a \"when\" is skipped");
@@ -72,7 +80,8 @@ pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Re
     report.advise(
         draft.name.as_ref().map_or(draft.at, |name| name.at),
         format!(
-            "the {noun} {list} {verb} no \"timeout\": a worker that acknowledges a message and dies before it replies is noticed by nothing else"
+            "the {noun} {list} {verb} no \"timeout\": a worker that acknowledges a message and \
+             dies before it replies is noticed by nothing else"
         ),
     );
 }

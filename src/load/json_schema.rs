@@ -24,7 +24,8 @@ pub fn json_schema() -> Value {
     let definitions = json!({
         "workflow": mapping(Section::Workflow, "A graph of steps. A job is one run of it."),
         "task": mapping(Section::Task, "A child workflow, started once for each item of a list."),
-        "step": mapping(Section::Step, "A node of the graph: a message to a queue, a task, or an external action."),
+        "step": mapping(Section::Step, "A node of the graph: a message to a queue, a task, or an \
+                                        external action."),
         "retry": mapping(Section::Retry, "When and how often a failed attempt is followed by another."),
     });
     schema.insert("definitions".to_owned(), definitions);

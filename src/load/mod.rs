@@ -233,7 +233,8 @@ impl Loading {
             report.error(
                 name.at,
                 format!(
-                    "differs from the workflow {} in upper and lower case alone; their tables of statuses could not be told apart",
+                    "differs from the workflow {} in upper and lower case alone; their tables of \
+                     statuses could not be told apart",
                     quoted(spelling)
                 ),
             );
@@ -256,7 +257,10 @@ impl Loading {
         if self.steps > STEPS_IN_ALL_MAX {
             report.error(
                 draft.at,
-                format!("all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, each counted once for each virtual host"),
+                format!(
+                    "all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, \
+                     each counted once for each virtual host"
+                ),
             );
         }
         for vhost in vhosts {
@@ -280,7 +284,8 @@ impl Loading {
                 .or_insert_with(|| definition.full_name());
             if *spelling != definition.full_name() && !definition.vhost.is_empty() {
                 let message = format!(
-                    "in the virtual host {}: differs from {} in upper and lower case alone; their tables of statuses could not be told apart",
+                    "in the virtual host {}: differs from {} in upper and lower case alone; their \
+                     tables of statuses could not be told apart",
                     quoted(&definition.vhost),
                     quoted(spelling)
                 );
@@ -350,7 +355,8 @@ fn too_large() -> Mistake {
     Mistake::new(
         Position::NOWHERE,
         format!(
-            "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or wants to be split"
+            "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or \
+             wants to be split"
         ),
     )
 }

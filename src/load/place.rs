@@ -47,7 +47,8 @@ pub(super) fn too_deep(at: Position) -> Mistake {
     Mistake::new(
         at,
         format!(
-            "lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs seven"
+            "lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs \
+             seven"
         ),
     )
 }

@@ -66,7 +66,11 @@ fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
     if let Some(entry) = fields.get("vhosts")
         && matches!(&entry.value.value, Value::List(items) if items.is_empty())
     {
-        report.warn(entry.value.at, "no virtual host is listed: the workflow runs in the one of the connection's address; remove `vhosts` to say so");
+        report.warn(
+            entry.value.at,
+            "no virtual host is listed: the workflow runs in the one of the connection's address; \
+             remove `vhosts` to say so",
+        );
     }
     vhosts
 }

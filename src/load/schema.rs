@@ -109,7 +109,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Workflow,
         "vhosts",
         ValueKind::Texts(VHOSTS_MAX),
-        "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in the one of the broker's address.",
+        "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in \
+         the one of the broker's address.",
     ),
     required(
         Section::Workflow,
@@ -127,7 +128,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Workflow,
         "deadline",
         ValueKind::SpanAboveNothing,
-        "The whole job fails when it is not done within this time, such as 2h. Default: no deadline.",
+        "The whole job fails when it is not done within this time, such as 2h. Default: no \
+         deadline.",
     ),
     optional(
         Section::Workflow,
@@ -141,7 +143,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Task,
         "itemListKey",
         ValueKind::Text,
-        "The key of the list in the step's input: a child job starts for each item, and the output has the list of their results.",
+        "The key of the list in the step's input: a child job starts for each item, and the \
+         output has the list of their results.",
     ),
     optional(
         Section::Task,
@@ -153,7 +156,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Task,
         "maxConcurrency",
         ValueKind::Whole(1, u32::MAX as u64),
-        "How many child jobs of one step are under way at once. Default: the setting fanout.window.",
+        "How many child jobs of one step are under way at once. Default: the setting \
+         fanout.window.",
     ),
     required(
         Section::Task,
@@ -165,7 +169,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Task,
         "tolerate",
         ValueKind::Tolerance,
-        "How many child jobs may fail before the step does: a number, or a share such as 10%, rounded down. Default: 0.",
+        "How many child jobs may fail before the step does: a number, or a share such as 10%, \
+         rounded down. Default: 0.",
     ),
     required(Section::Step, "name", ValueKind::Name, "The name, unique in the workflow or task."),
     optional(
@@ -178,26 +183,29 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "task",
         ValueKind::Name,
-        "Starts this task of the workflow once for each item of a list, instead of sending a message.",
+        "Starts this task of the workflow once for each item of a list, instead of sending a \
+         message.",
     ),
     optional(
         Section::Step,
         "depends",
         ValueKind::Dependencies,
-        "The steps that this one waits for. Their outputs are merged into its input; of a key that several have the first counts. \
-         Default: none, its input is the job's message.",
+        "The steps that this one waits for. Their outputs are merged into its input; of a key \
+         that several have the first counts. Default: none, its input is the job's message.",
     ),
     optional(
         Section::Step,
         "priority",
         ValueKind::Whole(0, PRIORITY_MAX),
-        "The AMQP message priority. It works only on a quorum queue, or on one declared with x-max-priority.",
+        "The AMQP message priority. It works only on a quorum queue, or on one declared with \
+         x-max-priority.",
     ),
     optional(
         Section::Step,
         "timeout",
         ValueKind::SpanAboveNothing,
-        "An attempt without a reply within this time, such as 30s or 5m, has failed. Of a step with a task: not done within it. Default: none.",
+        "An attempt without a reply within this time, such as 30s or 5m, has failed. Of a step \
+         with a task: not done within it. Default: none.",
     ),
     optional(
         Section::Step,
@@ -209,19 +217,22 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "when",
         ValueKind::Condition,
-        "A CEL expression over input, job and steps. False when the step is about to start: the step is skipped and counts as done.",
+        "A CEL expression over input, job and steps. False when the step is about to start: the \
+         step is skipped and counts as done.",
     ),
     optional(
         Section::Step,
         "cancelWhen",
         ValueKind::Condition,
-        "A CEL expression over input, job and steps. True while the step waits or runs: the step is cancelled and counts as done.",
+        "A CEL expression over input, job and steps. True while the step waits or runs: the step \
+         is cancelled and counts as done.",
     ),
     optional(
         Section::Step,
         "onFailure",
         ValueKind::Choice(&["fail", "continue"]),
-        "What a step whose attempts are spent does to the job: the job fails, or the step counts as done without an output. Default: fail.",
+        "What a step whose attempts are spent does to the job: the job fails, or the step counts \
+         as done without an output. Default: fail.",
     ),
     optional(
         Section::Step,
@@ -239,7 +250,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "statuses",
         ValueKind::Words(STATUSES_MAX),
-        "The statuses allowed; the first is the status while the step runs, another word fails the attempt. Default: PENDING, then any.",
+        "The statuses allowed; the first is the status while the step runs, another word fails \
+         the attempt. Default: PENDING, then any.",
     ),
     optional(
         Section::Step,

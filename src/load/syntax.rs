@@ -20,7 +20,8 @@ pub(super) fn explained(error: &ScanError, text: &str) -> Mistake {
         at = indenting_tab(text, at).unwrap_or(at);
         "; indent with spaces"
     } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
-        "; check the indentation and whether the line above lacks its `:`; a text that contains `: ` wants quotes"
+        "; check the indentation and whether the line above lacks its `:`; a text that contains \
+         `: ` wants quotes"
     } else if matches!(
         kind,
         ErrorKind::ExpectedBlockMappingKey

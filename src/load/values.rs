@@ -27,7 +27,13 @@ pub(super) fn reference(
     match &node.value {
         Value::Scalar(Scalar::Text, text) => Some(Word { at, text: text.clone() }),
         Value::Scalar(Scalar::Boolean, text) => {
-            report.error(at, format!("expected {expected}, found {text}, which YAML may take for a boolean; put it into quotes: \"{text}\""));
+            report.error(
+                at,
+                format!(
+                    "expected {expected}, found {text}, which YAML may take for a boolean; put it \
+                     into quotes: \"{text}\""
+                ),
+            );
             None
         }
         Value::Scalar(Scalar::Number, text) => {
@@ -60,7 +66,8 @@ pub(super) fn objection_to_name(name: &str) -> Option<String> {
     }
     if name.len() > NAME_BYTES_MAX {
         return Some(format!(
-            "the name has {} characters, more than the {NAME_BYTES_MAX} that fit into a message's properties",
+            "the name has {} characters, more than the {NAME_BYTES_MAX} that fit into a message's \
+             properties",
             name.len()
         ));
     }
@@ -98,7 +105,14 @@ pub(super) fn short_text(
         return None;
     }
     if text.chars().any(char::is_control) {
-        report.error(at, format!("expected {expected}, found {}, with a line break or another control character in it", quoted(text)));
+        report.error(
+            at,
+            format!(
+                "expected {expected}, found {}, with a line break or another control character in \
+                 it",
+                quoted(text)
+            ),
+        );
         return None;
     }
     Some(Word { at, text: text.to_owned() })
@@ -118,7 +132,8 @@ pub(super) fn text<'n>(
             report.error(
                 at,
                 format!(
-                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it into quotes: \"{text}\"",
+                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it \
+                     into quotes: \"{text}\"",
                     text = shortened(text)
                 ),
             );
@@ -277,7 +292,8 @@ pub(super) fn tolerance(entry: &Entry, report: &mut Report) -> Option<Tolerate> 
     };
     if parsed.is_none() {
         let message = format!(
-            "{} takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, at most 100%; found {}",
+            "{} takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, \
+             at most 100%; found {}",
             quoted(&entry.key.text),
             found(&entry.value)
         );

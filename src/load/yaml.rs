@@ -158,7 +158,9 @@ impl Builder {
     fn take(&mut self, event: Event<'_>, place: EventPosition) -> Result<(), Mistake> {
         let EventPosition { at, end, tag: tag_at, empty } = place;
         match event {
-            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => Ok(()),
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {
+                Ok(())
+            }
             Event::DocumentStart(..) => self.start_document(at),
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
@@ -174,16 +176,26 @@ impl Builder {
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.check_tag(tag, "map", tag_at);
-                let content = Content::Map { entries: Vec::new(), seen: HashMap::new(), merged: Vec::new(), key: PendingKey::None };
+                let content = Content::Map {
+                    entries: Vec::new(),
+                    seen: HashMap::new(),
+                    merged: Vec::new(),
+                    key: PendingKey::None,
+                };
                 self.open(at, anchor, content)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
                 Some(node) => self.attach(node, 0, at, false),
                 // Its list or mapping is still open: it would contain itself.
-                None => self.broken(at, "this alias stands within the value that it names; a value cannot contain itself"),
+                None => self.broken(
+                    at,
+                    "this alias stands within the value that it names; a value cannot contain \
+                     itself",
+                ),
             },
-            Event::UnresolvedAlias(name) => self.broken(at, format!("no anchor `&{}` stands before this alias", shortened(&name))),
+            Event::UnresolvedAlias(name) => self
+                .broken(at, format!("no anchor `&{}` stands before this alias", shortened(&name))),
             // Comments, when some other crate switches them on.
             _ => Ok(()),
         }
@@ -194,7 +206,8 @@ impl Builder {
         if self.documents > 1 {
             return Err(Mistake::new(
                 at,
-                "a second document (`---`) starts here; a file holds one: put all workflows into one list",
+                "a second document (`---`) starts here; a file holds one: put all workflows into \
+                 one list",
             ));
         }
         Ok(())
@@ -295,7 +308,8 @@ impl Builder {
             return Err(Mistake::new(
                 at,
                 format!(
-                    "the file has more than {VALUES_MAX} keys and values up to here, those that aliases repeat included; split it"
+                    "the file has more than {VALUES_MAX} keys and values up to here, those that \
+                     aliases repeat included; split it"
                 ),
             ));
         }
@@ -345,7 +359,11 @@ fn pending_key(
         }
         Value::Scalar(_, text) => text.clone(),
         Value::Map(_) | Value::List(_) => {
-            mistakes.push(Mistake::new(at, "a key must be a word, found a list or a mapping; is a quote or a line break missing?"));
+            mistakes.push(Mistake::new(
+                at,
+                "a key must be a word, found a list or a mapping; is a quote or a line break \
+                 missing?",
+            ));
             return PendingKey::Broken;
         }
         Value::Broken => return PendingKey::Broken,
@@ -508,7 +526,8 @@ mod tests {
         assert_eq!(tree("x: &a [ b ]\ny: *a\n"), "{x@1:1=[Text(b)@1:9] y@2:1=[Text(b)@1:9]}");
         assert_eq!(
             tree("x: &a { k: 1, l: 2 }\ny: &b { l: 3, m: 4 }\nz: { k: 5, <<: [ *a, *b ] }\n"),
-            "{x@1:1={k@1:9=Number(1)@1:12 l@1:15=Number(2)@1:18} y@2:1={l@2:9=Number(3)@2:12 m@2:15=Number(4)@2:18} \
+            "{x@1:1={k@1:9=Number(1)@1:12 l@1:15=Number(2)@1:18} \
+             y@2:1={l@2:9=Number(3)@2:12 m@2:15=Number(4)@2:18} \
              z@3:1={k@3:6=Number(5)@3:9 l@1:15=Number(2)@1:18 m@2:15=Number(4)@2:18}}"
         );
         assert_eq!(tree("{ \"<<\": 1 }"), "{<<@1:3=Number(1)@1:9}");

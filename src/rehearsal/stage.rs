@@ -349,7 +349,8 @@ fn operation(act: &UserAct) -> Result<Operation, String> {
         ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
         (other, _) => {
             return Err(format!(
-                "users: {other:?} is none of cancel, pause, resume, retry (without a step) and rerun (with one)"
+                "users: {other:?} is none of cancel, pause, resume, retry (without a step) and \
+                 rerun (with one)"
             ));
         }
     })

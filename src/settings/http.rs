@@ -39,13 +39,15 @@ impl HttpSettings {
     pub(super) fn validate(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
             return Err(format!(
-                "http.hosts has {host:?}, expected names or addresses such as manager.example or manager.example:8088"
+                "http.hosts has {host:?}, expected names or addresses such as manager.example or \
+                 manager.example:8088"
             ));
         }
         let large = self.large_bodies_bytes_max();
         if self.body_bytes_max > large {
             return Err(format!(
-                "http.body_bytes_max is {}, and of the {} bytes of http.bodies_bytes_max {large} are for large bodies: raise that, or lower this",
+                "http.body_bytes_max is {}, and of the {} bytes of http.bodies_bytes_max {large} \
+                 are for large bodies: raise that, or lower this",
                 self.body_bytes_max, self.bodies_bytes_max
             ));
         }

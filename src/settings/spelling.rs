@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 /// What is expected of an address to listen on.
-pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.0.1:8088 or [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, and :8088 all interfaces";
+pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.0.1:8088 or \
+                                          [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, \
+                                          and :8088 all interfaces";
 
 /// How others name a SQLite file in an address.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
@@ -28,12 +30,14 @@ pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {
         let file = file.strip_prefix("//").unwrap_or(file);
         return Err(format!(
-            "journal.file (--db) is {journal:?}, expected the name of a file without a scheme; did you mean --db {file}?"
+            "journal.file (--db) is {journal:?}, expected the name of a file without a scheme; \
+             did you mean --db {file}?"
         ));
     }
     if journal.is_empty() || journal.contains("://") {
         return Err(format!(
-            "journal.file (--db) is {journal:?}, expected the name of a file: the journal is a SQLite database in one file"
+            "journal.file (--db) is {journal:?}, expected the name of a file: the journal is a \
+             SQLite database in one file"
         ));
     }
     Ok(())

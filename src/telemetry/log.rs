@@ -68,7 +68,8 @@ static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
 pub enum LogError {
     /// The filter cannot be read.
     #[error(
-        "log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \"workflow_manager=debug,lapin=warn\""
+        "log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \
+         \"workflow_manager=debug,lapin=warn\""
     )]
     Filter {
         /// As it was given.
@@ -409,7 +410,8 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                " INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} quoted=\"{plain}\" count=7\n"
+                " INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} \
+                 quoted=\"{plain}\" count=7\n"
             )
         );
     }

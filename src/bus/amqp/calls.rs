@@ -147,9 +147,19 @@ impl CallQueue {
                 return;
             }
             if told.is_news(&reason) {
-                tracing::warn!(queue = %self.queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "a workflow's queue is not consumed");
+                tracing::warn!(
+                    queue = %self.queue,
+                    reason,
+                    retry_in_ms = millis(QUEUE_PAUSE),
+                    "a workflow's queue is not consumed"
+                );
             } else {
-                tracing::debug!(queue = %self.queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "a workflow's queue is not consumed");
+                tracing::debug!(
+                    queue = %self.queue,
+                    reason,
+                    retry_in_ms = millis(QUEUE_PAUSE),
+                    "a workflow's queue is not consumed"
+                );
             }
             tokio::select! {
                 () = reached(&mut phases, Phase::EndConsuming) => return,

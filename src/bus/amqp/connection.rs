@@ -111,20 +111,23 @@ impl BrokerAddress {
             }
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
                 format!(
-                    "{} closed the connection without a word: is it a RabbitMQ, and is amqp or amqps right?",
+                    "{} closed the connection without a word: is it a RabbitMQ, and is amqp or \
+                     amqps right?",
                     self.host()
                 )
             }
             ErrorKind::IOError(why) if why.to_string().contains("InvalidContentType") => {
                 format!(
-                    "{} answers, and not with TLS ({why}): is it amqp instead of amqps, or another port (with TLS 5671)?",
+                    "{} answers, and not with TLS ({why}): is it amqp instead of amqps, or \
+                     another port (with TLS 5671)?",
                     self.host()
                 )
             }
             ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
             ErrorKind::ParsingError(_) => {
                 format!(
-                    "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP port (5672, with TLS 5671)?",
+                    "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP \
+                     port (5672, with TLS 5671)?",
                     self.host()
                 )
             }
@@ -150,14 +153,16 @@ impl BrokerAddress {
                 if said.as_str().contains("refused for user") =>
             {
                 format!(
-                    "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
+                    "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: \
+                     rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
                 )
             }
             AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)
                 if said.as_str().contains("not found") =>
             {
                 format!(
-                    "the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl add_vhost '{vhost}' ({said})"
+                    "the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl \
+                     add_vhost '{vhost}' ({said})"
                 )
             }
             _ => format!("the broker closed the connection or channel: {said}"),

@@ -44,7 +44,11 @@ pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) 
         let end = match opened {
             Ok(session) => {
                 let since = clock::ticks();
-                tracing::info!(server = %shared.address, queue = shared.settings.reply_queue, "consuming replies");
+                tracing::info!(
+                    server = %shared.address,
+                    queue = shared.settings.reply_queue,
+                    "consuming replies"
+                );
                 shared.board.up(Side::Consumer);
                 let end = consumer.consume(session, &mut phases).await;
                 if since.elapsed() >= shared.settings.reconnect_min {
@@ -57,7 +61,11 @@ pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) 
         match end {
             End::Closed => break,
             End::Refused(reason) => {
-                tracing::error!(server = %shared.address, reason, "the reply queue cannot be consumed");
+                tracing::error!(
+                    server = %shared.address,
+                    reason,
+                    "the reply queue cannot be consumed"
+                );
                 shared.board.down(Side::Consumer, &reason);
                 (shared.sink)(BusEvent::Refused(reason));
                 return;
@@ -131,7 +139,9 @@ impl Consumer {
                 Err(Obstacle::Taken(how)) => {
                     let queue = &self.shared.settings.reply_queue;
                     let reason = format!(
-                        "another process consumes the reply queue \"{queue}\" of {} ({how}); stop it, or give this process a reply queue of its own with the setting amqp.reply_queue",
+                        "another process consumes the reply queue \"{queue}\" of {} ({how}); stop \
+                         it, or give this process a reply queue of its own with the setting \
+                         amqp.reply_queue",
                         self.shared.address
                     );
                     if self.lane.is_old() || self.shared.settings.joins {

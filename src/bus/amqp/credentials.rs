@@ -1,7 +1,9 @@
 //! Addresses that have a user name and a password in them, and are shown without.
 
 /// Why an address is refused in which the parts cannot be told apart.
-pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, the password and the virtual host write @ as %40, / as %2F, ? as %3F and # as %23";
+pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, \
+                                   the password and the virtual host write @ as %40, / as %2F, ? \
+                                   as %3F and # as %23";
 
 /// Whether there is an @ other than the one between the credentials and the host. Then a part of
 /// the password would be taken for the host, or for the virtual host, and be shown.

@@ -58,7 +58,11 @@ pub(super) async fn run(
         let end = match opened {
             Ok(mut link) => {
                 let since = clock::ticks();
-                tracing::info!(server = %shared.address, unconfirmed = publisher.unconfirmed.get(), "publishing step messages");
+                tracing::info!(
+                    server = %shared.address,
+                    unconfirmed = publisher.unconfirmed.get(),
+                    "publishing step messages"
+                );
                 shared.board.up(Side::Publisher);
                 let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
                 publisher.take_back(&mut link);
@@ -337,7 +341,12 @@ impl Publisher {
             let pause = REFUSED_PAUSE
                 .saturating_mul(1 << held.refusals.min(16))
                 .min(self.shared.settings.reconnect_max);
-            tracing::debug!(message, %queue, retry_in_ms = millis(pause), "the broker does not take it: its queue may be full");
+            tracing::debug!(
+                message,
+                %queue,
+                retry_in_ms = millis(pause),
+                "the broker does not take it: its queue may be full"
+            );
             held.refusals += 1;
             self.backlog.delayed.insert((clock::ticks() + pause, id), held);
         }
@@ -403,7 +412,8 @@ impl Publisher {
             tracing::error!(
                 message, %queue, bytes, bytes_max = link.body_bytes_max, %error,
                 retry_in_ms = millis(pause),
-                "the broker takes no message of this size: raise its max_message_size, or lower limits.step_message_bytes_max"
+                "the broker takes no message of this size: raise its max_message_size, or lower \
+                 limits.step_message_bytes_max"
             );
         }
         if held.message.addressee == Addressee::Caller && held.kills >= KILLS_MAX {
@@ -411,7 +421,8 @@ impl Publisher {
             held.message.kind = Some(ERROR);
             held.message.body = Body::error(
                 &format!(
-                    "the result has {bytes} bytes, more than the broker takes: pass large data by reference"
+                    "the result has {bytes} bytes, more than the broker takes: pass large data by \
+                     reference"
                 ),
                 false,
             );
@@ -467,13 +478,19 @@ impl Publisher {
             published.lost = true;
         }
         let (taken, answered) = oneshot::channel();
-        tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its running steps are journaled as unconfirmed");
+        tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its \
+                                 running steps are journaled as unconfirmed");
         (self.shared.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
         link.declare_after(queue, answered);
     }
 
     fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
-        tracing::warn!(%queue, reason, retry_in_ms = millis(QUEUE_PAUSE), "the queue cannot be used");
+        tracing::warn!(
+            %queue,
+            reason,
+            retry_in_ms = millis(QUEUE_PAUSE),
+            "the queue cannot be used"
+        );
         link.states.insert(queue.clone(), QueueState::Refused);
         self.numbers += 1;
         link.looks_again.insert((clock::ticks() + QUEUE_PAUSE, self.numbers), queue);

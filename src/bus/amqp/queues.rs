@@ -79,7 +79,11 @@ impl Queues {
         if !matches!(found, Found::Missing) {
             return found;
         }
-        tracing::info!(queue = settings.reply_queue, kind = ?settings.reply_queue_type, "declaring the reply queue");
+        tracing::info!(
+            queue = settings.reply_queue,
+            kind = ?settings.reply_queue_type,
+            "declaring the reply queue"
+        );
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
         let mut arguments = FieldTable::default();
         match settings.reply_queue_type {

@@ -76,8 +76,9 @@ impl fmt::Debug for AmqpSettings {
 pub enum AmqpError {
     /// The broker's address.
     #[error(
-        "amqp.server {shown:?} is no address of a broker: {why}; expected amqp://user:password@host:port/vhost or amqps://…, \
-         with the characters / ? # @ : of a user name or password written %2F %3F %23 %40 %3A"
+        "amqp.server {shown:?} is no address of a broker: {why}; expected \
+         amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
+         user name or password written %2F %3F %23 %40 %3A"
     )]
     Address {
         /// The address, without credentials.
@@ -87,7 +88,8 @@ pub enum AmqpError {
     },
     /// The address of the management API.
     #[error(
-        "amqp.management {shown:?} is no address of a management API: {why}; expected http://user:password@host:15672"
+        "amqp.management {shown:?} is no address of a management API: {why}; expected \
+         http://user:password@host:15672"
     )]
     Management {
         /// The address, without credentials.
@@ -97,7 +99,8 @@ pub enum AmqpError {
     },
     /// The reply queue's name.
     #[error(
-        "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable behind it it names a queue too"
+        "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
+         behind it it names a queue too"
     )]
     ReplyQueue(usize),
 }

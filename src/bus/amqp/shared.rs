@@ -59,7 +59,12 @@ impl Shared {
     pub(super) fn down(&self, side: Side, reason: &str, pause: Duration) {
         let (server, retry_in_ms) = (&self.address, millis(pause));
         if self.board.is_news(side, reason) {
-            tracing::warn!(%server, reason, retry_in_ms, "not connected to the broker (logged once for each reason)");
+            tracing::warn!(
+                %server,
+                reason,
+                retry_in_ms,
+                "not connected to the broker (logged once for each reason)"
+            );
         } else {
             tracing::debug!(%server, ?side, reason, retry_in_ms, "not connected to the broker");
         }

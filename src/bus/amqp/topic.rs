@@ -111,7 +111,11 @@ impl Publishing {
             };
             let reason = match opened {
                 Ok((connection, channel)) => {
-                    tracing::info!(server = %address, exchange = self.connector.exchange, "publishing events");
+                    tracing::info!(
+                        server = %address,
+                        exchange = self.connector.exchange,
+                        "publishing events"
+                    );
                     self.pauses.reset();
                     told = LastReason::default();
                     let served = Box::pin(self.serve(&channel)).await;
@@ -125,9 +129,21 @@ impl Publishing {
             };
             let pause = self.pauses.next();
             if told.is_news(&reason) {
-                tracing::warn!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = millis(pause), "not publishing events");
+                tracing::warn!(
+                    server = %address,
+                    exchange = self.connector.exchange,
+                    reason,
+                    retry_in_ms = millis(pause),
+                    "not publishing events"
+                );
             } else {
-                tracing::debug!(server = %address, exchange = self.connector.exchange, reason, retry_in_ms = millis(pause), "not publishing events");
+                tracing::debug!(
+                    server = %address,
+                    exchange = self.connector.exchange,
+                    reason,
+                    retry_in_ms = millis(pause),
+                    "not publishing events"
+                );
             }
             tokio::select! {
                 _ = is_closing.wait_for(|closing| *closing) => break,
