@@ -29,7 +29,7 @@ pub fn ticks() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// A new id by chance.
+/// A new random id.
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn new_id() -> JobId {
     JobId(uuid::Uuid::new_v4())

@@ -1,5 +1,5 @@
-//! Where tests break the daemon. All of this exists with the feature `failpoints` alone; without it
-//! each call is nothing.
+//! Where tests break the daemon. All of this exists only with the feature `failpoints`; without it
+//! each call does nothing.
 //!
 //! [`hit`] marks a point at which something can go wrong. A process is told by the environment
 //! variable `FAILPOINTS` (syntax of the crate `fail`), for example
@@ -39,7 +39,7 @@ mod armed {
     pub trait Hooks {
         /// A point is hit: `Some(kind)` makes it fail.
         fn hit(&self, point: &'static str) -> Option<String>;
-        /// Something to be looked at.
+        /// Something to look at.
         fn observe(&self, point: &'static str, what: &dyn Any);
         /// The wall clock, in nanoseconds since 1970.
         fn now(&self) -> i64;
@@ -49,7 +49,7 @@ mod armed {
         static HOOKS: RefCell<Option<Rc<dyn Hooks>>> = const { RefCell::new(None) };
     }
 
-    /// Puts hooks in force for this thread, or takes them away.
+    /// Sets the hooks of this thread, or removes them.
     pub fn set_hooks(hooks: Option<Rc<dyn Hooks>>) {
         HOOKS.with(|place| *place.borrow_mut() = hooks);
     }
@@ -76,7 +76,7 @@ mod armed {
         None
     }
 
-    /// Shows a test what came to pass.
+    /// Shows a test what happened.
     pub fn observe<T: Any>(point: &'static str, what: impl FnOnce() -> T) {
         if let Some(hooks) = hooks() {
             hooks.observe(point, &what());
@@ -99,7 +99,7 @@ pub fn hit(_point: &'static str) -> Option<String> {
     None
 }
 
-/// Shows a test what came to pass.
+/// Shows a test what happened.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn observe<T: std::any::Any>(_point: &'static str, _what: impl FnOnce() -> T) {}

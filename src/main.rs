@@ -26,12 +26,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code when the manager cannot be reached.
 const EXIT_UNREACHABLE: u8 = 3;
-/// The exit code of a stop that was cut off: a thread did not come to its end.
+/// The exit code of a stop that was cut off: a thread did not end.
 const EXIT_CUT_OFF: i32 = 1;
-/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up at that
-/// time is still closed in order.
+/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up by then
+/// is still closed in order.
 const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
-/// The exit code of wrong usage, as clap has it.
+/// The exit code of wrong usage, the same as clap's.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn told(result: Result<ExitCode, ClientError>) -> ExitCode {
     }
 }
 
-/// Standard output is closed or full. A reader that has what it wanted (`| head`) is no failure.
+/// Standard output is closed or full. It is no failure if its reader has what it wanted (`| head`).
 fn not_written(error: &std::io::Error) -> ExitCode {
     if cli::is_closed_pipe(error) {
         ExitCode::SUCCESS
@@ -131,14 +131,14 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
-/// Says when `/readyz` turns green for the first time.
+/// Logs when `/readyz` turns green for the first time.
 async fn tell_when_ready(common: Arc<Common>) {
     common.health.ready().await;
     tracing::info!("ready");
 }
 
-/// A journal that goes with the process: a file in a directory of its own, since its readers open
-/// it by its name.
+/// A journal that is removed with the process: a file in a directory of its own, since its readers
+/// open it by name.
 struct Throwaway(PathBuf);
 
 impl Throwaway {
@@ -171,7 +171,8 @@ impl Drop for Throwaway {
     }
 }
 
-/// Whether any step goes to a queue other than those that ask for jobs of these workflows.
+/// Whether the messages of any step go to another queue than those on which these workflows take
+/// calls.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
     let own: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
@@ -218,7 +219,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
         reason = manager.failed() => { tracing::error!(reason, "the manager cannot go on: stopping"); ExitCode::FAILURE }
     };
-    // Closed only when a signal has begun it.
+    // The sender is closed only after a signal has begun a stop.
     let _ = stopping.send(());
     manager.common().feeds.close();
     server_handle.stop(true).await;
@@ -228,8 +229,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
 }
 
 /// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may,
-/// whatever any other thread does: nothing is lost by it, as by a crash. On a thread of its own,
-/// for the others may be what does not end.
+/// whatever other threads do. As in a crash, nothing is lost. It has a thread of its own: the
+/// others may be what does not end.
 fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let (begin, mut begun) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -7,7 +7,7 @@ use crate::actors::ways::Ways;
 use crate::load::{self, LoadErrors};
 use serde::Serialize;
 
-/// What a reload has changed, by full names.
+/// The changes that a reload made, by full names.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
     /// Workflows that were not loaded before.
@@ -16,9 +16,9 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Workflows that are no longer in the files: no new jobs.
     pub removed: Vec<String>,
-    /// Workflows that are as before.
+    /// Workflows that are unchanged.
     pub unchanged: Vec<String>,
-    /// What is allowed but most likely not meant.
+    /// What is allowed, but most likely not meant.
     pub warnings: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub enum ReloadError {
     Refused(String),
 }
 
-/// Loads the files of the settings again, and replaces the definitions by what they hold.
+/// Loads the files in the settings again, and replaces the definitions with theirs.
 ///
 /// # Errors
 ///

@@ -1,11 +1,12 @@
-//! Room for what the API's clients make the process hold: bytes of bodies and of answers, and reads
-//! of the journal at once.
+//! Bounds on what the API's clients make the process hold: bytes of bodies and of answers, and
+//! simultaneous reads of the journal.
 
 use crate::settings::HttpSettings;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bodies up to this size have room of their own, which large ones cannot take from them; in bytes.
+/// Bodies up to this size, in bytes, have a room of their own, which large ones cannot take from
+/// them.
 pub const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes are counted in pieces of this size.
@@ -14,7 +15,7 @@ const UNIT_BYTES: usize = 1024;
 /// Room that is taken; given back when it is dropped.
 pub type Taken = OwnedSemaphorePermit;
 
-/// So much of something and no more.
+/// A bounded amount of something.
 pub struct Room {
     free: Arc<Semaphore>,
     whole: u32,
@@ -33,23 +34,23 @@ impl Room {
         }
     }
 
-    /// In units; nothing is larger than the whole room, so that what is has it for itself.
+    /// In units. A larger amount counts as the whole room: it gets the room for itself.
     fn units(&self, amount: usize) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.whole)
     }
 
-    /// Takes so much, if it is free.
+    /// Takes this much, if it is free.
     pub fn take(&self, amount: usize) -> Option<Taken> {
         self.free.clone().try_acquire_many_owned(self.units(amount)).ok()
     }
 
-    /// Takes so much as soon as it is free, in the order of asking.
+    /// Takes this much as soon as it is free, in the order of asking.
     pub async fn wait(&self, amount: usize) -> Option<Taken> {
         // Never closed.
         self.free.clone().acquire_many_owned(self.units(amount)).await.ok()
     }
 
-    /// Takes more, so that it is so much in all; whether that was free.
+    /// Takes more, up to this much in total; tells whether that was free.
     pub fn grow(&self, taken: &mut Taken, amount: usize) -> bool {
         let missing = usize::try_from(self.units(amount))
             .unwrap_or(usize::MAX)
@@ -60,7 +61,7 @@ impl Room {
         more.map(|more| taken.merge(more)).is_some()
     }
 
-    /// Gives back what is more than so much.
+    /// Gives back what exceeds this much.
     pub fn shrink(&self, taken: &mut Taken, amount: usize) {
         let kept = usize::try_from(self.units(amount)).unwrap_or(usize::MAX);
         drop(taken.split(taken.num_permits().saturating_sub(kept)));
@@ -69,18 +70,18 @@ impl Room {
 
 /// All rooms of a process.
 pub struct Rooms {
-    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of what there is for bodies.
+    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of the room for bodies.
     pub small_bodies: Room,
-    /// Bytes of larger bodies, and of what is made of them: the rest.
+    /// Bytes of larger bodies, and of what is made of them: the other three quarters.
     pub large_bodies: Room,
     /// Bytes of large reads and of large answers on their way.
     pub answers: Room,
-    /// Reads of the journal at once.
+    /// Simultaneous reads of the journal.
     pub reads: Room,
 }
 
 impl Rooms {
-    /// As the settings say.
+    /// The rooms that the settings give.
     pub fn new(http: &HttpSettings) -> Rooms {
         let large = http.large_bodies_bytes_max();
         Rooms {

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 
-/// The settings that are lists; in the environment their parts stand between commas.
+/// The settings that are lists; in the environment, commas separate their parts.
 const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
@@ -53,7 +53,7 @@ pub enum BusKind {
 }
 
 impl BusKind {
-    /// Its name, in messages and as the name of the one bus of its kind.
+    /// Its name in messages, and the name of the only bus of its kind.
     pub const fn name(self) -> &'static str {
         match self {
             BusKind::Embedded => "embedded",
@@ -162,7 +162,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// One of some words.
+/// One of these words.
 fn one_of<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
     words: &[(&str, T)],
@@ -281,7 +281,7 @@ impl Serialize for ServerAddress {
 /// Why settings were refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A file or the environment has something unusable.
+    /// A file or the environment contains something unusable.
     #[error("settings, {place}: {reason}")]
     Unusable {
         /// Where it stands.
@@ -289,12 +289,12 @@ pub enum SettingsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Values that do not go together.
+    /// Values that contradict each other.
     #[error("settings: {0}")]
     Refused(String),
 }
 
-/// What the command line sets; the last word.
+/// What the command line sets; it overrides everything else.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each is the setting of the same name")]
 pub struct Overrides {
@@ -344,7 +344,7 @@ impl Settings {
             builder = builder.add_source(
                 config::File::from(file).format(config::FileFormat::Yaml).required(true),
             );
-            // Looked at by itself, so that an error names its place.
+            // Read by itself, so that an error names its place.
             let place = file.display().to_string();
             let read = unusable(
                 &place,
@@ -369,7 +369,7 @@ impl Settings {
                 builder = unusable(variable, builder.set_override(setting, list))?;
             }
         }
-        // Values stay text until their setting says what they are: a token of digits is no number.
+        // Values stay text until their setting gives them a type: a token of digits is no number.
         let variables = std::env::vars()
             .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
             .collect();
@@ -390,7 +390,7 @@ impl Settings {
         settings.validated()
     }
 
-    /// The journal's file is no file: what is in it ends with the process.
+    /// The name that stands for no file: the journal is removed when the process ends.
     pub fn keeps_nothing(&self) -> bool {
         self.journal.file.as_os_str() == ":memory:"
     }

@@ -33,8 +33,8 @@ pub struct Metrics {
     pub journal_failures: IntCounterVec,
     /// `workflow_steps_dispatched_total{workflow,step}`
     pub dispatched: IntCounterVec,
-    /// `workflow_steps_redispatched_total{workflow,step}`: of them those sent once more, as the
-    /// same attempt.
+    /// `workflow_steps_redispatched_total{workflow,step}`: those of them that were sent once more,
+    /// as the same attempt.
     pub redispatched: IntCounterVec,
     /// `workflow_steps_confirmed_total{workflow,step}`
     pub confirmed: IntCounterVec,
@@ -71,7 +71,8 @@ pub struct Metrics {
     pub bus_blocked: IntGaugeVec,
     /// `workflow_bus_unconfirmed{bus}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
-    /// `workflow_queue_messages_lost{bus,queue}`: messages that the queue lacks, at least.
+    /// `workflow_queue_messages_lost{bus,queue}`: the least number of messages that the queue
+    /// lacks.
     pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
@@ -82,7 +83,7 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// `workflow_event_streams`: streams of events that are open.
     pub event_streams: IntGauge,
-    /// `workflow_events_published_total{sink}`: events that the exchange has taken.
+    /// `workflow_events_published_total{sink}`: events that the exchange took.
     pub events_published: IntCounterVec,
     /// `workflow_events_dropped_total{sink}`: events that a sink could not take.
     pub events_dropped: IntCounterVec,

@@ -14,7 +14,7 @@ impl Serialize for Time {
     }
 }
 
-/// RFC 3339 with milliseconds: sorted as text it is sorted by time.
+/// RFC 3339 with milliseconds: the order of the texts is the order of the times.
 pub fn rfc3339(at: Timestamp) -> String {
     humantime::format_rfc3339_millis(system(at)).to_string()
 }
@@ -25,7 +25,7 @@ pub fn seconds(at: Timestamp) -> u64 {
 }
 
 /// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`; without one
-/// it is UTC. In place of `+` and of `T` a space is taken: in a query `+` means one.
+/// it is UTC. A space may stand for `+` and for `T`: in a query, `+` means a space.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     // One offset is enough; the library takes a Z as well.
@@ -36,7 +36,7 @@ pub fn parsed(text: &str) -> Option<Timestamp> {
         .ok()?
         .duration_since(SystemTime::UNIX_EPOCH)
         .ok()?;
-    // What lies beyond the year 2262 is as good as its end.
+    // Times beyond the year 2262 count as its end.
     let utc =
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
     (utc >= 0).then_some(Timestamp(utc))

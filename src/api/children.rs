@@ -13,10 +13,10 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 
-/// How much of a reason a list shows, in characters; the child job itself has all of it.
+/// How much of a reason a list shows, in characters; the child job itself shows all of it.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// What a row takes, in the worst case: read, with its reason, and as text.
+/// What a row takes at worst, in bytes: as read, with its reason, and as text.
 const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize)]
@@ -80,7 +80,7 @@ fn shown<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
     }
 }
 
-/// The step of that name, which must be one that starts child jobs.
+/// The step with this name, which must be one that starts child jobs.
 fn step_named(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     let with_children =
         || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);

@@ -1,5 +1,5 @@
-//! How many connections there may be: as many as the file descriptors allow that others do not
-//! need.
+//! How many connections there may be: as many as the file descriptors allow once the others have
+//! theirs.
 
 use crate::settings::HttpSettings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,8 +14,8 @@ const READER_DESCRIPTORS: u64 = 3;
 /// Readers of the journal that are kept open, besides those at work.
 const IDLE_READERS: u64 = 8;
 
-/// Raises the limit of file descriptors as far as it goes, and gives the number of connections that
-/// it leaves room for, at most those of the settings.
+/// Raises the limit of file descriptors as far as possible. Returns how many connections it leaves
+/// room for, at most as many as the settings allow.
 pub(super) fn connections_max(http: &HttpSettings) -> usize {
     let asked = http.connections_max;
     let Some(descriptors) = raised() else { return asked };
@@ -40,15 +40,15 @@ pub(super) fn connections_max(http: &HttpSettings) -> usize {
     allowed
 }
 
-/// At least a quarter is for connections, however few there are: the rest has to do for the others.
+/// At least a quarter is for connections, however few descriptors there are: the others must make
+/// do with the rest.
 fn left_for_connections(descriptors: u64, reads: u64) -> u64 {
     let others = OTHER_DESCRIPTORS
         .saturating_add(READER_DESCRIPTORS.saturating_mul(reads.saturating_add(IDLE_READERS)));
     descriptors.saturating_sub(others).max(descriptors / 4).max(1)
 }
 
-/// The limit of file descriptors, raised to the hard one where that is possible; none: there is no
-/// limit.
+/// The limit of file descriptors, raised to the hard limit if possible; none: there is no limit.
 fn raised() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current?;

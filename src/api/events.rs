@@ -37,7 +37,7 @@ pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse
 }
 
 /// `GET /api/job/{id}/events[?children=all|none]`: what happens to a job and its child jobs, until
-/// it has ended. Of one that has ended already its end, at once.
+/// it has ended. For a job that has already ended: its end, at once.
 pub async fn of_job(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -64,8 +64,8 @@ pub async fn of_job(
     });
     let (end, _) = end.await?;
     let Some(end) = end else { return Ok(streamed(common, String::new(), Some(feed), Some(id))) };
-    // A reader that comes back after the end has nothing more to come for: 204 ends the
-    // reconnecting of browsers.
+    // Nothing more will come for a reader that returns after the end: 204 stops browsers from
+    // reconnecting.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
     if last == Some(&*end.id) {
         return Ok(HttpResponse::NoContent().finish());

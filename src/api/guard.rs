@@ -37,7 +37,7 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// Whether a path tells of the manager's health: to everybody, under any name.
+/// Whether a path reports the manager's health, which anybody may ask for, under any name.
 pub(super) fn is_health(path: &str) -> bool {
     matches!(path, "/livez" | "/livez/" | "/readyz" | "/readyz/")
 }
@@ -140,14 +140,15 @@ impl Host {
     }
 }
 
-/// To whom the request is sent; none: one of HTTP/1.0 need not say, and no browser sends such.
+/// The host that the request is sent to; none: a request of HTTP/1.0 need not name it, and no
+/// browser sends one.
 fn host_of(request: &ServiceRequest) -> Result<Option<Host>, Problem> {
     let unclear = |text: String| {
         Problem::malformed(format!(
             "the header Host is {text}, expected one name or address, such as localhost:8088"
         ))
     };
-    // What stands in the request line counts before the header (RFC 9112, section 3.2.2).
+    // The request line takes precedence over the header (RFC 9112, section 3.2.2).
     if let Some(authority) = request.uri().authority() {
         return Host::parse(authority.as_str())
             .map(Some)
@@ -178,9 +179,8 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     origin.name == host.name && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
 }
 
-/// Whether the manager goes by this name. Ports do not count, but for those in `http.hosts`: they
-/// change where they are forwarded, and a page that was rebound has a name of its own whatever its
-/// port.
+/// Whether the manager goes by this name. Ports do not matter, except those in `http.hosts`:
+/// forwarding changes them, and a rebound page has a name of its own whatever its port.
 fn is_ours(host: &Host, http: &HttpSettings) -> bool {
     let is_listed = |listed: Host| {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
@@ -190,13 +190,14 @@ fn is_ours(host: &Host, http: &HttpSettings) -> bool {
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 
-/// Whether an address is this machine's: one that is loopback, the one listened on; where it
-/// listens on all of them any, since a page's name can be pointed elsewhere, and an address cannot.
+/// Whether an address is this machine's: a loopback address, or the one that it listens on. When it
+/// listens on all addresses, any will do: a page's name can be pointed elsewhere, an address
+/// cannot.
 fn is_own(address: IpAddr, listen: SocketAddr) -> bool {
     address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
 }
 
-/// The last word on every answer: its headers; of an answer to HEAD the head alone.
+/// Completes every answer: sets its headers, and leaves only the head of an answer to HEAD.
 pub(super) async fn harden(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -219,8 +220,9 @@ fn has_body(headers: &HeaderMap) -> bool {
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Keeps a hold of the request's body until the answer is sent. The server waits without end for
-/// the rest of a body that was let go unread; of one that is held it closes the connection.
+/// Holds the request's body until the answer is sent. If a body is dropped before it is read to its
+/// end, the server waits without end for the rest; if it is still held, the server closes the
+/// connection.
 fn held(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
     let payload = Rc::new(RefCell::new(request.take_payload()));
     request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
@@ -257,7 +259,7 @@ impl MessageBody for Held {
     }
 }
 
-/// A body of which only the size is told.
+/// A body that only tells its size.
 struct HeadOnly(BodySize);
 
 impl MessageBody for HeadOnly {

@@ -13,10 +13,11 @@ use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Rows are read for a page up to this size, in bytes; the last one may pass it.
+/// A page reads rows up to this total size, in bytes; the last row may exceed it.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What a row takes while it is read and shown, by its size: its text, what is parsed, the answer.
+/// What a row takes while it is read and shown, as a multiple of its size: its text, what is
+/// parsed, the answer.
 const SHOWN_FACTOR: usize = 3;
 
 #[derive(Serialize)]

@@ -11,16 +11,16 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use std::sync::Arc;
 
-/// What an entry of a parsed message takes, however short: key, value, a place in the list and one
-/// in the table; in bytes.
+/// What an entry of a parsed message takes, however short it is, in bytes: key, value, a place in
+/// the list and one in the table.
 const ENTRY_BYTES: usize = 192;
 
-/// A body to come.
+/// A body that is still to be read.
 pub struct Incoming {
     payload: Payload,
-    /// As its header says.
+    /// Its length, as the request's header says.
     length: Option<usize>,
-    /// Where it is encoded: how.
+    /// Its encoding, if it has one.
     encoding: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl FromRequest for Incoming {
 }
 
 impl Incoming {
-    /// Reads it whole.
+    /// Reads the whole body.
     pub(super) async fn read(self, common: &Common) -> Result<Body, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
@@ -73,8 +73,8 @@ impl Incoming {
         if self.length.is_some_and(|length| length > max) {
             return Err(too_large());
         }
-        // Room for all of it before any of it: bodies that come side by side would else stop one
-        // another half-way.
+        // Takes room for all of it before reading any of it: otherwise bodies that arrive side by
+        // side would stop one another half-way.
         let mut taken = room(common, self.length.unwrap_or_default())
             .take(self.length.unwrap_or_default())
             .ok_or_else(|| full(common))?;
@@ -88,7 +88,7 @@ impl Incoming {
                 return Err(too_large());
             }
             if self.length.is_none() {
-                // A buffer that grows is there twice while it is moved.
+                // A growing buffer exists twice while it is moved.
                 taken =
                     grown(common, taken, before, length, 2 * length).ok_or_else(|| full(common))?;
             }
@@ -98,7 +98,7 @@ impl Incoming {
     }
 }
 
-/// The room of a body that is so long.
+/// The room for a body of this length.
 fn room(common: &Common, length: usize) -> &Room {
     if length <= SMALL_BODY_BYTES_MAX {
         &common.rooms.small_bodies
@@ -107,7 +107,7 @@ fn room(common: &Common, length: usize) -> &Room {
     }
 }
 
-/// Room of so many bytes for a body that has grown.
+/// Room of this many bytes for a body that has grown.
 fn grown(
     common: &Common,
     mut taken: Taken,
@@ -140,8 +140,8 @@ impl Body {
         &self.bytes
     }
 
-    /// What `parse` makes of it, and the body again, whose room is to be kept until the call is
-    /// answered. A large one is parsed off the threads that answer.
+    /// What `parse` makes of it, and the body again: its room must be kept until the call is
+    /// answered. A large body is parsed on another thread than those that answer.
     pub(super) async fn parsed<T: Send + 'static>(
         mut self,
         common: &Arc<Common>,
@@ -162,7 +162,7 @@ impl Body {
     }
 }
 
-/// No fewer than the entries of the object that this is the text of.
+/// At least the number of entries of the object that this text holds.
 fn entries_at_most(text: &[u8]) -> usize {
     let (mut entries, mut depth, mut in_string, mut escaped) = (1, 0_usize, false, false);
     for byte in text {

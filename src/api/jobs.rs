@@ -35,8 +35,8 @@ struct WorkflowRow<'a> {
     loaded: Option<bool>,
 }
 
-/// `GET /api/workflows[?all=true]`: those that are loaded; with `all` also those that are not,
-/// while jobs of them are under way.
+/// `GET /api/workflows[?all=true]`: the loaded workflows; with `all` also those that are not loaded
+/// any more but have jobs under way.
 pub async fn workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [all] = query.of(["all"])?;
     let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
@@ -280,7 +280,7 @@ impl Listing {
     }
 }
 
-/// An object of lists of ids, sent as it is read, so that no list is ever whole in memory. Empty
+/// An object of lists of ids, sent as it is read, so that no whole list is ever in memory. Empty
 /// lists are left out unless `keep_empty`.
 fn streamed(
     common: &Arc<Common>,
@@ -353,7 +353,7 @@ impl Streaming {
     }
 }
 
-/// `GET /api/job/{id}[?view=light][&at=N]`: also of child jobs, and of ended ones until their retention is
+/// `GET /api/job/{id}[?view=light][&at=N]`: a job or child job; an ended one until its retention is
 /// over.
 pub async fn job(
     ways: web::Data<Ways>,
@@ -376,7 +376,7 @@ pub async fn job(
     Ok(whole.await?.1.into_response())
 }
 
-/// Of a job under way its actor tells, whatever the length of its record.
+/// The actor of a job under way answers for it, whatever the length of its record.
 async fn light(ways: &Ways, id: JobId, now: Timestamp) -> Result<HttpResponse, Problem> {
     let told = live::look(ways, id, move |job| serde_json::to_vec(&JobView::light(job, now)));
     if let Some(Ok(body)) = told.await {
@@ -407,8 +407,8 @@ pub(super) async fn result(
     Ok(result.await?.1.into_response())
 }
 
-/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one;
-/// erases an ended one where that is asked for, so that a call sent twice erases nothing.
+/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one.
+/// It erases an ended job only if asked to, so that a call sent twice erases nothing.
 pub async fn end(
     ways: web::Data<Ways>,
     path: web::Path<String>,

@@ -1,4 +1,4 @@
-//! Looks at a job under way, asked of its actor: the journal is not read.
+//! Looks at jobs under way by asking their actors: the journal is not read.
 
 use crate::actors::door;
 use crate::actors::ways::Ways;

@@ -37,12 +37,11 @@ use std::time::Duration;
 /// Threads that answer requests; the work is in the actors and in SQLite's readers.
 const HTTP_WORKERS: usize = 2;
 
-/// How long what a client still sends is read and dropped once it is answered, so that the answer
-/// reaches it before the end.
+/// How long the server reads and drops what a client still sends after it was answered, so that the
+/// answer reaches the client before the connection closes.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A server that is bound and ready to run; also tells the address, which the system chose for port
-/// 0.
+/// A server that is bound and ready to run, and its address: the system chooses one for port 0.
 pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = ways.common.settings.http.listen;
     let http = ways.common.settings.http.clone();
@@ -59,7 +58,7 @@ pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
     Ok((server.run(), address))
 }
 
-/// The application: every call passes these, the last one first.
+/// The application: every call passes these layers, the last one first.
 pub fn app(
     ways: Arc<Ways>,
 ) -> App<
@@ -138,10 +137,9 @@ fn get() -> Route {
     web::route().guard(method::Any(method::Get()).or(method::Head()))
 }
 
-/// A path, with and without a slash at its end, whose other methods than `allowed` are answered
-/// 405.
+/// A path, with and without a slash at its end. Methods other than `allowed` are answered 405.
 fn resource(path: &str, allowed: &'static str) -> Resource {
-    // The slash of a path that ends in whatever comes is read off by its handler.
+    // The handler of a path that ends in a wildcard removes the slash itself.
     let paths = if path.ends_with(".*}") {
         vec![path.to_owned()]
     } else {
@@ -150,7 +148,7 @@ fn resource(path: &str, allowed: &'static str) -> Resource {
     only(paths, allowed)
 }
 
-/// These paths and no other.
+/// These paths. Methods other than `allowed` are answered 405.
 fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
     let wrong_method = move |request: HttpRequest| async move {
         Problem::method_not_allowed(
@@ -187,7 +185,7 @@ async fn authorise(
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
         .and_then(bearer);
-    // Digests are compared, so that the time taken tells nothing of the token.
+    // Digests are compared, so that the time it takes tells nothing about the token.
     let digest = |text: &str| Sha256::digest(text.as_bytes());
     if token.is_empty() || open || given.is_some_and(|given| digest(given) == digest(&token)) {
         return Ok(next.call(request).await?.map_into_left_body());
@@ -202,8 +200,8 @@ async fn authorise(
     Ok(request.into_response(response).map_into_right_body())
 }
 
-/// Whoever guesses tokens is seen, and cannot fill the log; `workflow_api_requests_total` counts
-/// them all.
+/// Guessing at tokens shows in the log and cannot fill it; `workflow_api_requests_total` counts
+/// every attempt.
 fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
     let Some(common) = request.app_data::<web::Data<Common>>() else { return };
     if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
@@ -218,8 +216,8 @@ fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
     }
 }
 
-/// The token of an `Authorization` header; the scheme's name is taken in any case (RFC 9110,
-/// section 11.1).
+/// The token of an `Authorization` header; the scheme's name may be in upper or lower case (RFC
+/// 9110, section 11.1).
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))

@@ -22,10 +22,10 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Jobs of a bulk operation that are under way at once: they share commits.
+/// How many jobs of a bulk operation are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
 
-/// Refusals that the answer to a bulk operation lists.
+/// How many refusals the answer to a bulk operation lists.
 const REFUSALS_SHOWN_MAX: usize = 100;
 
 /// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}`; `rerun` takes `?step=NAME`.
@@ -43,7 +43,7 @@ pub async fn operate(
     respond(id, door::operate(&ways, id, operation).await)
 }
 
-/// The operation called `word`; none: to delete.
+/// The operation named `word`; none: deletion.
 fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if word != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{word} takes no step; rerun does")));
@@ -71,8 +71,8 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
     }))
 }
 
-/// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, said by
-/// a person or another system.
+/// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, from a
+/// person or another system.
 pub async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -122,7 +122,7 @@ fn refused_job(id: JobId, refusal: Refusal) -> Problem {
     refused(refusal, || unknown_job_text(id))
 }
 
-/// The problem that a refusal is; `unknown` says what there is not.
+/// The problem that a refusal becomes; `unknown` says what does not exist.
 pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Problem {
     match refusal {
         Refusal::Unknown => Problem::not_found(unknown()),
@@ -282,13 +282,13 @@ impl Row<'_> {
     }
 }
 
-/// Where the page behind these begins.
+/// Where the next page begins.
 fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
-/// filter finds, a page at a time; with `dryRun=true` only told.
+/// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
 pub async fn operate_all(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -348,7 +348,7 @@ pub async fn operate_all(
     Ok(HttpResponse::Ok().json(answer))
 }
 
-/// What a bulk operation would be done to.
+/// The jobs to which a bulk operation would be applied.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Dry<'a> {
@@ -360,7 +360,7 @@ struct Dry<'a> {
     operation: &'a str,
 }
 
-/// `POST /api/reload`: the workflow files once more, all or nothing.
+/// `POST /api/reload`: reads the workflow files again, all or nothing.
 pub async fn reload(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     match reload::reload(&ways).await {

@@ -11,7 +11,7 @@ use std::fmt;
 pub struct Problem {
     status: StatusCode,
     detail: String,
-    /// For 405: the methods that are possible.
+    /// For 405: the methods that are allowed.
     allowed: Option<&'static str>,
 }
 
@@ -29,17 +29,17 @@ impl Problem {
         Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None }
     }
 
-    /// 403: not from there.
+    /// 403: this sender may not ask.
     pub fn forbidden(detail: String) -> Problem {
         Problem { status: StatusCode::FORBIDDEN, detail, allowed: None }
     }
 
-    /// 404: there is none.
+    /// 404: it does not exist.
     pub fn not_found(detail: String) -> Problem {
         Problem { status: StatusCode::NOT_FOUND, detail, allowed: None }
     }
 
-    /// 405: not with this method.
+    /// 405: the path does not take this method.
     pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
         Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail, allowed: Some(allowed) }
     }
@@ -49,7 +49,7 @@ impl Problem {
         Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None }
     }
 
-    /// 409: it contradicts what is there.
+    /// 409: it conflicts with what exists.
     pub fn conflict(detail: String) -> Problem {
         Problem { status: StatusCode::CONFLICT, detail, allowed: None }
     }
@@ -59,12 +59,12 @@ impl Problem {
         Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None }
     }
 
-    /// 415: the body is in a form that is not read.
+    /// 415: the body has a form that is not supported.
     pub fn unsupported(detail: String) -> Problem {
         Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None }
     }
 
-    /// 422: understood, and wrong.
+    /// 422: well-formed, but wrong.
     pub fn invalid(detail: String) -> Problem {
         Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None }
     }

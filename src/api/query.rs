@@ -11,12 +11,12 @@ use actix_web::web;
 /// The most that `?limit=` can ask for.
 const LIMIT_MAX: u32 = 10_000;
 
-/// The one parameter that every call takes and none looks at: clients make it up, so that no cache
+/// The one parameter that every call takes and ignores: clients make up its value, so that no cache
 /// answers.
 const CACHE_BUSTER: &str = "_";
 
-/// The parameters of a call, as they came. What a call does not know it refuses: a parameter that
-/// is misspelt would else mean something wider than was asked.
+/// The parameters of a call, as they came. A call refuses parameters that it does not know:
+/// otherwise a misspelt one would ask for more than was meant.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -39,7 +39,7 @@ impl Query {
         self.of([]).map(|[]| ())
     }
 
-    /// For calls whose parameters are not all known beforehand.
+    /// All parameters, for calls that do not know them all beforehand.
     pub(super) fn into_pairs(self) -> Vec<(String, String)> {
         self.0
     }
@@ -65,7 +65,7 @@ impl actix_web::FromRequest for Query {
     }
 }
 
-/// A parameter that a call does not have.
+/// The problem of a parameter that a call does not have.
 pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
     let key_shown = quoted(key);
     Problem::malformed(match (nearest(key, known.iter().copied()), known) {
@@ -80,7 +80,7 @@ pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
     })
 }
 
-/// Takes down the value of a parameter, which may be given once.
+/// Notes the value of a parameter, which may be given only once.
 pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
     match place.replace(value) {
         None => Ok(()),

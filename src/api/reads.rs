@@ -1,6 +1,6 @@
-//! Reads of the journal: so many at once, and what they and their answers hold within a room. A
-//! read waits for its turn a moment, then it is answered 503. Room is waited for before a place:
-//! who has a place never waits, so the line moves.
+//! Reads of the journal: only some at once, and what they and their answers hold stays within a
+//! room. A read waits a moment for its turn, then the call is answered 503. It takes room before it
+//! takes a place: who has a place never waits, so the line moves.
 
 use super::problem::Problem;
 use crate::actors::common::Common;
@@ -25,20 +25,20 @@ use std::task::{Context, Poll};
 /// once bounds them; in bytes.
 const SMALL_JOB_BYTES_MAX: usize = 256 * 1024;
 
-/// What a job takes while it is rebuilt, by the bytes of its entries: their text, what is parsed,
-/// and the job.
+/// What a job takes while it is rebuilt, as a multiple of its entries' size: their text, what is
+/// parsed, and the job.
 const REBUILT_FACTOR: usize = 3;
 
-/// What a job and the answer that shows it take: an answer tells each message once or twice more.
+/// What a job and the answer that shows it take: an answer repeats each message once or twice.
 const SHOWN_FACTOR: usize = 2 * REBUILT_FACTOR;
 
 /// An answer is built, kept and sent in pieces of this size, in bytes; one piece is not counted.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Ids read and sent at once while a list is streamed.
+/// How many ids are read and sent at once while a list is streamed.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// What a row of a page takes, in the worst case: read, and as text.
+/// What a row of a page takes at worst, in bytes: as read, and as text.
 const ROW_BYTES: usize = 512;
 
 pub(super) fn row_bytes(limit: u32) -> usize {
@@ -53,7 +53,7 @@ pub(super) async fn read<T: Send + 'static>(
     placed(common, move |reader| Ok(query(reader)?)).await
 }
 
-/// Answers with what `query` writes, which is about so many bytes, all in all.
+/// Answers with what `query` writes: about this many bytes in total.
 pub(super) async fn answer(
     common: &Arc<Common>,
     bytes: usize,
@@ -65,8 +65,8 @@ pub(super) async fn answer(
     Ok(written.await?.into_response())
 }
 
-/// What `view` makes of the job with this id. The room it takes is the caller's, as long as there
-/// is something of the job.
+/// What `view` makes of the job with this id. The caller keeps the room that it takes as long as
+/// anything of the job is left.
 pub(super) async fn job<T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
@@ -76,7 +76,7 @@ pub(super) async fn job<T: Send + 'static>(
     rebuilt(common, id, load, view).await
 }
 
-/// The same of what `load` rebuilds from the record of that job.
+/// The same for what `load` rebuilds from that job's record.
 pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
@@ -106,7 +106,7 @@ enum Looked<T, V> {
     Large(usize, V),
 }
 
-/// Takes room as soon as there is some, which is waited for a moment.
+/// Takes room as soon as there is some; waits only a moment.
 async fn waited(common: &Common, room: &Room, amount: usize) -> Result<Taken, Problem> {
     match tokio::time::timeout(common.settings.http.reads_wait.0, room.wait(amount)).await {
         Ok(Some(taken)) => Ok(taken),
@@ -130,7 +130,7 @@ async fn placed<T: Send + 'static>(
     let place = waited(common, &common.rooms.reads, 1).await?;
     let reader = common.reader.clone();
     let result = web::block(move || {
-        // Kept here: a read goes on when its client has gone.
+        // Kept here: a read goes on after its client has gone.
         let _place = place;
         query(&*reader)
     });
@@ -242,8 +242,8 @@ impl io::Write for Written {
     }
 }
 
-/// A large answer on its way: what is sent is freed, and what a client leaves lying is, too, when
-/// the time for it is over.
+/// A large answer on its way. What is sent is freed; what a client does not fetch in time is freed
+/// too.
 struct Sending {
     length: u64,
     left: Rc<RefCell<Option<Written>>>,

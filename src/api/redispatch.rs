@@ -47,7 +47,7 @@ pub async fn by_queue(
     Ok(HttpResponse::Ok().json(told))
 }
 
-/// A queue on which nothing waits must be one of a workflow that is loaded, or its name is most
+/// A queue on which nothing waits must belong to a loaded workflow; otherwise its name is most
 /// likely misspelt.
 fn known(common: &Common, queue: &str, vhost: &str) -> Result<(), Problem> {
     let definitions = common.definitions();

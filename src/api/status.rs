@@ -24,7 +24,7 @@ const ROWS_DEFAULT: u32 = 1_000;
 const PAGE_ROWS: usize = 1_000;
 const PAGE_STATUSES: usize = 10_000;
 
-/// What stands before the name of a step in the query, where the name alone means something else.
+/// The prefix of a step's name in the query, for names that mean something else without it.
 const STEP_PREFIX: &str = "step.";
 
 /// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
@@ -87,15 +87,15 @@ pub async fn of_workflow(
     )))
 }
 
-/// A step's name as the loaded definition spells it; of a step that no loaded one has, as its
-/// column is called.
+/// A step's name as the loaded definition spells it; if no loaded definition has the step, the name
+/// of its column.
 fn spelling(definition: Option<&Definition>, column: &str) -> String {
     let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
     let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 
-/// Whether CSV stands in `Accept`, and JSON not before it.
+/// Whether `Accept` names CSV, and does not name JSON before it.
 fn wants_csv(request: &HttpRequest) -> bool {
     let accepted =
         request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
@@ -113,7 +113,7 @@ struct StatusQuery {
     state: Option<JobState>,
     limit: Option<u32>,
     cursor: Option<JobNumber>,
-    /// What is said of steps: the key as it came, the step's name, the status.
+    /// What the query says about steps: the key as it came, the step's name, the status.
     steps: Vec<(String, String, String)>,
 }
 
@@ -193,7 +193,7 @@ impl Sheet {
             if std::mem::replace(&mut self.began, true) {
                 body.push(b',');
             }
-            // Of texts, into memory: nothing that could fail.
+            // Writing texts to memory cannot fail.
             let _ = serde_json::to_writer(&mut body, &RowView { row, names: &self.names });
         }
         if self.ended {
@@ -211,7 +211,7 @@ impl Sheet {
             return Ok(None);
         }
         let mut table = csv::Writer::from_writer(Vec::new());
-        // Into memory, each row of the same length: nothing that could fail.
+        // Writing rows of the same length to memory cannot fail.
         if !std::mem::replace(&mut self.began, true) {
             let own = ["job", "state", "created", "updated"];
             let _ =
@@ -228,7 +228,7 @@ impl Sheet {
     /// The next rows; behind the last ones, where the next page begins if there is more.
     fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
         let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
-        // One more than is wanted tells whether there is more.
+        // One row more than is wanted tells whether there are more.
         let asked = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
         let limit = u32::try_from(asked).unwrap_or(u32::MAX);
         let mut rows = self.reader.statuses(
@@ -253,7 +253,7 @@ impl Sheet {
 /// What a spreadsheet may take for the beginning of a formula, in both widths, or skip before one.
 const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
-/// A cell that no spreadsheet takes for a formula, and no terminal for more than a text.
+/// A cell that no spreadsheet takes for a formula, and no terminal for a command.
 fn harmless(cell: &str) -> String {
     let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
     format!("{apostrophe}{}", escaped(cell))

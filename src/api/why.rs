@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the broker may take to tell of a queue.
+/// How long the broker may take to report on a queue.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// How deep child jobs are looked into.
 const DEPTH_MAX: usize = 8;
 
-/// Child jobs of a step that are looked into, the first ones.
+/// How many child jobs of a step are looked into: the first ones.
 const CHILDREN_MAX: u32 = 3;
 
-/// The causes, those first that say the most: of several steps that run the first of these is told.
+/// The causes, the most telling first: if several steps run, the answer names the first of their
+/// causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum WaitCause {
@@ -87,7 +88,7 @@ fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why
     })
 }
 
-/// What the state of the manager and of the job explains alone.
+/// What the state of the manager and of the job explains by itself.
 fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
     let told = |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -252,16 +253,16 @@ fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &st
     )
 }
 
-/// How old the broker's statistics are at most, unless it is told to collect them less often (every
-/// 5 seconds by default).
+/// The broker's statistics are at most this old, unless it is told to collect them less often
+/// (every 5 seconds by default).
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// What becomes of messages that are nowhere.
+/// How messages that are nowhere may have been lost.
 const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
                        purged, lost with its queue, or acknowledged by a worker that did not \
                        reply";
 
-/// The message of a step that the broker has confirmed: what is known of where it is, and what is
+/// The message of a step that the broker has confirmed: what is known about its place, and what is
 /// guessed.
 struct ConfirmedStep<'a> {
     ways: &'a Ways,
@@ -394,7 +395,7 @@ async fn of_fan_out(
         if depth >= DEPTH_MAX {
             break;
         }
-        // One that has just been started may not be there yet.
+        // A child job that was just started may not be there yet.
         if let Ok(why) = of_job(ways, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {

@@ -88,7 +88,7 @@ struct Reply {
     call: Option<CallHeaders>,
 }
 
-/// What a message that asks for a job says beside its body.
+/// What a message that asks for a job says besides its body.
 #[derive(Clone)]
 struct CallHeaders {
     queue: Arc<str>,
@@ -252,7 +252,7 @@ fn answer(message: &Publication, work: &Worker) -> Reply {
 }
 
 impl Outside {
-    /// Somebody is answered: a step of this process, or nobody.
+    /// An answer to a caller: a step of this process, or nobody.
     fn answer(&self, answer: Publication) {
         let attempt = answer.number("attempt");
         let Publication { to, correlation_id, kind, body, receipt, .. } = answer;
@@ -297,7 +297,7 @@ impl Outside {
     }
 }
 
-/// Forgets what was taken, delivers again what was sent back.
+/// Forgets what was taken, and delivers again what was sent back.
 async fn settle_all(
     mut settled: mpsc::UnboundedReceiver<Settled>,
     outside: std::sync::Weak<Outside>,

@@ -3,7 +3,7 @@
 //!
 //! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
 //! told to close, keeps each until the broker has taken it, and gives back the receipt that came
-//! with it. Whatever happens it reports through one [`EventSink`].
+//! with it. It reports whatever happens through one [`EventSink`].
 
 pub mod amqp;
 pub mod embedded;
@@ -46,7 +46,7 @@ pub trait BodyText: Send + Sync {
     /// The bytes to be sent.
     fn to_bytes(&self) -> Bytes;
 
-    /// How many they are.
+    /// How many bytes they are.
     fn len(&self) -> usize;
 
     /// Whether there are none.
@@ -72,8 +72,8 @@ impl Body {
         Body(Content::Built(Arc::new(text)))
     }
 
-    /// That of a message of kind [`ERROR`]: `reason` in one sentence, and whether another attempt
-    /// may help.
+    /// The body of a message of kind [`ERROR`]: `reason` in one sentence, and whether another
+    /// attempt may help.
     pub fn error(reason: &str, retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
             .into()
@@ -87,7 +87,7 @@ impl Body {
         }
     }
 
-    /// How many they are.
+    /// How many bytes they are.
     pub fn len(&self) -> usize {
         match &self.0 {
             Content::Text(text) => text.len(),
@@ -122,7 +122,7 @@ impl Receipt {
         Receipt(Box::new(value))
     }
 
-    /// What it holds, for its sender, who knows the type; itself if it is of another one.
+    /// What it holds, for its sender, who knows the type. A receipt of another type is given back.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ pub const ERROR: &str = "error";
 pub enum Addressee {
     /// A worker of ours: its queue is declared where it is missing, and its reply is waited for.
     Worker,
-    /// Whoever asked for something. Its queue is its own matter: if that is not there nobody reads
+    /// Whoever asked for something. Its queue is its own matter: if it does not exist, nobody reads
     /// the message.
     Caller,
 }
@@ -195,7 +195,7 @@ pub struct Publication {
     pub addressee: Addressee,
     /// Its id, the same when it is sent again.
     pub id: String,
-    /// What a reply to it is known by, or what it is a reply to.
+    /// What a reply to it is recognised by, or what it is a reply to.
     pub correlation_id: Option<Arc<str>>,
     /// The property `type`.
     pub kind: Option<&'static str>,
@@ -242,14 +242,14 @@ pub struct Delivery {
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The attempt that it is about, where the header `attempt` tells: of a dead letter always, of
-    /// a reply if the worker gives it back.
+    /// The attempt that it is about, if the header `attempt` tells: always for a dead letter, and
+    /// for a reply if the worker returns the header.
     pub attempt: Option<u32>,
-    /// The property `message_id`; looked at on a workflow's queue, and of a dead letter.
+    /// The property `message_id`; read on a workflow's queue, and for a dead letter.
     pub message_id: Option<String>,
-    /// The property `reply_to`; looked at on a workflow's queue alone.
+    /// The property `reply_to`; read only on a workflow's queue.
     pub reply_to: Option<String>,
-    /// The header `depth`; looked at on a workflow's queue alone.
+    /// The header `depth`; read only on a workflow's queue.
     pub depth: Option<u16>,
     /// Set when the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
@@ -269,7 +269,7 @@ pub struct DeadLetter {
     pub reason: String,
 }
 
-/// What becomes of a delivery.
+/// What happens to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is taken: the broker may forget it.
@@ -295,11 +295,11 @@ pub struct Settlement {
     tag: u64,
     epoch: u64,
     to: Option<mpsc::UnboundedSender<Settled>>,
-    /// What the delivery takes of the room for those without a verdict.
+    /// The room that the delivery takes among those without a verdict.
     hold: Option<Hold>,
 }
 
-/// Something that is let go, by being dropped, with the verdict on a delivery.
+/// Something that is dropped with the verdict on a delivery, and then gives back what it holds.
 type Hold = Box<dyn Any + Send>;
 
 impl fmt::Debug for Settlement {
@@ -314,15 +314,15 @@ impl Settlement {
         Settlement { tag, epoch, to: Some(to), hold: None }
     }
 
-    /// With what is let go when it is settled.
+    /// The same, with something that is dropped when it is settled.
     fn holding(self, hold: Option<impl Any + Send>) -> Settlement {
-        // Its fields cannot be moved out of it, for it settles when it is dropped.
+        // Its fields cannot be moved out of it: it settles when it is dropped.
         let mut settlement = self;
         settlement.hold = hold.map(|hold| Box::new(hold) as Hold);
         settlement
     }
 
-    /// Of a delivery that nobody waits for: the embedded bus.
+    /// The settlement of a delivery for which nobody waits: the embedded bus's.
     pub fn none() -> Settlement {
         Settlement { tag: 0, epoch: 0, to: None, hold: None }
     }
@@ -363,7 +363,7 @@ impl Delivery {
         }
     }
 
-    /// Takes the message off its queue. Only after the commit of what followed from it: a crash
+    /// Takes the message off its queue. Only after the commit of what followed from it: a crash in
     /// between must redeliver.
     pub fn ack(mut self) {
         self.settlement.settle(Verdict::Ack);
@@ -443,7 +443,7 @@ pub enum BusEvent {
     Taken(Receipt),
     /// There is no queue of the name that a caller gave: nobody will ever read the message.
     Unroutable(Receipt),
-    /// A message could not be read, whatever it was to be: it is off its queue.
+    /// A message could not be read, whatever it was meant to be; it is off its queue.
     Unreadable {
         /// The queue it came on.
         queue: Arc<str>,
@@ -453,7 +453,7 @@ pub enum BusEvent {
         correlation_id: Option<String>,
         /// The size of its body.
         bytes: usize,
-        /// Whether it was put aside; dropped else.
+        /// Whether it was put aside; otherwise it was dropped.
         is_kept: bool,
     },
     /// The state changed.
@@ -470,11 +470,11 @@ pub enum BusEvent {
     /// The bus cannot work at all, whatever is tried again: another process consumes the reply
     /// queue. The daemon ends.
     Refused(String),
-    /// Something of one message that only a log can tell: a returned message, a negative confirm.
+    /// Something about a single message that is only counted: a return, a negative confirm.
     Noted(BusNotice),
 }
 
-/// Counted events of single messages.
+/// What happens to single messages and is only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BusNotice {
     /// The broker returned a message as unroutable; it is sent again.
@@ -492,15 +492,14 @@ pub enum QueueLook {
     There {
         /// Messages that wait in it; those that a worker has are not counted.
         messages: u32,
-        /// Messages that a worker has and has not acknowledged, some seconds ago; none: it is not
-        /// told.
+        /// Messages that workers had and had not acknowledged some seconds ago; none: unknown.
         unacknowledged: Option<u64>,
         /// Workers that consume from it.
         consumers: u32,
     },
     /// It is not there.
     Missing,
-    /// It cannot be told, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
@@ -509,7 +508,7 @@ pub enum QueueLook {
 pub struct QueueDepth {
     /// The queue.
     pub queue: String,
-    /// Messages that wait or that a worker has, some seconds ago; none: it is not known.
+    /// Messages that waited or that a worker had some seconds ago; none: unknown.
     pub messages: Option<u64>,
 }
 
@@ -537,8 +536,7 @@ pub trait Bus {
     /// Looks at a queue, without changing anything.
     fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
 
-    /// How much each queue of its virtual host holds, where somebody can tell, or why that is not
-    /// known now.
+    /// How much each queue of its virtual host holds, or why that is unknown.
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
@@ -546,7 +544,7 @@ pub trait Bus {
     /// Other workflows are loaded: these are its queues from now on.
     fn serve(&mut self, served: Served);
 
-    /// Stops taking deliveries, gives unconfirmed messages until the returned future is dropped,
-    /// closes the connections.
+    /// Stops taking deliveries, waits for confirms until the returned future is dropped, and closes
+    /// the connections.
     fn close(&mut self) -> LocalBoxFuture<'static, ()>;
 }

@@ -1,5 +1,5 @@
-//! The outlet for events: a topic that strangers listen to. Best effort, and apart from all else:
-//! whatever happens to it, jobs go on.
+//! The outlet for events: a topic that strangers listen to. Best effort, and apart from everything
+//! else: whatever happens to it, jobs go on.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -13,7 +13,7 @@ pub struct Announcement {
     pub id: String,
     /// The event's type.
     pub kind: String,
-    /// What the body is.
+    /// The content type of the body.
     pub content_type: &'static str,
     /// When it happened, in seconds since 1970.
     pub timestamp_s: u64,
@@ -26,7 +26,7 @@ pub struct Announcement {
 pub enum TopicEvent {
     /// The broker has confirmed one.
     Published,
-    /// So many are lost.
+    /// This many were lost.
     Dropped(u64),
 }
 

@@ -1,5 +1,5 @@
-//! `check FILE… --against JOURNAL`: which jobs that are kept would go another way under the files,
-//! before these are loaded.
+//! `check FILE… --against JOURNAL`: tells before the files are loaded which of the kept jobs would
+//! go another way under them.
 
 use super::check;
 use super::client::ClientError;
@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Jobs that are listed for people; JSON has more.
+/// How many jobs are listed for people; JSON has more.
 const JOBS_SHOWN_MAX: usize = 20;
 
-/// Jobs that are told in JSON, for each workflow.
+/// How many jobs are listed in JSON, for each workflow.
 const JOBS_TOLD_MAX: usize = 10_000;
 
-/// Differences that are told of one job, for people.
+/// How many differences of one job are listed for people.
 const DIFFERENCES_SHOWN_MAX: usize = 4;
 
-/// Jobs that are looked up at once.
+/// How many jobs are looked up at once.
 const PAGE_JOBS: u32 = 1_000;
 
 #[derive(Serialize)]
@@ -67,13 +67,13 @@ struct Workflow {
     workflow: String,
     /// Top-level jobs in the journal.
     kept: Count,
-    /// Those that began under this very definition.
+    /// Those that began under exactly this definition.
     same: Count,
     /// Those that would differ.
     affected: Count,
-    /// Each definition that differs from that of the files.
+    /// Each definition that differs from the one in the files.
     definitions: Vec<Former>,
-    /// Steps that would get a column in the relation of statuses.
+    /// Steps that would get a column in the table of statuses.
     new_columns: Vec<String>,
     /// Columns that stay for the jobs that have them, and are empty for new jobs.
     old_columns: Vec<String>,

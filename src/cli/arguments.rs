@@ -49,8 +49,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show what happened to a job, or the job as it was, out of a journal's file, which is only
-    /// read: no manager is needed, and one may run on it
+    /// Show from a journal's file what happened to a job, or the job as it was; the file is only
+    /// read: no manager is needed, and one may be running on it
     Replay(ReplayArguments),
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
@@ -90,7 +90,7 @@ pub enum ClientCommand {
     Resume(OperateArguments),
     /// Let failed jobs go on from their failed steps; what is complete is kept
     Retry(OperateArguments),
-    /// Do a step of ended jobs, and all that depends on it, once more
+    /// Run a step of ended jobs, and all that depends on it, once more
     Rerun {
         /// The step
         #[arg(long)]
@@ -193,7 +193,7 @@ pub struct RunArguments {
     /// Print the job's id and do not follow it
     #[arg(long)]
     pub detach: bool,
-    /// How long a manager that does not answer is waited for while the job is followed
+    /// How long to wait for a manager that does not answer while the job is followed
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub reconnect_for: Span,
     #[command(flatten)]
@@ -206,13 +206,13 @@ pub struct RunArguments {
 pub struct RecordArguments {
     /// The job's, or child job's, id
     pub id: JobId,
-    /// Show the job as it was after the entry of this number; the first is 1
+    /// Show the job as it was after the entry with this number; the first is 1
     #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"])]
     pub at: Option<u64>,
-    /// Only entries behind the one of this number
+    /// Only entries after the one with this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub after: u64,
-    /// At most so many [default: all]
+    /// At most this many [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 }
@@ -250,7 +250,7 @@ pub struct WatchArguments {
     /// Only what happens to the job itself, not to its child jobs
     #[arg(long, requires = "id")]
     pub no_children: bool,
-    /// How long a manager that does not answer is waited for
+    /// How long to wait for a manager that does not answer
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub reconnect_for: Span,
     #[command(flatten)]
@@ -277,7 +277,7 @@ pub struct FilterArguments {
     /// Only those created before this time
     #[arg(long, value_name = "TIME")]
     pub before: Option<String>,
-    /// At most so many, the newest first
+    /// At most this many, the newest first
     #[arg(long, default_value_t = 1_000)]
     pub limit: u32,
 }
@@ -314,7 +314,7 @@ pub struct ChildrenArguments {
     /// Only those of this step
     #[arg(long, requires = "children")]
     pub step: Option<String>,
-    /// At most so many, up to 10000
+    /// At most this many, up to 10000
     #[arg(long, value_name = "N", requires = "children", default_value_t = 1_000)]
     pub limit: u32,
     /// Go on where the page before ended
@@ -423,7 +423,7 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a job must be: `--filter STEP=STATUS`, `--status STEP=STATUS`.
+/// A status that a job must have: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
 pub struct StepStatus {
     pub(super) step: String,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Validates `files`, of which `-` is standard input, and prints the outcome to `out`: the
-/// workflows, or every error. Whether they are valid.
+/// workflows, or every error. Returns whether they are valid.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub fn check(files: &[PathBuf], json: bool, out: &mut dyn Write) -> io::Result<b
     Ok(loaded.is_ok())
 }
 
-/// Who checks a file wants to know all that can be said of it.
+/// Whoever checks a file wants to know everything that can be said about it.
 fn with_advice(mut loaded: Loaded) -> Loaded {
     loaded.warnings.append(&mut loaded.advice);
     // Stable: the files keep their order.
@@ -111,7 +111,7 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     writeln!(out)
 }
 
-/// What is shown of a step.
+/// What is shown about a step.
 type Row = [String; 3];
 
 fn rows(definition: &Definition) -> Vec<Row> {
@@ -125,7 +125,8 @@ fn rows(definition: &Definition) -> Vec<Row> {
     rows
 }
 
-/// Which graphs stand above the one that is being shown, and which were shown: each is shown once.
+/// Which graphs the one that is being shown stands in, and which were shown already: each is shown
+/// once.
 struct View<'d> {
     definition: &'d Definition,
     open: Vec<bool>,
@@ -236,7 +237,7 @@ fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The steps in an order in which they can run: as declared, but none before those that it waits
+/// The steps in an order in which they can run: as declared, but each after those that it waits
 /// for.
 fn in_order(graph: &Graph) -> Vec<&Step> {
     let mut waiting: Vec<usize> = graph.steps.iter().map(|step| step.depended_on().len()).collect();

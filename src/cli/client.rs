@@ -33,7 +33,7 @@ pub enum ClientError {
     Output(#[from] std::io::Error),
 }
 
-/// Whether output has ended because its reader has what it wanted, as `head` does.
+/// Whether the output was closed because its reader has what it wanted, as `head` does.
 pub fn is_closed_pipe(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }
@@ -45,17 +45,17 @@ pub(super) struct Client {
     token: String,
 }
 
-/// What comes of asking for a stream of events.
+/// The outcome of asking for a stream of events.
 pub(super) enum Opened {
     /// The stream.
     Stream(Box<dyn BufRead + Send>),
-    /// There is nothing new behind the last event.
+    /// There is nothing new after the last event.
     Nothing,
-    /// There is none, for this reason.
+    /// The manager gives no stream, for this reason.
     Refused(StatusCode, String),
 }
 
-/// How long a call may take; answers come after a commit.
+/// How long a call may take: answers wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The largest answer that is read: a job with its steps' outputs.
@@ -130,7 +130,7 @@ impl Client {
         self.answer(self.authorised(self.agent.delete(self.url(path))).call())
     }
 
-    /// Opens a stream of events, behind the event with the id `last` if it has one.
+    /// Opens a stream of events, after the event with the id `last` if there is one.
     pub(super) fn open(&self, path: &str, last: &str) -> Result<Opened, ClientError> {
         let request = self.request(path, &[]).header("Accept", "text/event-stream");
         let request = if last.is_empty() { request } else { request.header("Last-Event-ID", last) };
@@ -202,8 +202,7 @@ impl Client {
             ""
         };
         let detail = detail.unwrap_or(text);
-        // What is wrong with files comes a line each; what else is said of a refusal may repeat
-        // what anybody has sent.
+        // Problems of files come one a line; other refusals may repeat what anybody has sent.
         let is_of_files = response.status() == StatusCode::UNPROCESSABLE_ENTITY
             && response.get_uri().path().ends_with("/api/reload");
         let detail =

@@ -1,5 +1,5 @@
-//! Follows a job by its stream of events. A stream that breaks is opened again; where there is none
-//! (an older manager, too many streams) the light view is looked at instead.
+//! Follows a job by its stream of events. A stream that breaks is opened again; without one (an
+//! older manager, too many streams) it looks at the light view instead.
 
 use super::client::{Client, ClientError, Opened};
 use super::show::{JobAnswer, StepAnswer, parse};
@@ -21,16 +21,17 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// How long the light view is looked at before a stream that was refused is asked for again.
 const LOOK_FOR: Duration = Duration::from_secs(10);
 
-/// A stream that tells nothing for so long may have lost the end of the job: the job is looked at.
+/// A stream that is silent for this long may have lost the end of the job: then the job is looked
+/// at.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// What somebody who follows a job is told.
 pub(super) enum Heard<'a> {
     /// Something has happened.
     Event(&'a SentEvent),
-    /// The way to the manager is broken, for this reason, and is looked for.
+    /// The manager cannot be reached, for this reason; further attempts follow.
     Cut(&'a str),
-    /// Nothing, for as long as was asked for.
+    /// Nothing happened for as long as was asked for.
     Nothing,
 }
 
@@ -39,24 +40,24 @@ pub(super) struct Follower<'c> {
     client: &'c Client,
     id: JobId,
     path: String,
-    /// How long a manager that does not answer is waited for.
+    /// How long to wait for a manager that does not answer.
     patience: Duration,
     /// Whether it has answered before.
     was_there: bool,
-    /// How often to hear of nothing.
+    /// How often to report that nothing happens.
     tick: Duration,
     /// The id of the newest event.
     last: String,
-    /// The manager does not know the light view.
+    /// Whether the manager does not know the light view.
     is_old: bool,
-    /// The steps as they were told last: state, status and attempt.
+    /// The steps as they were last reported: state, status and attempt.
     steps: HashMap<String, (String, String, u32)>,
 }
 
-/// What came of a stream.
+/// The outcome of a stream.
 enum Outcome {
     Ended(End),
-    /// It is to be opened again, once the manager answers.
+    /// It must be opened again, once the manager answers.
     Again(String),
 }
 
@@ -81,17 +82,17 @@ impl<'c> Follower<'c> {
         }
     }
 
-    /// Of a job that the manager has just created.
+    /// A follower of a job that the manager has just created.
     pub(super) fn of_new(self) -> Follower<'c> {
         Follower { was_there: true, ..self }
     }
 
-    /// Also tells that nothing happens, this often.
+    /// Also reports that nothing happens, this often.
     pub(super) fn every(self, tick: Duration) -> Follower<'c> {
         Follower { tick, ..self }
     }
 
-    /// Tells all that happens, until the job has ended.
+    /// Reports all that happens, until the job has ended.
     pub(super) fn follow(
         mut self,
         mut tell: impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
@@ -105,7 +106,7 @@ impl<'c> Follower<'c> {
                     silence.ended(opened);
                     outcome
                 }
-                // All was told before, the end included.
+                // Everything was reported before, including the end.
                 Ok(Opened::Nothing) => self.looked(),
                 Ok(Opened::Refused(status, detail)) => {
                     self.without_stream(status, detail, &mut tell)
@@ -166,7 +167,8 @@ impl<'c> Follower<'c> {
         }
     }
 
-    /// Looks at the job again and again: for a while if a stream may be had later, else to its end.
+    /// Looks at the job again and again: for a while if a stream may be had later, otherwise to its
+    /// end.
     fn without_stream(
         &mut self,
         status: StatusCode,
@@ -208,7 +210,7 @@ impl<'c> Follower<'c> {
         })
     }
 
-    /// The job as it is now, without what a large job has much of.
+    /// The job as it is now, without the parts that grow with a large job.
     pub(super) fn look(&mut self) -> Result<JobAnswer, ClientError> {
         let path = format!("/api/job/{}", self.id);
         if !self.is_old {
@@ -265,7 +267,7 @@ fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> SentEvent
 /// How long the manager has not answered.
 pub(super) struct Silence {
     patience: Duration,
-    /// It has answered before: an address at which nobody ever was is not waited for.
+    /// It has answered before: an address where nobody ever answered is not worth waiting for.
     was_there: bool,
     since: Option<Instant>,
     pause: Duration,
@@ -280,7 +282,7 @@ impl Silence {
     ///
     /// # Errors
     ///
-    /// It has not for too long.
+    /// It has not answered for too long.
     pub(super) fn note(&mut self, error: &str) -> Result<(), String> {
         if !self.was_there {
             return Err(error.to_owned());
@@ -300,7 +302,7 @@ impl Silence {
         clock::ticks()
     }
 
-    /// That stream has ended. One that ends again and again is asked for ever more seldom.
+    /// That stream has ended. A stream that ends again and again is asked for less and less often.
     pub(super) fn ended(&mut self, opened: Instant) {
         if opened.elapsed() > PAUSE_LONGEST {
             self.pause = PAUSE_FIRST;

@@ -1,5 +1,5 @@
-//! `history` and `replay`: what happened to a job, entry by entry, and the job as it was; of a
-//! manager, or out of a journal's file.
+//! `history` and `replay`: what happened to a job, entry by entry, and the job as it was; told by a
+//! manager, or read from a journal's file.
 
 use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::{Client, ClientError};
@@ -16,10 +16,10 @@ use serde_json::value::RawValue;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Entries that are asked for at once.
+/// How many entries are asked for at once.
 const PAGE_ENTRIES: u32 = 1_000;
 
-/// Rows that are read at once, in bytes.
+/// How many bytes of rows are read at once.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// How much of an entry is shown where there is no terminal, in characters.
@@ -109,7 +109,7 @@ fn print_job(body: &str, is_json: bool, out: &mut dyn Write) -> Result<(), Clien
 /// Prints entries, a page at a time.
 struct Printer<'o> {
     is_json: bool,
-    /// Where the next page begins; none behind the last.
+    /// Where the next page begins; none after the last.
     after: Option<u64>,
     /// How many entries are still to be shown; none: all.
     left: Option<u64>,
@@ -124,7 +124,7 @@ impl<'o> Printer<'o> {
         Printer { is_json, after: Some(asked.after), left: asked.limit, columns, out }
     }
 
-    /// Behind which entry the next page begins, and how many entries it may have.
+    /// After which entry the next page begins, and how many entries it may have.
     fn wanted(&self) -> Option<(u64, u32)> {
         let most = u32::try_from(self.left.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         self.after.filter(|_| most > 0).map(|after| (after, most.min(PAGE_ENTRIES)))
@@ -184,7 +184,7 @@ fn words(key: &str) -> String {
     words
 }
 
-/// On a terminal a line is as wide as that; elsewhere it has some hundred characters.
+/// On a terminal a line is as wide as the terminal; elsewhere it has some hundred characters.
 fn cut(line: &str, columns: Option<usize>) -> String {
     let most = columns.unwrap_or(LINE_CHARS_MAX).max(1);
     match line.char_indices().nth(most) {

@@ -1,5 +1,5 @@
-//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, and told how to
-//! be had whole.
+//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, with a hint at
+//! how to get them whole.
 
 use super::arguments::{ChildrenArguments, ClientArguments};
 use super::client::{Client, ClientError};
@@ -82,7 +82,7 @@ pub(super) fn print(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientEr
     Ok(())
 }
 
-/// What is said of the job itself.
+/// What is shown about the job itself.
 fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
     tell("job", &job.uuid)?;
@@ -108,14 +108,14 @@ fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
         if let Some(message) =
             job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
         {
-            // JSON may have marks of direction as they are.
+            // JSON may contain direction marks as they are.
             tell(key, &cut(&escaped(message.get()), MESSAGE_CHARS_MAX))?;
         }
     }
     Ok(())
 }
 
-/// From the first dispatch, and of the last attempt by itself where there were several.
+/// The time from the first dispatch, and that of the last attempt if there were several.
 fn elapsed(step: &StepAnswer) -> String {
     let shown = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {

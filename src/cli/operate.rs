@@ -334,7 +334,7 @@ fn query(filter: &FilterArguments) -> Vec<(String, String)> {
     pairs
 }
 
-/// As a part of a path.
+/// Encodes a text as a part of a path.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// How often the progress bar is brought up to date, at most.
+/// The shortest time between two updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(250);
 
-/// The exit code of a command that Ctrl-C has ended, as shells have it.
+/// The exit code of a command that was ended by Ctrl-C, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// `run`: exit code 0 when the job completes, 1 when it does not.
@@ -76,7 +76,7 @@ fn created_id(created: &str) -> Result<JobId, ClientError> {
     parse::<Created>(created).map(|created| created.id)
 }
 
-/// The result alone; of an older manager, out of the whole job.
+/// The result alone; an older manager gives it only with the whole job.
 fn result(client: &Client, id: JobId) -> Result<String, ClientError> {
     match client.ask(&format!("/api/job/{id}/result"))? {
         Ok(result) => return Ok(result),
@@ -122,14 +122,14 @@ pub(super) fn message(argument: &str) -> Result<String, ClientError> {
     }
 }
 
-/// The progress of a job, on a terminal; elsewhere there is none, and nothing is asked for it.
+/// The progress of a job, on a terminal. Elsewhere there is none, and no call is made for it.
 struct Bar(ProgressBar, Shown);
 
 /// What the bar shows.
 struct Shown {
     /// Something has happened since.
     is_behind: bool,
-    /// Child jobs run, whose ends are no events of this job.
+    /// Whether child jobs run: their ends are not events of this job.
     has_children: bool,
     at: Option<Instant>,
 }
@@ -179,7 +179,7 @@ impl Bar {
     }
 }
 
-/// Steps and child jobs done, all of them, and the names of those that run.
+/// How many steps and child jobs are done, how many there are, and the names of those that run.
 fn progress(job: &JobAnswer) -> (u64, u64, String) {
     let mut done = 0;
     let mut all = 0;

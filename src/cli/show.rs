@@ -1,4 +1,4 @@
-//! `jobs`, and what answers say of jobs.
+//! `jobs`, and what answers say about jobs.
 
 use super::arguments::ClientArguments;
 use super::client::{Client, ClientError};

@@ -12,10 +12,10 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// How wide a table may be that no terminal shows, in characters.
+/// How wide a table may be without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
 
-/// What the steps have at least: lines of a narrow terminal are broken, rather than without any
+/// The least width of the steps' columns: on a narrow terminal, lines rather wrap than show no
 /// step.
 const STEPS_WIDTH_MIN: usize = 80;
 
@@ -130,8 +130,8 @@ pub(super) fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns to show where no one has chosen: all; else those in which any row has a status, as
-/// many as fit.
+/// The columns to show if none were chosen: all of them, or, if there are too many, those in which
+/// any row has a status, as many as fit.
 fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
     let width_at =
@@ -156,7 +156,7 @@ fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
     })
 }
 
-/// As many columns as a terminal has; else what a line can bear.
+/// The width of the terminal; without one, what a line can bear.
 fn screen_width() -> usize {
     Term::stdout()
         .size_checked()

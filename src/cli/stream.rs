@@ -9,7 +9,8 @@ use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Events that are read ahead, at most: a slow terminal slows the stream down, not this process up.
+/// The most events that are read ahead: a slow terminal slows the stream down and does not fill the
+/// memory.
 const READ_AHEAD_MAX: usize = 64;
 
 /// The longest line that is read, in bytes: far more than an event has.
@@ -49,7 +50,7 @@ pub(super) struct End {
 }
 
 impl SentEvent {
-    /// The end of that job, if this is it.
+    /// The end of this job, if the event tells it.
     pub(super) fn end_of(&self, job: JobId) -> Result<Option<End>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
@@ -79,7 +80,7 @@ impl Stream {
         let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
         std::thread::spawn(move || {
             let mut events = Events(body);
-            // An error means that nobody listens any more.
+            // An error means that nobody is listening any more.
             while let Some(event) = events.next() {
                 if sender.send(event).is_err() {
                     return;

@@ -1,4 +1,4 @@
-//! `test`: rehearsals of workflows, and what came of them.
+//! `test`: rehearsals of workflows, and their outcomes.
 
 use crate::engine::Millis;
 use crate::engine::words::{escaped, escaped_lines};

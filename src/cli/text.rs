@@ -6,12 +6,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text of an answer, as it is printed: in one line, without controls. What the command line
-/// prints of an answer is this, and no `String` (`tests/fast/floors.rs`).
+/// A text of an answer, as it is printed: in one line, without control characters. The command line
+/// prints texts of answers only as this, never as a `String` (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     shown: String,
-    /// As it came, where that is something else.
+    /// The text as it came, if that differs.
     raw: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Text {
         }
     }
 
-    /// As it came: for JSON alone.
+    /// The text as it came: only for JSON.
     pub(super) fn raw(&self) -> &str {
         self.raw.as_deref().unwrap_or(&self.shown)
     }

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long an event is waited for at a time: there is nothing else to do.
+/// How long to wait for an event at a time: there is nothing else to do.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// What an event says, as far as the command line shows it.
@@ -56,7 +56,7 @@ pub(super) fn watch(
     Ok(if end.state == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Goes on until the manager does not answer for too long.
+/// Goes on until the manager has not answered for too long.
 fn watch_all(
     client: &Client,
     patience: Duration,
@@ -92,7 +92,7 @@ fn watch_all(
 
 struct Printer<'o> {
     is_json: bool,
-    /// It was told that the stream is cut.
+    /// The reader was told that the stream is cut.
     is_cut: bool,
     out: &'o mut dyn Write,
 }

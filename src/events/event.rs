@@ -68,7 +68,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// What followed from a job's newest decision, which is applied.
+    /// What followed from a job's newest decision, which is already applied to it.
     pub fn of_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
         let teller = Teller::new(job, source);
         let mut events = Vec::new();
@@ -78,7 +78,7 @@ impl Event {
         events
     }
 
-    /// The one that gave a job the state that it has.
+    /// The event that gave a job its present state.
     pub fn of_state(job: &Job, source: &str) -> Event {
         let at = job.ended().unwrap_or(job.origin().created);
         Teller::new(job, source).job(
@@ -303,7 +303,7 @@ impl<'a> Teller<'a> {
     ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
-        // What followed in the same decision may have changed the step once more.
+        // A later entry of the same decision may have changed the step again.
         let is_newest = self.job.step_state(step).word() == told.state;
         let status = if is_newest { Some(self.job.status(step)) } else { None };
         let told = Details {
@@ -317,7 +317,7 @@ impl<'a> Teller<'a> {
         self.event(Subject::Step, word, id, subject, at, false, told)
     }
 
-    /// A UUID may come back once the job that had it has ended: the time of creation tells the two
+    /// A UUID may be used again after its job has ended: the time of creation tells the two jobs
     /// apart.
     fn id(&self, number: u64) -> String {
         format!("{}:{:x}:{number}", self.job.id(), self.job.origin().created.0)
@@ -357,7 +357,7 @@ impl<'a> Teller<'a> {
                 told,
             },
         };
-        // Strings and numbers alone: serialising them cannot fail.
+        // Only strings and numbers: serialising them cannot fail.
         let body = serde_json::to_string(&cloud_event).unwrap_or_default().into();
         Event {
             id,

@@ -1,6 +1,6 @@
 //! The streams of events that clients have open. One ring keeps the newest events for all of them,
-//! so that however many read, and however slowly, memory is bounded; who falls out of it is told
-//! how many events it has missed.
+//! so that however many read, and however slowly, memory is bounded; a reader that falls behind is
+//! told how many events it has missed.
 //!
 //! The announcer writes, the API's streams read.
 
@@ -22,15 +22,15 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 pub enum Wanted {
     /// Those of all jobs.
     All {
-        /// Of this workflow alone.
+        /// Only those of this workflow.
         workflow: Option<String>,
-        /// Of jobs, or of steps, alone.
+        /// Only those of jobs, or of steps.
         subject: Option<Subject>,
     },
     /// Those of a job and its child jobs: all levels of them for a top-level job, the first for a
     /// child job.
     Job(JobId),
-    /// Those of a job alone, without its child jobs.
+    /// Only those of the job itself, without its child jobs.
     Own(JobId),
 }
 
@@ -58,14 +58,14 @@ struct Shared {
     ring: Mutex<Ring>,
     of_all: AtomicUsize,
     of_jobs: AtomicUsize,
-    /// Events that did not reach the ring, of which no reader was told yet.
+    /// Events that did not reach the ring and that no reader was told about yet.
     lost: AtomicU64,
 }
 
 #[derive(Default)]
 struct Ring {
     kept: VecDeque<Arc<Event>>,
-    /// The number of the oldest that is kept.
+    /// The number of the oldest event that is kept.
     first: u64,
     bytes: usize,
     of_all: Vec<Arc<Listener>>,
@@ -76,7 +76,7 @@ struct Ring {
 
 struct Listener {
     wanted: Wanted,
-    /// Events for it that came so far.
+    /// How many events for it have come so far.
     matched: AtomicU64,
     wake: Notify,
 }
@@ -84,19 +84,19 @@ struct Listener {
 /// What a reader is given.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Events that it missed before those that follow, at most.
+    /// The most events that it can have missed before those that follow.
     pub missed: u64,
     /// The next ones, in order.
     pub events: Vec<Arc<Event>>,
 }
 
-/// One stream, from the moment on at which it was opened.
+/// One stream, from the moment at which it was opened.
 pub struct Feed {
     shared: Arc<Shared>,
     listener: Arc<Listener>,
     /// The number of the next event to look at.
     cursor: u64,
-    /// Events for it that it was given, or told to have missed.
+    /// How many events it was given, or was told that it missed.
     seen: u64,
 }
 
@@ -154,7 +154,7 @@ impl Feeds {
         let mut ring = self.shared.ring();
         let lost = self.shared.lost.swap(0, Ordering::SeqCst);
         if lost > 0 {
-            // Whose they were nobody knows any more.
+            // Nobody knows any more whose they were.
             ring.listeners().for_each(|listener| listener.missed(lost));
         }
         if self.count() == 0 {
@@ -237,7 +237,7 @@ impl Listener {
         self.missed(1);
     }
 
-    /// What came and is not in the ring when it is read was missed.
+    /// Events that came and are no longer in the ring when it is read were missed.
     fn missed(&self, events: u64) {
         self.matched.fetch_add(events, Ordering::Relaxed);
         self.wake.notify_one();

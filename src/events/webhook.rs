@@ -23,13 +23,14 @@ use tokio::sync::Notify;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// Notices read from the journal at once.
+/// How many notices are read from the journal at once.
 const PAGE_ROWS: u32 = 100;
 
-/// Notices that failed and are tried again, at most; while there are so many no new ones are taken.
+/// The most notices that failed and are tried again; while there are that many, no new ones are
+/// taken.
 const RETRIES_MAX: usize = 10_000;
 
-/// Notices deleted at once; fewer when nothing else is to be done.
+/// How many notices are deleted at once; fewer when there is nothing else to do.
 const FORGOTTEN_MAX: usize = 100;
 
 /// How much of an answer is read, in bytes.
@@ -45,7 +46,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub struct Webhook {
     settings: WebhookSettings,
     metrics: Metrics,
-    /// Pauses are told by a clock that nobody sets, from the time at which it was looked at first.
+    /// Pauses are measured by a clock that nobody sets, from the time at which it was first read.
     since: (Timestamp, Instant),
     desk: Mutex<Desk>,
     wake: Condvar,
@@ -56,9 +57,9 @@ pub struct Webhook {
 pub struct Surroundings {
     /// Reads the notices.
     pub reader: Arc<dyn Records>,
-    /// Has notices deleted that are delivered.
+    /// Has delivered notices deleted.
     pub forget: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
-    /// Ends the process in order, for this reason.
+    /// Ends the process in an orderly way, for this reason.
     pub fail: Box<dyn Fn(String) + Send + Sync>,
 }
 
@@ -71,11 +72,11 @@ struct Desk {
     /// There may be notices beyond the cursor.
     has_more: bool,
     is_reading: bool,
-    /// When what failed is due, and how often it has failed.
+    /// When each failed notice is due, and how often it has failed.
     retries: BTreeMap<(Timestamp, NoticeNumber), u32>,
-    /// Whether the last one taken was a retry: the two take turns.
+    /// Whether the last one taken was a retry: retries and new notices take turns.
     was_retry: bool,
-    /// How often the calls have failed in a row, and until when there is none.
+    /// How often the calls have failed in a row, and until when no call is made.
     failures: u32,
     paused_until: Timestamp,
     in_flight: usize,
@@ -149,8 +150,8 @@ impl Webhook {
         self.wake.notify_one();
     }
 
-    /// Makes no more calls; those under way are waited for a little. What is not told then is told
-    /// after the next start.
+    /// Makes no more calls, and waits a little for those under way. What is not delivered then is
+    /// delivered after the next start.
     pub async fn close(&self) {
         self.desk().is_closing = true;
         self.wake.notify_all();
@@ -159,7 +160,7 @@ impl Webhook {
                 self.idle.notified().await;
             }
         };
-        // Too late: they will be told once more.
+        // Too late: they will be delivered once more.
         let _ = tokio::time::timeout(STOP_WAIT, ended).await;
     }
 
@@ -287,7 +288,7 @@ impl Webhook {
         desk
     }
 
-    /// Has the notices that are done with deleted, once there are so many.
+    /// Has the finished notices deleted, once there are this many.
     fn forget(&self, desk: &mut Desk, around: &Surroundings, least: usize) {
         if desk.done.len() >= least {
             let done = std::mem::take(&mut desk.done);
@@ -389,7 +390,7 @@ impl Desk {
         self.page.extend(page);
     }
 
-    /// While nothing is taken what is too old is given up without a call.
+    /// While the other side takes nothing, notices that are too old are given up without a call.
     fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
         while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
             let number = self.page.pop_front().map(|(number, _)| number);
@@ -402,7 +403,7 @@ impl Desk {
         }
     }
 
-    /// Takes what became of a call; whether the notice is given up.
+    /// Takes the outcome of a call; tells whether the notice is given up.
     fn settle(
         &mut self,
         delivery: DueNotice,
@@ -417,7 +418,7 @@ impl Desk {
             self.done.push(number);
             return false;
         };
-        // Calls that were made together have failed together.
+        // Calls that were made together failed together.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
             self.paused_until =
@@ -441,7 +442,7 @@ fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bo
     now > later(notice.at, settings.age_max.0)
 }
 
-/// The pause after so many failures in a row.
+/// The pause after this many failures in a row.
 fn pause(failures: u32, settings: &WebhookSettings) -> Duration {
     let doubled =
         settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));

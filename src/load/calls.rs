@@ -11,10 +11,10 @@ use crate::engine::words::quoted;
 use crate::settings::unreadable_queue;
 use std::collections::HashMap;
 
-/// The most circles that are told.
+/// The most circles that are reported.
 const CIRCLES_MAX: usize = 10;
 
-/// A step whose messages ask for jobs of a workflow, without a condition.
+/// A step without a condition whose messages ask for jobs of a workflow.
 pub(super) struct CallingStep {
     file: String,
     at: Position,
@@ -43,7 +43,7 @@ fn in_vhost(definition: &Definition, queue: &str) -> String {
     format!("{}/{queue}", definition.vhost)
 }
 
-/// The calls of a workflow that nothing but their replies ends.
+/// The calls of a workflow that end only with their replies.
 pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<CallingStep> {
     let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional.filter_map(|(_, step)| {
@@ -59,8 +59,8 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
     calls.collect()
 }
 
-/// Refuses steps whose messages would lie among the manager's replies, or among messages that
-/// cannot be read, and workflows that would take those for calls.
+/// Refuses steps that send to the queue of the manager's replies or to that of unreadable messages,
+/// and workflows that would take these messages for calls.
 pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &mut Report) {
     let unreadable = unreadable_queue(reply_queue);
     let kept = [
@@ -92,7 +92,7 @@ pub(super) fn refuse_queues(draft: &WorkflowDraft, reply_queue: &str, report: &m
     (report.task, report.step) = (None, None);
 }
 
-/// Warns of workflows each of whose jobs asks for another one, for ever.
+/// Warns of workflows whose jobs each ask for another job, for ever.
 pub(super) fn warn_of_circles(calls: &[CallingStep], reports: &mut [Report]) {
     let mut names: Vec<&str> = Vec::new();
     let mut number: HashMap<&str, usize> = HashMap::new();

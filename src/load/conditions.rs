@@ -1,5 +1,5 @@
-//! The conditions of steps: compiled, with errors at their places in the file, and what they look
-//! at compared with the graph.
+//! The conditions of steps: compiles them, reports errors at their places in the file, and compares
+//! what they look at with the graph.
 
 use super::draft::{ConditionDraft, GraphDraft};
 use super::limits::CONDITION_BYTES_MAX;
@@ -17,7 +17,7 @@ pub(super) struct CompiledConditions {
 }
 
 impl CompiledConditions {
-    /// Compiles a condition; `None` when that was reported.
+    /// Compiles a condition; `None` when its error was reported.
     pub(super) fn compile(
         &mut self,
         draft: &ConditionDraft,
@@ -55,8 +55,8 @@ impl CompiledConditions {
     }
 }
 
-/// Reports the steps that the conditions of a step look at and that are not there, or can tell
-/// nothing.
+/// Reports the steps that a step's conditions look at although they do not exist or cannot tell
+/// anything.
 pub(super) fn check_steps(
     draft: &GraphDraft,
     own: usize,
@@ -98,7 +98,7 @@ pub(super) fn check_steps(
     }
 }
 
-/// Warns of each `when` that looks at a step for which its own step does not wait.
+/// Warns of each `when` that looks at a step which its own step does not wait for.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {
@@ -140,7 +140,8 @@ impl Steps {
     }
 }
 
-/// For each step all that it waits for, be it by way of others. The graph has no cycle.
+/// For each step all the steps that it waits for, directly or through others. The graph has no
+/// cycle.
 fn awaited(graph: &Graph) -> Vec<Steps> {
     let none = Steps(vec![0; graph.steps.len().div_ceil(64)]);
     let mut awaited = vec![none; graph.steps.len()];

@@ -1,12 +1,12 @@
 //! The cycles of a graph that should have none.
 
-/// How many edges are followed in looking for more than one cycle in one tangle; the number of
-/// cycles can be exponential.
+/// How many edges are followed to find more than one cycle in one tangle: the number of cycles can
+/// be exponential.
 const EDGES_FOLLOWED_MAX: usize = 100_000;
 
 /// The distinct cycles of a graph, at most `limit`: each once, from its first node on, in order.
-/// `next[n]` are the nodes that `n` leads to. Where there are cycles, at least one of each tangle
-/// (strongly connected component) is found as long as `limit` allows.
+/// `next[n]` are the nodes that `n` leads to. At least one cycle of each tangle (strongly connected
+/// component) is found, as long as `limit` allows.
 pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
     let component = components(next);
     let mut found: Vec<Vec<usize>> = Vec::new();
@@ -18,7 +18,7 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
         if !next[start].iter().any(|node| inside(*node)) {
             continue;
         }
-        // The first node of a tangle lies on a cycle for sure; the shortest one is found in linear
+        // The first node of a tangle always lies on a cycle; the shortest one is found in linear
         // time.
         if !std::mem::replace(&mut begun[tangle], true) {
             found.extend(shortest(next, start, &inside));
@@ -94,7 +94,7 @@ fn enumerate(
     }
 }
 
-/// The strongly connected component of each node, called by one of its nodes (Tarjan's algorithm,
+/// The strongly connected component of each node, named after one of its nodes (Tarjan's algorithm,
 /// without recursion).
 fn components(next: &[Vec<usize>]) -> Vec<usize> {
     const NEW: usize = usize::MAX;

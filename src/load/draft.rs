@@ -39,7 +39,7 @@ pub(super) struct StepDraft {
     pub(super) options: StepOptions,
 }
 
-/// The optional keys of a step, and the places of those that others have a say in.
+/// The optional keys of a step, and the places of those that must agree with others.
 #[derive(Debug)]
 pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
@@ -70,14 +70,14 @@ impl ConditionDraft {
         }
     }
 
-    /// The place at which it first speaks of a step.
+    /// The place at which it first names a step.
     pub(super) fn place_of(&self, step: &str) -> Position {
         let before = self.text.split_once(step).map_or("", |(before, _)| before);
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
     }
 
-    /// Where a character of the condition stands in the file, if that can be told.
+    /// Where a character of the condition stands in the file, if that is known.
     fn position(&self, line: usize, column: usize) -> Option<Position> {
         match self.layout {
             Layout::Line(inset) => {

@@ -1,4 +1,4 @@
-//! One mapping of a file: its keys known to be good ones, its lists and its name.
+//! One mapping of a file, with only the keys that are valid there; its lists and its name.
 
 use super::place::Position;
 use super::report::Report;
@@ -7,12 +7,12 @@ use super::values::{Word, found, objection_to_name, reference};
 use super::yaml::{Entry, Node, Scalar, Value};
 use crate::engine::words::{quoted, shortened};
 
-/// The entries of one mapping, its keys known to be good ones.
+/// The entries of one mapping whose keys are valid there.
 pub(super) struct Fields<'n> {
     at: Position,
     place: Section,
     entries: &'n [Entry],
-    /// The keys for which misspelt ones were taken.
+    /// The keys that misspelt ones were taken for.
     meant: Vec<&'static str>,
 }
 
@@ -52,7 +52,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|entry| entry.key.text == key)
     }
 
-    /// Reports that `key` is missing, unless it is there, misspelt, and was reported so.
+    /// Reports that `key` is missing, unless it was reported as misspelt.
     pub(super) fn missing(&self, key: &str, reason: &str, report: &mut Report) {
         if !self.meant.contains(&key) {
             report.error(self.at, format!("the key {} is missing; {reason}", quoted(key)));
@@ -70,7 +70,7 @@ impl<'n> Fields<'n> {
         {
             report.error(at, objection);
         }
-        // A bad name is kept all the same: what refers to it is not to be reported as well.
+        // A bad name is kept all the same, so that references to it are not reported too.
         match &entry.value.value {
             Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
                 Some(Word { at, text: text.clone() })
@@ -79,7 +79,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// The items under `key`; nothing there counts as an empty list.
+    /// The items under `key`; a missing list counts as an empty one.
     pub(super) fn list(&self, key: &str, limit: usize, report: &mut Report) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
@@ -155,7 +155,7 @@ impl<'n> Fields<'n> {
 }
 
 impl Entry {
-    /// Where to point at: the value, or the key where there is no value to be seen.
+    /// The place to point at: the value, or the key if no value is to be seen.
     pub(super) fn place(&self) -> Position {
         match &self.value.value {
             Value::Scalar(Scalar::Null, text) if text.is_empty() => self.key.at,
@@ -164,7 +164,7 @@ impl Entry {
     }
 }
 
-/// How to call a workflow, task or step in errors, before anything about it is known to be right.
+/// What to call a workflow, task or step in errors, before anything about it is known to be right.
 pub(super) fn label(node: &Node) -> Option<String> {
     let Value::Map(entries) = &node.value else { return None };
     let name = entries.iter().find(|entry| entry.key.text == "name")?;

@@ -1,5 +1,5 @@
-//! From the drafts of one workflow to its graphs: names become positions, and what they mean to
-//! each other is checked.
+//! From the drafts of one workflow to its graphs: names become positions, and how the drafts fit
+//! together is checked.
 
 use super::conditions::{CompiledConditions, check_steps, warn_of_races};
 use super::cycles::cycles;
@@ -13,16 +13,16 @@ use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How many cycles of one graph are reported. The next ones are found when these are mended.
+/// How many cycles of one graph are reported. Others are found when these are mended.
 const CYCLES_SHOWN_MAX: usize = 10;
 
-/// The columns that the status relation of a workflow has besides its steps (SPEC §7).
+/// The columns that a workflow's table of statuses has besides its steps (SPEC §7).
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The tasks of each workflow of the file, by name: for whoever names a task of another workflow.
+/// The tasks of each workflow of the file, by name: for steps that name a task of another workflow.
 pub(super) type TaskOwners = BTreeMap<String, String>;
 
-/// Which workflow has which task; of several the first.
+/// Which workflow has which task; the first of several.
 pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     let mut owners = TaskOwners::new();
     for workflow in workflows {
@@ -34,7 +34,7 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     owners
 }
 
-/// The graphs of a workflow, its own first. Of use only when nothing was reported.
+/// The graphs of a workflow, its own first. They are usable only if nothing was reported.
 pub(super) fn graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,
@@ -99,7 +99,7 @@ fn graph(
     }
     report_cycles(draft, &names, report);
     if steps.len() < draft.steps.len() || !report.errors.is_empty() {
-        // Positions do not hold: something was reported, and the graph will not be used.
+        // Positions are wrong then: something was reported, and the graph will not be used.
         steps.clear();
     }
     let graph = Graph::new(
@@ -229,7 +229,7 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
     }
 }
 
-/// Names that the status relation could not tell apart: SQLite ignores case (SPEC §7).
+/// Names that the table of statuses could not tell apart: SQLite ignores case (SPEC §7).
 fn check_columns(draft: &GraphDraft, report: &mut Report) {
     let mut columns: HashMap<String, &Word> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {
@@ -255,7 +255,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
                     first.at
                 ),
             ),
-            // The same name twice is reported with the steps.
+            // A name that is given twice is reported with the steps.
             Some(_) => (),
             None => {
                 columns.insert(column, name);
@@ -321,7 +321,7 @@ impl<'d> Tasks<'d> {
     }
 }
 
-/// Warns of tasks that no step leads to, be it by way of other tasks.
+/// Warns of tasks that no step leads to, not even through other tasks.
 fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
     if !report.errors.is_empty() {
         return;

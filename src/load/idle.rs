@@ -1,4 +1,4 @@
-//! Keys that contradict each other, that have no effect where they stand, or that are missed.
+//! Keys that contradict each other, that have no effect where they stand, or that should be there.
 
 use super::draft::{GraphDraft, StepDraft};
 use super::report::Report;
@@ -9,7 +9,7 @@ use crate::engine::words::quoted;
 /// How many steps without a timeout are named.
 const NAMED_MAX: usize = 10;
 
-/// Reports what the keys of a step mean to each other.
+/// Reports keys of a step that do not go together.
 pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
     let external = step.options.external.filter(|(external, _)| *external);
     if let (Some((_, at)), Some(task)) = (external, &step.task) {

@@ -1,5 +1,5 @@
-//! The JSON Schema of workflow files, for editors. It follows from the table of keys; what the
-//! values mean to each other (dependencies, tasks, conditions) no schema can say.
+//! The JSON Schema of workflow files, for editors. It follows from the table of keys. How the
+//! values must fit together (dependencies, tasks, conditions) no schema can say.
 
 use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};

@@ -69,12 +69,11 @@ use place::{Mistake, Position};
 /// What valid files hold.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// In the order of the files and of their workflows; one for each virtual host.
+    /// Definitions in the order of the files and of their workflows, one for each virtual host.
     pub definitions: Vec<Arc<Definition>>,
-    /// What is allowed but most likely not meant.
+    /// What is allowed, but most likely not meant.
     pub warnings: Vec<Problem>,
-    /// What would make the workflows safer: of use to whoever writes them, not each time they are
-    /// loaded.
+    /// What would make the workflows safer: useful to their authors, but not at each start.
     pub advice: Vec<Problem>,
 }
 
@@ -94,7 +93,7 @@ impl fmt::Display for LoadErrors {
     }
 }
 
-/// Loads workflow files. Their workflows share one space of names (for each virtual host).
+/// Loads workflow files. Their workflows share one namespace (for each virtual host).
 ///
 /// # Errors
 ///
@@ -194,7 +193,7 @@ struct Loading {
     declared: HashMap<String, (String, Position)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
-    /// Where the manager's replies wait, if that is known.
+    /// The manager's reply queue, if it is known.
     reply_queue: Option<String>,
     /// The file `-` is standard input.
     takes_input: bool,
@@ -326,7 +325,7 @@ fn read_file(path: &Path) -> Result<String, Mistake> {
             "this is a directory; name the workflow files in it",
         ));
     }
-    // The size that it claims to have is no limit: it may be a pipe, or grow.
+    // The size that the file claims to have is no limit: it may be a pipe, or grow.
     read_text(file)
 }
 

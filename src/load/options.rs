@@ -1,5 +1,4 @@
-//! What a step may say besides its place in the graph: when it runs, how long, how often, and the
-//! words for its status.
+//! The optional keys of a step: when it runs, how long, how often, and the words for its status.
 
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;

@@ -14,7 +14,7 @@ pub(super) struct Position {
 impl Position {
     pub(super) const START: Position = Position { line: 1, column: 1 };
 
-    /// Of what is wrong with a file as a whole.
+    /// The place of what is wrong with a file as a whole.
     pub(super) const NOWHERE: Position = Position { line: 0, column: 0 };
 }
 

@@ -1,5 +1,5 @@
-//! From the tree of a file to drafts of its workflows: every key and value on its own is right.
-//! What they mean to each other (dependencies, tasks, cycles) is for `graph`.
+//! From the tree of a file to drafts of its workflows: every key and value on its own is right. How
+//! they fit together (dependencies, tasks, cycles) is checked by `graph`.
 
 use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use super::fields::{Fields, label};

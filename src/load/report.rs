@@ -1,4 +1,4 @@
-//! What is wrong with a file, collected: one mistake does not hide the next.
+//! Collects what is wrong with a file: one mistake does not hide the next.
 
 use super::place::{Mistake, Position};
 use crate::engine::words::{did_you_mean, quoted};
@@ -8,7 +8,7 @@ use std::fmt;
 /// One mistake, or one warning, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file, as it was named to us.
+    /// The file, by the name under which it was given.
     pub file: String,
     /// Counted from 1; 0 where the file could not be read at all.
     pub line: usize,
@@ -47,8 +47,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How many misspelt words of one file are guessed at: guessing compares with every candidate, and
-/// time is bounded.
+/// For how many misspelt words of one file a guess is made: each is compared with every candidate,
+/// and time is bounded.
 const GUESSES_MAX: usize = 50;
 
 /// The problems of one file, and where the reading of it stands.
@@ -64,7 +64,7 @@ pub(super) struct Report {
     scopes: Vec<Scope>,
 }
 
-/// What of the file belongs to a workflow, task or step.
+/// Which part of the file belongs to a workflow, task or step.
 struct Scope {
     at: Position,
     end: Position,
@@ -114,9 +114,9 @@ impl Report {
         });
     }
 
-    /// Adds what was found before it was known what is where in the file.
+    /// Adds problems that were found before the workflows, tasks and steps had their places.
     pub(super) fn mistakes(&mut self, mistakes: Vec<Mistake>) {
-        // Stable: of two that begin at one place the inner one was entered later.
+        // Stable: of two that begin at the same place, the inner one was entered later.
         self.scopes.sort_by_key(|scope| scope.at);
         for mistake in mistakes {
             let begun = self.scopes.partition_point(|scope| scope.at <= mistake.at);
@@ -159,7 +159,8 @@ impl Report {
         self.step = None;
     }
 
-    /// In the order of the file, each once (an alias brings the same mistake to several places).
+    /// The problems in the order of the file, each once (an alias brings the same mistake to
+    /// several places).
     pub(super) fn sort(&mut self) {
         for problems in [&mut self.errors, &mut self.warnings, &mut self.advice] {
             problems.sort_by_key(|problem| (problem.line, problem.column));

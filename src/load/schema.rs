@@ -25,15 +25,15 @@ pub(super) enum ValueKind {
     Dependencies,
     /// A text without control characters.
     Text,
-    /// The same, or an empty one.
+    /// The same, or an empty text.
     TextOrNothing,
     /// The name of a queue.
     Queue,
-    /// Different texts, at most so many.
+    /// Different texts, at most this many.
     Texts(usize),
     /// The same, at least one.
     Words(usize),
-    /// A whole number, from and to.
+    /// A whole number within these bounds.
     Whole(u64, u64),
     /// A number with decimals, from 1.
     Factor(u32),
@@ -51,10 +51,10 @@ pub(super) enum ValueKind {
     Choice(&'static [&'static str]),
     /// A mapping.
     Mapping(Section),
-    /// A list of mappings, at least and at most so many.
+    /// A list of mappings, of at least and at most this many.
     Mappings(Section, usize, usize),
-    /// Specified, but not yet acted on. Refused: an engine that reads a key and ignores it would
-    /// lie.
+    /// Specified, but not supported yet. It is refused: a manager that reads a key and ignores it
+    /// would lie.
     Later,
 }
 
@@ -91,7 +91,7 @@ const fn later(place: Section, name: &'static str) -> KnownKey {
     KnownKey { place, name, required: false, kind: ValueKind::Later, about: "" }
 }
 
-/// All keys: what is refused, what errors say and the JSON Schema follow from this table.
+/// All keys. What is refused, what errors say and the JSON Schema all follow from this table.
 pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
@@ -292,7 +292,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
 ];
 
-/// A top-level key that starts so is left to the user: for anchors and for other programs.
+/// A top-level key with this prefix is left to the user: for anchors and for other programs.
 pub(super) const EXTENSION_PREFIX: &str = "x-";
 
 /// What is wrong with a key.

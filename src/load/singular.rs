@@ -1,10 +1,10 @@
-//! The singular of a list's key: under it a child job finds its item, and its reply is looked for
-//! (SPEC §3.3).
+//! The singular of a list's key: a child job finds its item under it, and its reply is looked up by
+//! it (SPEC §3.3).
 //!
 //! The singular is a contract with workers, so the rules are our own: they depend on no version of
 //! another crate, and the table in the tests pins them. Only the last word of a key changes
-//! (`bookSections`, `book_sections`); what has no plural ending, or is no plural, stays. Where a
-//! rule is wrong for a word, the task's `itemKey` says better.
+//! (`bookSections`, `book_sections`); a word without a plural ending, or that is no plural, stays.
+//! Where a rule is wrong for a word, the task's `itemKey` overrides it.
 
 /// The singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data` stays.
 pub fn singular(key: &str) -> String {
@@ -46,7 +46,7 @@ fn last_word(key: &str) -> usize {
     0
 }
 
-/// How many bytes of `word` stay, and what follows them.
+/// How many bytes of `word` stay, and what replaces the rest.
 fn singular_of_word(word: &str) -> (usize, &'static str) {
     let unchanged = (word.len(), "");
     let lower = word.to_ascii_lowercase();
@@ -78,7 +78,7 @@ fn listed(words: &str, word: &str) -> bool {
     words.split(' ').any(|listed| listed == word)
 }
 
-/// Words in `s` that are no plurals, or whose singular is the same.
+/// Words ending in `s` that are no plurals, or whose singular is the same.
 const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws axis bias \
                          cannabis canvas chaos chassis christmas cms corps cosmos css debris \
                          diabetes dns economics ethics ethos fps gallows gas genetics gps \
@@ -171,7 +171,7 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// Endings, the first that fits: the ending, how many bytes go, what comes instead.
+/// Endings, of which the first that fits counts: the ending, how many bytes go, what comes instead.
 const ENDINGS: &[(&str, usize, &str)] = &[
     ("people", 4, "rson"),
     ("children", 3, ""),

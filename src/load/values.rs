@@ -17,7 +17,7 @@ pub(super) struct Word {
     pub(super) text: String,
 }
 
-/// A name, or a word that names one.
+/// A name, or a reference to one.
 pub(super) fn reference(
     node: &Node,
     at: Position,
@@ -118,7 +118,7 @@ pub(super) fn short_text(
     Some(Word { at, text: text.to_owned() })
 }
 
-/// A text that YAML takes for nothing else.
+/// A text that YAML does not take for anything else.
 pub(super) fn text<'n>(
     node: &'n Node,
     at: Position,
@@ -186,7 +186,7 @@ pub(super) fn whole_number(
     parsed
 }
 
-/// What is there instead of what was expected.
+/// What is there instead of the expected value.
 pub(super) fn found(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),

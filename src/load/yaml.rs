@@ -1,6 +1,6 @@
 //! A YAML text (or JSON, which is YAML) as a tree in which every key and value knows its place.
 //!
-//! It is built from the parser's events, not by deserialising: so a scalar keeps its text and
+//! The tree is built from the parser's events, not by deserialising. So a scalar keeps its text and
 //! whether it was quoted (`name: yes` is not a name), a key that is given twice is known with both
 //! places, and one mistake does not hide the next. Aliases share their node, so that a YAML bomb
 //! takes no memory; what it would unfold to is counted and limited.
@@ -14,16 +14,16 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A value and its place. Behind an alias or a merge key (`<<`) that is the place where it was
-/// written.
+/// A value and its place. For a value behind an alias or a merge key (`<<`), that is the place
+/// where it was written.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) at: Position,
-    /// Just behind it.
+    /// The place just after it.
     pub(super) end: Position,
     pub(super) layout: Layout,
     pub(super) value: Value,
-    /// Keys and values in it, itself included, all aliases unfolded.
+    /// How many keys and values are in it, including itself, with all aliases unfolded.
     size: usize,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Value {
     Map(Vec<Entry>),
     List(Vec<Rc<Node>>),
     Scalar(Scalar, String),
-    /// Was reported already; say no more about it.
+    /// It was reported already; say no more about it.
     Broken,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Key {
 /// Where the characters of a scalar stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// In one line, the first this far behind the place of the scalar.
+    /// On one line, the first character this far after the place of the scalar.
     Line(usize),
-    /// In lines that all begin at the column of the scalar's place: a block with `|`.
+    /// On lines that all begin at the column of the scalar's place: a block with `|`.
     Block,
     /// Otherwise: with escapes, in folded lines; or it is no scalar.
     Other,
@@ -164,7 +164,7 @@ impl Builder {
             Event::DocumentStart(..) => self.start_document(at),
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
-                // For a value that is left out the parser gives `~`.
+                // The parser gives `~` for a value that is left out.
                 let text = if plain && empty { Cow::Borrowed("") } else { text };
                 let layout = layout(&text, style, at, end);
                 let value = self.scalar(text, style, tag.as_deref(), tag_at);
@@ -187,7 +187,7 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
                 Some(node) => self.attach(node, 0, at, false),
-                // Its list or mapping is still open: it would contain itself.
+                // The aliased list or mapping is still open: it would contain itself.
                 None => self.broken(
                     at,
                     "this alias stands within the value that it names; a value cannot contain \
@@ -258,8 +258,8 @@ impl Builder {
         let value = match open.content {
             Content::List(items) => Value::List(items),
             Content::Map { mut entries, mut seen, merged, .. } => {
-                // What stands in the mapping itself wins over what is merged into it, the first
-                // merged over the next.
+                // Keys of the mapping itself win over merged ones, and those merged first win over
+                // the next.
                 for entry in merged.iter().flat_map(|source| entries_of(source)) {
                     if !seen.contains_key(&entry.key.text) {
                         seen.insert(entry.key.text.clone(), entry.key.at);
@@ -287,8 +287,8 @@ impl Builder {
         )
     }
 
-    /// Puts a finished node where it belongs. `at` is where it is used, which for an alias is not
-    /// where it was written.
+    /// Puts a finished node where it belongs. `at` is the place of its use; for an alias that is
+    /// not where it was written.
     fn attach(
         &mut self,
         node: Rc<Node>,
@@ -323,8 +323,7 @@ impl Builder {
                     PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
                     PendingKey::Merge => {
                         let sources = merge_sources(&node, at, &mut self.mistakes);
-                        // What a merge brings counts once more: it is there twice, under the anchor
-                        // and here.
+                        // What a merge brings counts twice: once under the anchor, and once here.
                         merged.extend(sources);
                     }
                     PendingKey::Broken => (),
@@ -408,8 +407,8 @@ fn entries_of(node: &Node) -> &[Entry] {
     }
 }
 
-/// What a scalar without quotes is taken for (YAML 1.2's core schema, and the words that YAML 1.1
-/// took for booleans).
+/// What a scalar without quotes means (YAML 1.2's core schema, and the words that were booleans in
+/// YAML 1.1).
 fn kind_of_plain(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,

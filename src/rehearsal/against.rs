@@ -1,5 +1,5 @@
-//! What a job that is kept would have done under another definition: its record is played to a job
-//! of that definition, reply by reply, at the times at which they came.
+//! What a kept job would have done under another definition: its record is played to a job of that
+//! definition, reply by reply, at the times at which the replies came.
 
 use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
@@ -10,7 +10,7 @@ use crate::engine::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Nothing is refused for its size: what is played was taken before.
+/// Nothing is refused for its size: what is played was accepted before.
 const LIMITS: Limits = Limits {
     step_message_bytes_max: usize::MAX,
     reply_bytes_max: usize::MAX,
@@ -19,11 +19,12 @@ const LIMITS: Limits = Limits {
     window_bytes: u64::MAX,
 };
 
-/// What would differ for `job`, whose record this is, had it begun under `new`. None: nothing would.
+/// What would differ for `job`, whose record this is, if it had begun under `new`. None: nothing
+/// would.
 ///
-/// Timeouts are left out: whether a worker would have been faster nobody knows.
+/// Timeouts are left out: nobody knows whether a worker would have been faster.
 pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
-    // Both are played, so that what playing leaves out differs in neither.
+    // Both are played, so that whatever playing leaves out differs in neither.
     let before = Play::of(job, record, job.definition());
     let after = Play::of(job, record, new);
     compared(job, &before, &after)
@@ -85,7 +86,7 @@ impl<'r> Play<'r> {
             }
             JobEntry::Cancelled { reason, .. } => Operation::Cancel { reason: reason.clone() },
             JobEntry::Failed { expired: true, .. } => {
-                // Its deadline: of another one nobody knows what would have come until then.
+                // The recorded deadline: nobody knows what would have come until another one.
                 let due = recorded.origin().created.max(self.now);
                 return self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
             }
@@ -98,7 +99,7 @@ impl<'r> Play<'r> {
     }
 
     fn of_step(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r StepEntry) {
-        // The failure of child jobs follows from theirs.
+        // The failure of child jobs follows from their own records.
         let has_task = recorded.graph().step(step).task.is_some();
         let error = |reason: &str, retryable: bool| {
             let body = serde_json::json!({ "error": reason, "retryable": retryable });
@@ -142,7 +143,7 @@ impl<'r> Play<'r> {
                 };
                 let members: Vec<String> = pairs.iter().map(member).collect();
                 let text = format!("{{{}}}", members.join(","));
-                // What was taken apart before goes together again.
+                // What was taken apart before is put together again.
                 let result = Message::parse(text.as_bytes()).unwrap_or_default();
                 self.came(step, Came::Child(*index, Some(result)));
             }
@@ -159,15 +160,15 @@ impl<'r> Play<'r> {
         }
     }
 
-    /// Of a step that is gone nothing is of use.
+    /// Nothing of a step that is gone is of use.
     fn came(&mut self, old: StepIndex, came: Came<'r>) {
         if let Some(new) = self.pairs.new_of(old) {
             self.early.push_back((new, came));
         }
     }
 
-    /// Delivers what has come to the steps that run, as long as that makes others run. What comes
-    /// for one step is delivered in order.
+    /// Delivers what has come to the steps that run, until no other step begins to run by it. What
+    /// came for one step is delivered in order.
     fn deliver(&mut self) {
         loop {
             let is_first = |at: usize, early: &VecDeque<(StepIndex, Came<'r>)>| {
@@ -178,7 +179,7 @@ impl<'r> Play<'r> {
             });
             let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
             if let Some(due) = self.job.step(step).retry_at {
-                // The attempt that the recorded one was has begun by now.
+                // The attempt that matches the recorded one has begun by now.
                 self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
             }
             self.give(step, came);
@@ -189,7 +190,7 @@ impl<'r> Play<'r> {
         let is_running = self.job.step_state(step) == StepState::Running;
         match came {
             Came::Reply(_) => is_running && self.job.graph().step(step).task.is_none(),
-            // Either is of use to one kind of step alone; the other lets it go.
+            // Each of the two is of use to one kind of step only; the other kind ignores it.
             Came::Gathered(_) => is_running,
             Came::Child(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.under_way().any(|under_way| under_way == *index),
@@ -225,7 +226,7 @@ impl<'r> Play<'r> {
 
     fn take(&mut self, input: Input) {
         let context = Context { now: self.now, limits: &LIMITS };
-        // What changes nothing is of no consequence, and nothing is sent.
+        // A refused input has no consequence, and nothing is sent.
         let _ = self.job.take(input, &context);
     }
 }
@@ -235,7 +236,7 @@ fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<A
     Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
 }
 
-/// What differs between the two, of what still matters to `job`.
+/// The differences between the two that still matter to `job`.
 fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
     let (old, new) = (before.graph(), after.graph());
     let pairs = Pairs::of(old, new);
@@ -258,7 +259,7 @@ fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             let (was, would) = (before.status(at), after.status(other));
             tell(ChangeKind::Status, format!("has the status {was}, would have {would}"));
         }
-        // What is said of a step matters as long as it is not done.
+        // What the definition says about a step matters as long as the step is not done.
         let is_open =
             !job.state().is_ended() && matches!(was, StepState::Waiting | StepState::Running);
         let task =

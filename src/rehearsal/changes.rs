@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a change is about.
+/// The subject of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
@@ -19,13 +19,13 @@ pub enum ChangeKind {
     Depends,
     /// A step's messages go to another queue.
     Queue,
-    /// A condition reads otherwise, or decides otherwise.
+    /// A condition is worded differently, or decides differently.
     Condition,
     /// A step's child jobs run another task.
     Task,
-    /// Anything else that a step, a task or the workflow says.
+    /// Anything else in a step, a task or the workflow.
     Option,
-    /// A step, or the job, would be in another state.
+    /// A step or the job would be in another state.
     State,
     /// A step would have another status.
     Status,
@@ -36,7 +36,7 @@ pub enum ChangeKind {
 /// One difference between two definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What it is about.
+    /// Its subject.
     pub kind: ChangeKind,
     /// The task whose step it is; none: the workflow's own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,14 +48,14 @@ pub struct Change {
     pub text: String,
 }
 
-/// Which step of one graph is which of another.
+/// Which step of one graph is which step of another.
 pub(super) struct Pairs {
     by_old: HashMap<StepIndex, StepIndex>,
 }
 
 impl Pairs {
-    /// By name; what is left over is the same step under another name if it does the same work at
-    /// the same place.
+    /// Steps are matched by name. A remaining step is the same step under another name if it does
+    /// the same work at the same place.
     pub(super) fn of(old: &Graph, new: &Graph) -> Pairs {
         let mut by_old: HashMap<StepIndex, StepIndex> =
             old.indices().filter_map(|at| Some((at, new.index_of(&old.step(at).name)?))).collect();
@@ -79,12 +79,12 @@ impl Pairs {
         Pairs { by_old }
     }
 
-    /// The step of the new graph that is this one of the old.
+    /// The step of the new graph that matches this step of the old one.
     pub(super) fn new_of(&self, old: StepIndex) -> Option<StepIndex> {
         self.by_old.get(&old).copied()
     }
 
-    /// Whether a step of the new graph is none of the old.
+    /// Whether a step of the new graph matches none of the old one.
     pub(super) fn is_new(&self, new: StepIndex) -> bool {
         !self.by_old.values().any(|paired| *paired == new)
     }
@@ -158,10 +158,10 @@ fn of_graph(
     }
 }
 
-/// A step, the graph that it stands in, and the definition of that.
+/// A step, its graph, and the definition of that graph.
 type StepPlace<'d> = (&'d Definition, &'d Graph, &'d Step);
 
-/// What differs about one step, its name left out.
+/// What differs about one step, apart from its name.
 fn of_step(
     (old_definition, old_graph, old): StepPlace<'_>,
     (new_definition, new_graph, new): StepPlace<'_>,

@@ -49,12 +49,12 @@ pub enum RehearsalError {
     NoTests(String),
 }
 
-/// What came of one test.
+/// The outcome of one test.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// The test's name.
     pub name: String,
-    /// Whether all was as expected.
+    /// Whether everything was as expected.
     pub passed: bool,
     /// Each difference in a sentence.
     pub differences: Vec<String>,
@@ -68,8 +68,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// A file cannot be read or is wrong. That something came out otherwise than expected is no error,
-/// but an [`Outcome`].
+/// A file cannot be read or is wrong. A result other than the expected one is not an error but an
+/// [`Outcome`].
 pub fn rehearse(path: &Path) -> Result<Vec<Outcome>, RehearsalError> {
     let file: File = load::data_file(path)?;
     let beside = path.parent().unwrap_or(Path::new("."));
@@ -126,7 +126,7 @@ fn chosen(definitions: &[Arc<Definition>], name: Option<&str>) -> Result<Arc<Def
     }
 }
 
-/// Steps that are scripted or expected and do not exist are mistakes of the test.
+/// A test that scripts or expects a step that does not exist is mistaken.
 fn check_names(definition: &Definition, test: &Test) -> Result<(), String> {
     let all: Vec<&str> =
         definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
@@ -211,7 +211,7 @@ fn differences(stage: &Stage, id: JobId, expect: &Expect) -> Vec<String> {
     found
 }
 
-/// As test files write it: keys in any order.
+/// JSON as test files write it: keys in any order.
 fn value(message: &Message) -> Value {
     serde_json::from_str(&message.to_text()).unwrap_or(Value::Null)
 }

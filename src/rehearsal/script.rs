@@ -19,7 +19,7 @@ pub(super) struct File {
     pub(super) tests: Vec<Test>,
 }
 
-/// One job, and what is to come of it.
+/// One job, and what is expected of it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Test {
@@ -28,11 +28,11 @@ pub(super) struct Test {
     pub(super) workflow: Option<String>,
     #[serde(default = "empty")]
     pub(super) message: Value,
-    /// By step, in the workflow and its tasks: what its worker, or person, does. The others reply
-    /// with their input; external ones wait.
+    /// By step, in the workflow and its tasks: what its worker, or person, does. Workers of other
+    /// steps reply with their input; other external steps wait.
     #[serde(default)]
     pub(super) workers: BTreeMap<String, Acts>,
-    /// What users do meanwhile.
+    /// What users do in the meantime.
     #[serde(default)]
     pub(super) users: Vec<UserAct>,
     /// When the test stops; without it, when nothing more would happen.
@@ -44,7 +44,7 @@ fn empty() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// One act, or several of which the first that fits is done.
+/// One act, or several, of which the first that fits is done.
 #[derive(Debug)]
 pub(super) enum Acts {
     Several(Vec<Act>),
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Acts {
 }
 
 impl Acts {
-    /// What is done with an attempt.
+    /// What a worker does with an attempt.
     pub(super) fn of(&self, attempt: u32, input: &Value) -> Option<&Act> {
         let fits = |act: &&Act| {
             act.attempt.is_none_or(|number| number == attempt)
@@ -108,14 +108,14 @@ pub(super) struct Act {
     pub(super) raw: Option<String>,
     /// Reports an error.
     pub(super) error: Option<String>,
-    /// Whether another attempt may do better.
+    /// Whether another attempt may succeed.
     pub(super) retryable: Option<bool>,
     /// Never replies.
     #[serde(default)]
     pub(super) silent: bool,
     /// The broker dead-letters the message, for this reason.
     pub(super) dead_letter: Option<String>,
-    /// Before that, what it tells of its progress, each after its time.
+    /// The progress that it reports before that, each message after its time.
     #[serde(default)]
     pub(super) progress: Vec<ProgressMessage>,
 }
@@ -144,13 +144,13 @@ pub(super) struct UserAct {
     pub(super) step: Option<String>,
 }
 
-/// What is to come out. What is not named is not looked at.
+/// The expected outcome. What it does not name is not checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expect {
     pub(super) state: Option<String>,
     pub(super) result: Option<Value>,
-    /// A part of the reason for the job's end.
+    /// A part of the reason why the job ended.
     pub(super) reason: Option<String>,
     #[serde(default)]
     pub(super) states: BTreeMap<String, String>,
@@ -187,7 +187,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Whether `whole` has all that `part` has.
+/// Whether `whole` contains everything in `part`.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

@@ -16,16 +16,16 @@ use uuid::Uuid;
 /// When every rehearsal begins: 2026-01-01T00:00:00Z.
 const BEGIN_NS: i64 = 1_767_225_600_000_000_000;
 
-/// A rehearsal with more events goes in circles.
+/// A rehearsal with more events than this goes in circles.
 const EVENTS_MAX: usize = 1_000_000;
 
-/// The lines of a story that are kept.
+/// How many lines of a story are kept.
 const STORY_LINES_MAX: usize = 200;
 
 /// The job of a rehearsal.
 const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
 
-/// Something that is going to happen.
+/// Something that will happen.
 enum Coming {
     Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
     User(UserAct),
@@ -37,7 +37,7 @@ pub(super) struct Stage<'t> {
     jobs: HashMap<JobId, Job>,
     now: Timestamp,
     last_event: Timestamp,
-    /// By time, then in the order in which it was planned.
+    /// Ordered by time, then by the order of planning.
     coming: BTreeMap<(Timestamp, u64), Coming>,
     planned: u64,
     effects: VecDeque<(JobId, Effect)>,
@@ -72,7 +72,7 @@ impl<'t> Stage<'t> {
         self.inputs.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// From the creation to the last event.
+    /// The time from the creation to the last event.
     pub(super) fn elapsed_ns(&self) -> i64 {
         self.last_event.0 - BEGIN_NS
     }
@@ -175,7 +175,7 @@ impl<'t> Stage<'t> {
     fn take(&mut self, id: JobId, input: Input) {
         let context = context(self.now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        // What changes nothing is of no consequence.
+        // A refused input has no consequence.
         if let Ok(decision) = job.take(input, &context) {
             self.follow(id, decision);
         }
@@ -185,7 +185,7 @@ impl<'t> Stage<'t> {
         self.last_event = self.now;
         for entry in &decision.recorded.entries {
             self.tell_entry(id, entry);
-            // Nothing is sent for an external step: its person sees it all the same.
+            // Nothing is sent for an external step, but its person sees that it runs.
             if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
@@ -214,7 +214,7 @@ impl<'t> Stage<'t> {
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 Effect::TellChild { child, order, .. } => self.take(child, Input::Order(order)),
-                // Nobody has asked for the job by a message.
+                // No message asked for the job.
                 Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
                     self.take(
@@ -236,7 +236,7 @@ impl<'t> Stage<'t> {
             match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input)))
             {
                 Some(Some(act)) => act.clone(),
-                // No act fits, or nobody is there for an external step.
+                // No act fits, or an external step has nobody.
                 Some(None) => Act { silent: true, ..Act::default() },
                 None => Act { silent: external, ..Act::default() },
             };

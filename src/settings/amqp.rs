@@ -3,8 +3,8 @@
 use super::{ServerAddress, Span, one_of};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The longest name of a reply queue: with `.unreadable` behind it it names a queue too, and those
-/// have 255 bytes at most.
+/// The longest name of a reply queue, in bytes: with `.unreadable` appended it names another queue,
+/// and AMQP allows 255.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 
 /// The queue for messages that cannot be read.
@@ -45,7 +45,7 @@ pub enum ReplyQueueType {
     Quorum,
 }
 
-/// What becomes of messages whose headers cannot be read.
+/// What happens to messages whose headers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnreadableMessages {

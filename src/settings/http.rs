@@ -35,7 +35,7 @@ impl HttpSettings {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
 
-    /// What is wrong with them, or how they contradict one another.
+    /// What is wrong with the settings, or how they contradict one another.
     pub(super) fn validate(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
             return Err(format!(
@@ -72,7 +72,7 @@ impl HttpSettings {
     }
 }
 
-/// Whether it can stand in the header `Host`: a name or an address, with or without a port.
+/// Whether the text can stand in the header `Host`: a name or an address, with or without a port.
 fn is_host(text: &str) -> bool {
     text.parse::<ureq::http::uri::Authority>()
         .is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))

@@ -1,19 +1,19 @@
-//! What people write, as they are used to it from elsewhere: read where it is clear, and else
+//! Spellings that people know from elsewhere: they are accepted if they are clear, and otherwise
 //! answered with what was meant.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-/// What is expected of an address to listen on.
+/// The expected form of an address to listen on.
 pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.0.1:8088 or \
                                           [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, \
                                           and :8088 all interfaces";
 
-/// How others name a SQLite file in an address.
+/// How other programs name a SQLite file in an address.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
-/// An address as it is, or with a host that is left out: as other servers read `:8088`, and a bare
-/// port without surprise.
+/// The address that is meant: as it is, or with the host that is missing. `:8088` means what it
+/// means to other servers; a bare port means loopback.
 pub(super) fn listen(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
@@ -24,7 +24,7 @@ pub(super) fn listen(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
 }
 
-/// Refuses what names no file, with a guess at what does.
+/// Refuses what names no file, and guesses at the file that was meant.
 pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     let journal = file.to_string_lossy();
     if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {

@@ -1,6 +1,6 @@
-//! Lines on their way to standard error. Whoever has one hands it over and goes on: a thread writes
-//! them, and only that thread waits for the disk, the pipe or the terminal. What it cannot write,
-//! and what finds no place, is dropped and counted.
+//! Lines on their way to standard error. Other threads hand their lines over and go on; one thread
+//! writes them, and only this thread waits for the disk, the pipe or the terminal. Lines that it
+//! cannot write, or that find no place, are dropped and counted.
 
 use prometheus::IntCounter;
 use std::collections::VecDeque;
@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Lines that wait to be written, at most.
+/// The most lines that wait to be written.
 const LINES_WAITING_MAX: usize = 10_000;
 
-/// Their bytes, at most.
+/// The most bytes of lines that wait.
 const BYTES_WAITING_MAX: usize = 4 * 1024 * 1024;
 
-/// The pause before a file descriptor that does not block, and is full, is tried again.
+/// The pause before another attempt at a non-blocking file descriptor that is full.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// The lines that wait.
@@ -30,13 +30,13 @@ pub(super) struct Lines {
 struct Backlog {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// One has been taken out, and is being written.
+    /// Whether a line was taken out and is being written.
     is_writing: bool,
 }
 
 impl Lines {
-    /// Begins to write lines to `out`, from a thread of its own. `tell` is called with the number
-    /// of lines that were dropped when lines get through again.
+    /// Begins to write lines to `out`, from a thread of its own. When lines get through again,
+    /// `tell` is called with the number of lines that were dropped.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         dropped: IntCounter,
@@ -73,7 +73,7 @@ impl Lines {
     /// Waits until all lines are written or dropped, but no longer than `most`.
     pub(super) fn flush(&self, most: Duration) {
         let is_busy = |waiting: &mut Backlog| waiting.is_writing || !waiting.lines.is_empty();
-        // What is left when the time is over is lost.
+        // Lines that are left when the time is over are lost.
         let _ = self.written.wait_timeout_while(self.lock(), most, is_busy);
     }
 
@@ -104,7 +104,7 @@ impl Lines {
         line
     }
 
-    /// The line that was taken is written or dropped. Whether none waits.
+    /// The line that was taken out is written or dropped. Tells whether no line waits.
     fn put_back(&self) -> bool {
         let mut waiting = self.lock();
         waiting.is_writing = false;
@@ -120,7 +120,7 @@ impl Lines {
 /// Where the lines go.
 struct Sink<W> {
     out: W,
-    /// The last line was begun, and could not be ended.
+    /// Whether the last line was begun and could not be finished.
     is_torn: bool,
 }
 

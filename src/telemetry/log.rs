@@ -1,6 +1,5 @@
-//! The log on standard error. It may fail or stand still, and nothing else does: lines are handed
-//! to a thread that writes them, each is bounded, and what cannot be written is dropped and
-//! counted.
+//! The log on standard error. It may fail or stand still without stopping anything else: a thread
+//! writes the lines, each is bounded, and lines that cannot be written are dropped and counted.
 
 use super::lines::Lines;
 use crate::engine::words::{Escaping, cut, escaped_lines};
@@ -31,16 +30,16 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 /// The longest text in a line of JSON that is too long as a whole, in bytes.
 const CUT_TEXT_BYTES_MAX: usize = 1024;
 
-/// How long the end of the process waits for lines that are not written.
+/// How long the end of the process waits for lines that are not written yet.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// How long a panic waits for its line: what it leads to may end the process.
+/// How long a panic waits for its line to be written: the process may end right after it.
 const PANIC_FLUSH_MAX: Duration = Duration::from_millis(100);
 
-/// How often a line of the HTTP library about a connection is let into the log.
+/// The shortest time between two lines of the HTTP library about connections.
 const CONNECTION_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Where the HTTP library tells of connections that failed, one line each.
+/// The target under which the HTTP library logs failed connections, one line each.
 const CONNECTIONS: &str = "actix_http::h1";
 
 /// `workflow_log_lines_dropped_total`
@@ -60,7 +59,7 @@ pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| 
         .expect("valid names")
 });
 
-/// The one log of the process, once it is begun.
+/// The only log of the process, once it is begun.
 static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
 
 /// Why the log cannot be set up.
@@ -77,12 +76,12 @@ pub enum LogError {
         /// What is wrong with it.
         reason: String,
     },
-    /// There is no way to write.
+    /// Nothing can be written.
     #[error("the log cannot be begun: {0}")]
     Begin(#[from] io::Error),
 }
 
-/// Begins to write: what is said from now on waits for nobody. Calling it again changes nothing.
+/// Begins to write: from now on nobody waits for the log. Calling it again changes nothing.
 pub fn begin() -> Result<(), LogError> {
     if LOG.get().is_none() {
         // A file descriptor of our own: the standard library's would be locked for as long as a
@@ -91,14 +90,14 @@ pub fn begin() -> Result<(), LogError> {
         let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| {
             tracing::warn!(lines, "lines of the log were dropped")
         })?;
-        // Another call may have been faster; its thread then waits for lines that never come.
+        // Another call may have been faster: then the new thread waits for lines that never come.
         let _ = LOG.set(lines);
     }
     Ok(())
 }
 
 /// Sets up what is logged, and how: for people on a terminal, JSON lines otherwise. Panics are
-/// logged like all else. `ticks` is the clock. Calling it again changes nothing.
+/// logged like everything else. `ticks` is the clock. Calling it again changes nothing.
 pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
     begin()?;
     let wrong = |reason: tracing_subscriber::filter::ParseError| LogError::Filter {
@@ -128,8 +127,8 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
     Ok(())
 }
 
-/// Says a text that is no event, such as why the process ends: through the log if it is begun, and
-/// not later than it takes.
+/// Prints a text that is no event, such as why the process ends; through the log, if the log is
+/// begun.
 pub fn say(text: &str) {
     let text = format!("{}\n", escaped_lines(text));
     match LOG.get() {
@@ -139,7 +138,7 @@ pub fn say(text: &str) {
     }
 }
 
-/// Waits until what was said is written, for a bounded time: for the end of the process.
+/// Waits until everything is written, for a bounded time: before the process ends.
 pub fn flush() {
     flush_within(FLUSH_MAX);
 }
@@ -150,7 +149,7 @@ fn flush_within(most: Duration) {
     }
 }
 
-/// In place of the standard library's hook, which would wait for a full pipe.
+/// Replaces the standard library's hook, which would wait for a full pipe.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload
@@ -159,7 +158,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
     let place = panic.location().map(ToString::to_string);
-    // Asked for as in any Rust program, by RUST_BACKTRACE.
+    // RUST_BACKTRACE asks for it, as in any Rust program.
     let backtrace = std::backtrace::Backtrace::capture();
     let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
         .then(|| backtrace.to_string());
@@ -167,7 +166,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     flush_within(PANIC_FLUSH_MAX);
 }
 
-/// The way of a formatted line to the others that wait.
+/// The way of a formatted line to the lines that wait.
 struct Door {
     is_human: bool,
 }
@@ -198,7 +197,7 @@ impl Write for Line {
     }
 }
 
-/// The line, or what there is room for. JSON stays JSON.
+/// The line, or as much of it as there is room for. JSON stays JSON.
 fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
@@ -229,7 +228,7 @@ fn cut_json(line: &[u8]) -> Option<String> {
 
 fn cut_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    // In JSON each of its bytes takes six at most, as \u0000.
+    // In JSON each of its bytes takes at most six, as \u0000.
     let line = cut(&text, LINE_BYTES_MAX / 8);
     format!(
         "{}\n",
@@ -279,15 +278,15 @@ impl Visit for Human<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // What `log` says of a record's place stands before the fields already.
+        // The record's place, which `log` adds as fields, stands before the fields already.
         if self.result.is_ok() && !field.name().starts_with("log.") {
             self.result = self.write(field.name(), value);
         }
     }
 }
 
-/// Lets the HTTP library's lines about connections into the log now and then: anybody can cause
-/// them, 10,000 a second.
+/// Lets only a few of the HTTP library's lines about connections into the log: anybody can cause
+/// 10,000 of them a second.
 struct Throttled {
     ticks: fn() -> Instant,
     logged: Mutex<Option<Instant>>,
@@ -313,7 +312,7 @@ impl<S> Filter<S> for Throttled {
     }
 }
 
-/// Counts what those lines tell, in the log or not.
+/// Counts the failed connections, whether their lines are logged or not.
 struct Counted;
 
 impl<S: Subscriber> Layer<S> for Counted {

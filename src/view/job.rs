@@ -7,10 +7,10 @@ use crate::times::Time;
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// How much of a text that a worker or a person wrote the light view repeats, in characters.
+/// How much of a text by a worker or a person the light view repeats, in characters.
 const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
 
-/// How long the text of a number may be that the light view repeats, in bytes.
+/// The longest number that the light view repeats, in bytes of its text.
 const LIGHT_NUMBER_BYTES_MAX: usize = 32;
 
 /// A job with its steps.
@@ -72,7 +72,7 @@ struct StepView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     external: bool,
     attempt: u32,
-    /// When it started first.
+    /// When it first started.
     #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<Time>,
     /// When the last attempt began.
@@ -81,7 +81,7 @@ struct StepView<'a> {
     /// Nanoseconds from the first start to the end, or until now.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed: Option<i64>,
-    /// The same of the last attempt.
+    /// The same for the last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_elapsed: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,16 +92,16 @@ struct StepView<'a> {
     raw: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<Cow<'a, str>>,
-    /// When the attempt that runs fails.
+    /// When the running attempt fails for lack of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
     /// When the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
-    /// What its worker told last: the share that is done, from 0 to 1.
+    /// What its worker reported last: the share that is done, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
-    /// And a sentence.
+    /// What its worker reported last: a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,14 +118,14 @@ struct ChildrenView {
     without_item: u32,
     /// Not started.
     waiting: u32,
-    /// Started, and without an end that the step has taken.
+    /// Started, and the step has not taken their end yet.
     running: u32,
     completed: u32,
 }
 
 impl<'a> JobView<'a> {
-    /// All of it, with messages, outputs and the ids of child jobs. `now`: until when what runs has
-    /// run.
+    /// The whole job, with messages, outputs and the ids of child jobs. What runs has run until
+    /// `now`.
     pub fn whole(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let created = job.origin().created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
@@ -141,8 +141,8 @@ impl<'a> JobView<'a> {
             let tasks = children(job, index, run);
             let started = run.started.unwrap_or(created);
             match job.step_state(index) {
-                // Of a failed job, what waits for its next attempt and what was halted runs no
-                // more; a reply may still come.
+                // In a failed job, steps that waited for their next attempt and steps that were
+                // halted no longer run; a reply may still come.
                 StepState::Running
                     if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
                 StepState::Running => running.push(StepEntry {
@@ -222,7 +222,7 @@ impl<'a> StepEntry<'a> {
         tasks: Vec<JobId>,
         message: Message,
     ) -> StepEntry<'a> {
-        // At least 1: clients know an entry without `elapsed` as one that still runs.
+        // At least 1: clients take an entry without `elapsed` for one that still runs.
         StepEntry {
             name,
             start_time: Time(started),
@@ -249,7 +249,7 @@ impl<'a> StepView<'a> {
             start_time: run.started.map(Time),
             attempt_start_time: run.attempt_started.map(Time),
             elapsed: since(run.started),
-            // Between two attempts none runs.
+            // Between two attempts, no attempt runs.
             attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at.is_none()),
             end_time: run.ended.map(Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),

@@ -7,7 +7,8 @@ use crate::engine::{
 use crate::times::Time;
 use serde::Serialize;
 
-/// The largest payload that an entry repeats, in bytes: a larger one is left out, and its size told.
+/// The largest payload that an entry repeats, in bytes: a larger one is left out, and its size is
+/// given.
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
 
 /// One entry of a job's record. The keys that mean nothing for its kind are left out.
@@ -34,7 +35,7 @@ pub struct EntryView<'a> {
     from: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u32>,
-    /// A child job's id, where it is said.
+    /// A child job's id, where the entry tells it.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@
 use crate::bus::Verdict;
 use std::collections::BTreeMap;
 
-/// What the broker is to be told of one delivery or a prefix of deliveries.
+/// What the broker must be told about one delivery, or about a prefix of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acknowledgement {
     /// This one is taken.
@@ -28,8 +28,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Of deliveries to come; when more than `owed_max` acks wait behind an unsettled delivery they
-    /// are sent one by one.
+    /// A window for deliveries to come. When more than `owed_max` acks wait behind an unsettled
+    /// delivery, they are sent one by one.
     pub(super) fn new(owed_max: usize) -> Window {
         Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
     }
@@ -48,7 +48,7 @@ impl Window {
         self.owed > 0
     }
 
-    /// Takes a verdict; what is to be said at once is pushed to `answers`.
+    /// Takes a verdict; what the broker must be told at once is pushed to `answers`.
     pub(super) fn settle(
         &mut self,
         tag: u64,
@@ -67,14 +67,16 @@ impl Window {
         }
     }
 
-    /// At the end of a burst of verdicts: what is to be said now. With `all` nothing stays behind.
+    /// At the end of a burst of verdicts: what the broker must be told now. With `all` nothing is
+    /// held back.
     pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Acknowledgement>) {
         let mut acked = None;
         while let Some(owed) = self.early.remove(&(self.settled_to + 1)) {
             self.settled_to += 1;
             if owed {
                 self.owed -= 1;
-                // Not a requeued one: the broker knows its tag no more and would close the channel.
+                // Never the tag of a requeued delivery: the broker no longer knows it and would
+                // close the channel.
                 acked = Some(self.settled_to);
             }
         }

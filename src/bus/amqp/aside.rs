@@ -1,7 +1,7 @@
-//! Messages that cannot be read, put aside: into a queue of their own, where nobody looks for them
-//! again, and off the queue they came on only when the broker has confirmed that.
+//! Puts messages that cannot be read aside, into a queue of their own. Each leaves the queue that
+//! it came on only when the broker has confirmed its copy.
 //!
-//! Over a connection of its own, opened when it is needed: a broker that blocks publishers must not
+//! It uses a connection of its own, opened when needed: a broker that blocks publishers must not
 //! stop the acks.
 
 use super::connection::{LastReason, Pauses, channel_error, close, fail_point, millis};
@@ -21,10 +21,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many are put aside at once.
+/// How many messages are put aside at once.
 const BATCH_MAX: usize = 100;
 
-/// How long the connection is kept after the last one.
+/// How long the connection is kept after the last message.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// How many messages the queue keeps; the oldest make room.
@@ -72,7 +72,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
                     batch.drain(..).for_each(|aside| done(&shared, aside, false));
                 }
                 Err(NotPutAside::Lost(reason)) => {
-                    // What its queue has back comes again.
+                    // A message that went back to its queue comes again.
                     batch.retain(|aside| !aside.delivery.is_void());
                     let pause = pauses.next();
                     if told.is_news(&reason) {
@@ -97,7 +97,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
     }
 }
 
-/// Tells of a message, which then leaves its queue.
+/// Reports a message, and takes it off its queue.
 fn done(shared: &Shared, aside: Aside, is_kept: bool) {
     let Aside { queue, unreadable: Unreadable { reason, original }, delivery } = aside;
     let correlation_id =
@@ -112,7 +112,7 @@ fn done(shared: &Shared, aside: Aside, is_kept: bool) {
     delivery.ack();
 }
 
-/// Opens a connection and puts aside these, and those that come within a while.
+/// Opens a connection and puts aside this batch, and what comes soon after it.
 async fn put_aside(
     shared: &Shared,
     batch: &mut Vec<Aside>,
@@ -143,13 +143,13 @@ async fn put_aside(
             let sent = batch.iter().map(|aside| publish(&channel, &queue, aside, header_bytes_max));
             let taken = try_join_all(sent).await.map_err(explain)?;
             if !taken.iter().all(|is_taken| *is_taken) {
-                // Those that it took are there twice, then: better than not at all.
+                // Those that it took will be there twice, which is better than not at all.
                 return Err(NotPutAside::Lost(format!(
                     "the broker did not take all messages for the queue \"{queue}\""
                 )));
             }
             batch.drain(..).for_each(|aside| done(shared, aside, true));
-            // An end of the wait, and of the inbox: nothing more comes for now.
+            // The wait is over, or the inbox has ended: nothing more comes for now.
             if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
                 .await
                 .unwrap_or_default()
@@ -164,7 +164,7 @@ async fn put_aside(
     put
 }
 
-/// An existing queue may have other arguments: then its owner bounds it.
+/// An existing queue may have other arguments; then its owner bounds it.
 async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
     let found = match queues.look(queue).await {
         Found::Missing => {
@@ -178,7 +178,7 @@ async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
     if matches!(found, Found::There { .. }) { Ok(()) } else { Err(found) }
 }
 
-/// Whether the broker took it.
+/// Publishes a message; tells whether the broker took it.
 async fn publish(
     channel: &Channel,
     queue: &str,
@@ -187,7 +187,7 @@ async fn publish(
 ) -> lapin::Result<bool> {
     fail_point("amqp::aside")?;
     let Unreadable { reason, original } = &aside.unreadable;
-    // As text it has a third more; who sets such a header himself may have filled a frame with it.
+    // As text it is a third longer, and its sender may have filled a whole frame with it.
     let original = STANDARD.encode(&original[..original.len().min(header_bytes_max)]);
     let mut headers = FieldTable::default();
     for (name, text) in [(REASON, reason.as_str()), (ORIGINAL, &original), (QUEUE, &aside.queue)] {

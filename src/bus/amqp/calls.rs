@@ -19,11 +19,11 @@ use tokio::sync::{oneshot, watch};
 /// The pause before a queue that cannot be consumed is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
-/// The consuming of all workflows' queues on one connection; dropped it breaks off.
+/// The consuming of all workflows' queues on one connection; it breaks off when dropped.
 pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
 
-/// Begins to consume the queues of the workflows; a reload brings others, and ends those of
-/// workflows that it takes away.
+/// Begins to consume the workflows' queues. A reload may add queues, and ends the consuming of
+/// those whose workflows it removes.
 pub(super) fn consume(
     shared: &Rc<Shared>,
     connection: &Rc<Connection>,
@@ -68,7 +68,7 @@ async fn consume_all(
     join_all(begun.into_values().map(Begun::end)).await;
 }
 
-/// The consumer of a workflow's queue; dropped it breaks off.
+/// The consumer of a workflow's queue; it breaks off when dropped.
 struct Begun {
     call: actix_rt::task::JoinHandle<()>,
     phase: watch::Sender<Phase>,
@@ -90,7 +90,7 @@ impl Drop for Begun {
 }
 
 impl Calls {
-    /// Waits for the end of what is under way, in an orderly closing; breaks off else.
+    /// In an orderly closing, waits for the end of what is under way; otherwise breaks off.
     pub(super) async fn end(mut self, is_orderly: bool) {
         if is_orderly {
             // An error means that it panicked: it has ended in any case.
@@ -124,7 +124,8 @@ impl CallQueue {
             let reason = match opened {
                 Ok((channel, deliveries)) => {
                     told = LastReason::default();
-                    // One for each channel: what a closed one has brought is known to be void.
+                    // One lane per channel: the deliveries of a closed channel are known to be
+                    // void.
                     let mut lane =
                         Lane::new(self.shared.clone(), Source::Calls(self.queue.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;

@@ -46,7 +46,7 @@ impl BrokerAddress {
         if has_stray_at(server) {
             return refused(STRAY_AT);
         }
-        // With :// in place lapin's own texts repeat nothing of the address.
+        // With :// in place, lapin's error texts repeat nothing of the address.
         let mut uri = match server.parse::<AMQPUri>() {
             Ok(uri) => uri,
             Err(why) => return refused(&why),
@@ -56,8 +56,8 @@ impl BrokerAddress {
             uri.authority.host = host.to_owned();
         }
         if uri.vhost.is_empty() {
-            // The address ends with /: most clients take that for the default one, and a virtual
-            // host "" is hardly ever there.
+            // The address ends with /: most clients take that for the default virtual host, and one
+            // named "" hardly ever exists.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
         if let Some(vhost) = &settings.vhost {
@@ -193,7 +193,7 @@ fn ipv6_host(server: &str) -> Option<&str> {
     Some(host.strip_prefix('[')?.split_once(']')?.0)
 }
 
-/// Closes in order; a broker that does not answer is not waited for long.
+/// Closes the connection in order; does not wait long for a broker that does not answer.
 pub(super) async fn close(connection: &Connection) {
     // An error means that it is closed already.
     let _ =
@@ -221,12 +221,12 @@ pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str
     }
 }
 
-/// The last reason that was told in the log: the same is not told again at each attempt.
+/// The last reason that was logged, so that it is not logged again at each attempt.
 #[derive(Default)]
 pub(super) struct LastReason(Option<String>);
 
 impl LastReason {
-    /// Whether this reason is another one; it is remembered.
+    /// Whether this reason is new; remembers it.
     pub(super) fn is_news(&mut self, reason: &str) -> bool {
         let is_news = !self.has(reason);
         if is_news {
@@ -256,7 +256,7 @@ pub(super) struct Pauses {
 impl Pauses {
     pub(super) fn new(min: Duration, max: Duration) -> Pauses {
         let max = max.max(min);
-        // The jitter adds up to as much again: the cap is kept by doubling to half of it.
+        // The jitter may double a pause: the doubling stops at half of the cap to keep it.
         let builder = ExponentialBuilder::new()
             .with_min_delay(min)
             .with_max_delay((max / 2).max(min))

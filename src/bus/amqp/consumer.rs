@@ -25,7 +25,7 @@ use tokio::sync::watch;
 const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
 const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
 
-/// The pause before it is looked again whether there is room for what a connection brings.
+/// The pause between two looks for room for what a connection brings.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 const CONSUMER_TAG: &str = "workflow-manager";
@@ -88,7 +88,7 @@ enum End {
     Closed,
     /// There is no connection; another attempt may help.
     Lost(String),
-    /// Nothing that this process could try again helps.
+    /// No further attempt of this process would help.
     Refused(String),
 }
 
@@ -106,14 +106,14 @@ struct Session {
 
 /// Why a connection does not consume.
 enum Obstacle {
-    /// Someone else does; how that was seen.
+    /// Another process does; how that was seen.
     Taken(String),
     Other(String),
 }
 
 impl Consumer {
-    /// What an earlier connection has brought may not have its verdict yet, and comes again over
-    /// the next one.
+    /// What an earlier connection brought may still have no verdict; it comes again over the next
+    /// one.
     async fn open_when_there_is_room(&self) -> Result<Session, End> {
         while !self.shared.room.has_room() {
             tokio::time::sleep(ROOM_PAUSE).await;
@@ -129,8 +129,7 @@ impl Consumer {
             .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
         let taken_until = clock::ticks() + PREDECESSOR_GOES_WITHIN;
-        // Jittered, so that of two processes that gave way to each other one comes first the next
-        // time.
+        // Jittered: of two processes that gave way to each other, one comes first the next time.
         let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
             match self.attempt(&connection, &flow).await {
@@ -187,8 +186,8 @@ impl Consumer {
             }
             Found::Lost(error) => return Err(lost(error)),
         }
-        // A queue with a single active consumer takes no exclusive one: there the count alone must
-        // tell.
+        // A queue with a single active consumer takes no exclusive consumer: there only the count
+        // can tell.
         for exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
@@ -236,7 +235,7 @@ impl Consumer {
         let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
         calls.end(matches!(ended, Ended::Closed)).await;
-        // Also if the channel alone is gone.
+        // Also when only the channel is gone.
         connection::close(&connection).await;
         match ended {
             Ended::Closed => End::Closed,

@@ -1,6 +1,6 @@
-//! Addresses that have a user name and a password in them, and are shown without.
+//! Addresses with a user name and a password in them, which are shown without these.
 
-/// Why an address is refused in which the parts cannot be told apart.
+/// Why an address is refused whose parts cannot be told apart.
 pub(super) const STRAY_AT: &str = "it has an @ too many, or behind a /, ? or #: in the user name, \
                                    the password and the virtual host write @ as %40, / as %2F, ? \
                                    as %3F and # as %23";

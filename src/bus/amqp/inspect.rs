@@ -1,5 +1,5 @@
-//! A look at one queue, on a connection of its own: it is rare, and must not disturb the loops. And
-//! what the management API, where there is one, knows of all queues.
+//! A look at one queue, on a connection of its own: looks are rare and must not disturb the loops.
+//! Also what the management API, where there is one, knows about all queues.
 
 use super::connection::close;
 use super::management::QueueCounts;
@@ -33,7 +33,7 @@ async fn look(shared: &Shared, queue: &str) -> Result<Found, String> {
     Ok(found)
 }
 
-/// Not known without the management API, nor while it does not answer.
+/// Unknown without the management API, and while it does not answer.
 async fn unacknowledged(shared: &Shared, queue: &Arc<str>) -> Option<u64> {
     let (management, vhost, queue) =
         (shared.management.clone()?, shared.address.vhost().to_owned(), queue.clone());

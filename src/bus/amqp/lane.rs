@@ -1,4 +1,4 @@
-//! A queue that is consumed: its deliveries go to the manager, the verdicts on them back to the
+//! A queue that is consumed: its deliveries go to the manager, the verdicts on them go back to the
 //! broker.
 
 use super::acks::{Acknowledgement, Window};
@@ -27,7 +27,7 @@ const DELIVERED_MAX: u32 = 64;
 
 /// What a queue brings.
 pub(super) enum Source {
-    /// What workers say.
+    /// Replies of workers.
     Replies,
     /// Messages that ask for jobs, on this queue.
     Calls(Arc<str>),
@@ -43,7 +43,7 @@ pub(super) struct Lane {
     epoch: u64,
 }
 
-/// Why a channel consumes no more.
+/// Why a channel stopped consuming.
 pub(super) enum Ended {
     /// The bus is closed.
     Closed,
@@ -63,7 +63,7 @@ impl Lane {
         self.epoch > 0
     }
 
-    /// Consumes until the channel is of no more use.
+    /// Consumes until the channel is of no use any more.
     pub(super) async fn serve(
         &mut self,
         channel: &Channel,
@@ -100,7 +100,7 @@ impl Lane {
         }
     }
 
-    /// This delivery, and some of those that have come already; how many these were.
+    /// Delivers this one, and some of those that have come already; tells how many these were.
     fn deliver_all(
         &self,
         first: Option<lapin::Result<lapin::message::Delivery>>,
@@ -118,7 +118,7 @@ impl Lane {
                     self.deliver(delivery, flow, window);
                 }
             }
-            // What is taken out must be delivered: the last time nothing is.
+            // What is taken from the stream must be delivered: so the last round takes nothing.
             if taken == DELIVERED_MAX {
                 break;
             }
@@ -142,7 +142,7 @@ impl Lane {
                 Source::Replies => self.shared.settings.reply_queue.as_str().into(),
                 Source::Calls(queue) => queue.clone(),
             };
-            // Nobody takes it only when the bus is gone: then it goes back to its queue.
+            // Only when the bus is gone does nobody take it: then it goes back to its queue.
             let _ = self.shared.aside.send(Aside {
                 queue,
                 unreadable,
@@ -211,8 +211,8 @@ impl Lane {
     }
 }
 
-/// Hands answers to the library. It is not waited until they are written: what is never written
-/// is delivered again, and a channel that is gone is told where deliveries are taken.
+/// Hands acknowledgements to the library, without waiting until they are written: what is never
+/// written is delivered again, and a channel that is gone is noticed where deliveries are taken.
 fn tell(channel: &Channel, answers: &[Acknowledgement]) -> lapin::Result<()> {
     for answer in answers {
         fail_point("amqp::ack")?;

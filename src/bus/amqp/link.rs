@@ -48,13 +48,13 @@ impl Held {
 /// A message that was published.
 pub(super) struct Published {
     pub(super) held: Held,
-    /// As which of its queue's finds its queue was known.
+    /// Which find of its queue was the newest when it was published.
     pub(super) generation: u64,
     /// Its queue was found missing since: its confirm is worth nothing.
     pub(super) lost: bool,
     /// It has a channel of its own.
     pub(super) alone: bool,
-    /// How long its body is.
+    /// The length of its body.
     pub(super) bytes: usize,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Published {
 pub(super) enum QueueState {
     /// It is being looked at, or declared.
     Looking,
-    /// It exists; numbers the finds.
+    /// It exists; the number counts the finds.
     There(u64),
     /// It is looked at again later.
     Refused,
 }
 
-/// The broker's answer to the message of this number.
+/// The broker's answer to the message with this number.
 pub(super) type Answered = (u64, lapin::Result<ConfirmAnswer>);
 
 /// What a confirm says; see [`Link::raise_barrier`] for when it counts.
@@ -98,7 +98,7 @@ pub(super) struct Link {
     pub(super) body_bytes_max: Option<usize>,
     /// In the order of publishing.
     pub(super) published: BTreeMap<u64, Published>,
-    /// How long their bodies are together.
+    /// The total length of their bodies.
     pub(super) published_bytes: usize,
     pub(super) flight: FuturesUnordered<LocalBoxFuture<'static, Answered>>,
     /// At most one: see [`Link::raise_barrier`].
@@ -129,8 +129,8 @@ impl Link {
         let channel =
             confirming(&connection).await.map_err(|error| shared.address.explain(&error))?;
         let queues = Queues::new(connection.clone());
-        // Before the first message: a reply to a queue that is not there is dropped by the broker
-        // without a word.
+        // Before the first message: the broker silently drops a reply to a queue that does not
+        // exist.
         match queues.reply_queue(&shared.settings).await {
             Found::There { .. } => {}
             Found::Lost(error) => return Err(shared.address.explain(&error)),
@@ -170,7 +170,7 @@ impl Link {
         })
     }
 
-    /// Puts a fresh channel in the place of the one that the broker closed.
+    /// Replaces the channel that the broker closed.
     pub(super) async fn reopen(&mut self) -> lapin::Result<()> {
         self.channel = Rc::new(confirming(&self.connection).await?);
         Ok(())
@@ -207,7 +207,7 @@ impl Link {
         self.states.insert(queue.clone(), QueueState::There(self.finds));
     }
 
-    /// Whether nothing newer is known of `queue` than at that find.
+    /// Whether nothing newer than that find is known about `queue`.
     pub(super) fn is_of(&self, generation: u64, queue: &Arc<str>) -> bool {
         self.states.get(queue) == Some(&QueueState::There(generation))
     }
@@ -225,7 +225,8 @@ impl Link {
     ) {
         let (properties, queue) =
             (properties(&held.message, reply_queue), short(&*held.message.to.queue));
-        // Built here: lapin takes it at once, and what is kept until the confirm is not the text.
+        // Built here: lapin takes the text at once, and only what it is built from is kept until
+        // the confirm.
         let body = held.message.body.to_bytes();
         let bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
@@ -282,13 +283,13 @@ impl Link {
         }
     }
 
-    /// What is published while it is held goes out in one write.
+    /// While it is held, everything published goes out in one write.
     pub(super) fn burst(&self) -> Arc<Burst> {
         self.ties.burst.clone()
     }
 
-    /// The noted answers, if they count already: every message that the broker had given back
-    /// before it gave them is known. None of them needs a barrier then.
+    /// The noted answers, if they count already: every message that the broker returned before it
+    /// gave them is known. Then none of them needs a barrier.
     pub(super) fn certain(&mut self) -> Vec<(u64, bool)> {
         if self.ties.returns.load(Ordering::Acquire) == self.returns_known {
             std::mem::take(&mut self.answered)
@@ -299,7 +300,7 @@ impl Link {
 
     /// Begins to make the noted answers count.
     ///
-    /// Asked where a message was returned and it is not known which, see [`Link::certain`].
+    /// Asked when a message was returned and it is not known which one, see [`Link::certain`].
     /// lapin attaches a returned message to whichever confirm comes next, and it completes the
     /// confirms of one frame in any order and on a thread of its own. So a confirm says nothing
     /// until that thread has provably finished with the frame: when it has handled the answer to a
@@ -314,7 +315,7 @@ impl Link {
         }
     }
 
-    /// The answers that count, the barrier having been passed.
+    /// The answers that count now that the barrier is passed.
     pub(super) fn settled(&mut self) -> Vec<(u64, bool)> {
         std::mem::take(&mut self.settling)
     }
@@ -334,7 +335,7 @@ impl Link {
         }
     }
 
-    /// All that was published and did not come to count, in order, each with whether its queue is
+    /// Everything published whose answer does not count, in order, each with whether its queue is
     /// known to be gone. The channel is given up.
     pub(super) fn take_back(&mut self) -> Vec<(Held, bool)> {
         self.flight = FuturesUnordered::new();
@@ -353,7 +354,8 @@ impl Link {
         taken
     }
 
-    /// Why the broker closed the channel. What was published just after fails without knowing it.
+    /// Why the broker closed the channel. A message published just after that fails without the
+    /// reason.
     pub(super) async fn closing_reason(&mut self, first: lapin::Error) -> lapin::Error {
         let reason = async {
             let mut error = first.clone();

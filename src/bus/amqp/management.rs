@@ -96,7 +96,7 @@ impl Management {
 #[derive(Deserialize)]
 pub(super) struct QueueCounts {
     pub(super) name: String,
-    /// Those that wait and those that a worker has.
+    /// Messages that wait, and messages that a worker has.
     #[serde(default)]
     pub(super) messages: Option<u64>,
     #[serde(default)]

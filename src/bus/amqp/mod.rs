@@ -94,7 +94,7 @@ impl Connector {
     }
 }
 
-/// The bus over AMQP. Dropped without having been closed it breaks off.
+/// The bus over AMQP. It breaks off when it is dropped without having been closed.
 pub struct AmqpBus {
     outbox: mpsc::UnboundedSender<Publication>,
     unconfirmed: Rc<Cell<usize>>,
@@ -109,13 +109,13 @@ impl Bus for AmqpBus {
         if let (Addressee::Worker, Some(shared)) = (message.addressee, &self.shared)
             && !shared.serving.borrow().workers.contains(&message.to.queue)
         {
-            // Of a job that goes on after its definition was replaced.
+            // The message of a job that goes on after its definition was replaced.
             shared.serving.send_modify(|serving| {
                 serving.workers.insert(message.to.queue.clone());
             });
         }
-        // Refused only once it is closed: the message is journaled as unconfirmed, the next start
-        // sends it.
+        // Refused only once the bus is closed: the message is journaled as unconfirmed, and the
+        // next start sends it.
         let _ = self.outbox.send(message);
     }
 
@@ -151,7 +151,7 @@ impl Bus for AmqpBus {
     }
 
     /// First the deliveries under way get their verdicts, then the messages that follow from them
-    /// go out. A broker that is not connected is not waited for.
+    /// go out. Does not wait for a broker that is not connected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (loops, phase) = (self.loops.take(), self.phase.clone());
         Box::pin(async move {
@@ -166,7 +166,7 @@ impl Bus for AmqpBus {
     }
 }
 
-/// A loop whose panic is told: a bus that is half dead must not look alive.
+/// A loop whose panic is reported: a bus that is half dead must not look alive.
 async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
     let _watch = Watch(sink);
     run.await;
@@ -182,7 +182,7 @@ impl Drop for Watch {
     }
 }
 
-/// The loops; dropped they break off.
+/// The loops; they break off when dropped.
 struct Loops {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,

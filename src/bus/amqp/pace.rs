@@ -5,7 +5,7 @@ use crate::clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long deliveries are counted before it is said whether they are many.
+/// How long deliveries are counted before they are judged to be many or few.
 const COUNTED_FOR: Duration = Duration::from_millis(10);
 
 /// More than one delivery in this time is load.
@@ -25,7 +25,7 @@ impl Pace {
         Pace { linger, since: clock::ticks(), taken: 0, is_loaded: false, next: None }
     }
 
-    /// So many were taken, and no more were there; false: more may be.
+    /// This many were taken, and no more were there; false: there may be more.
     pub(super) fn took(&mut self, count: u32, is_all: bool) {
         let now = clock::ticks();
         self.taken = self.taken.saturating_add(count);

@@ -1,6 +1,6 @@
 //! The dead-letter policy of the step queues, set through the broker's management API: a step
-//! message that is rejected, or expires, or comes too often, then goes to the reply queue, and the
-//! manager hears of it (SPEC §4).
+//! message that is rejected, expires or is delivered too often then goes to the reply queue, and
+//! the manager hears of it (SPEC §4).
 
 use super::connection::{Pauses, millis};
 use super::management::{Management, encoded};
@@ -10,21 +10,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When the broker has applied a policy to its queues.
+/// After this time the broker has applied a policy to its queues.
 const APPLIED_AFTER: Duration = Duration::from_secs(2);
 
-/// Below the 0 that policies have of which nothing else is said: a policy of the user's comes
-/// first.
+/// Below 0, the default priority of policies: a policy of the user's comes first.
 const PRIORITY: i64 = -1;
 
 /// The longest pattern of one policy, in bytes; more queues get several policies.
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 
-/// The most queues of which it is said that another policy has them.
+/// The most queues that the log names as having another policy.
 const QUEUES_SHOWN_MAX: usize = 10;
 
-/// Sets the policy, and once more for the queues that a reload brings, or a retry of a job whose
-/// definition was replaced.
+/// Sets the policy, and sets it again for queues that come with a reload, or with the retry of a
+/// job whose definition was replaced.
 pub(super) async fn keep(shared: Rc<Shared>) {
     let Some(management) = shared.management.clone() else { return };
     let mut serving = shared.serving.subscribe();
@@ -116,8 +115,8 @@ impl Wanted {
     }
 
     fn set(&self) -> Result<(), String> {
-        // The last first: a new name moves others on to the pattern after theirs, and none is to be
-        // without meanwhile.
+        // The last first: a new queue name moves others to the next pattern, and none may be
+        // without a policy meanwhile.
         for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
             let name = if at == 0 {
                 self.reply_queue.clone()
@@ -139,10 +138,10 @@ impl Wanted {
         Ok(())
     }
 
-    /// Step queues that another policy has, and whose dead letters go elsewhere, or nowhere; some
-    /// of them.
+    /// Some of the step queues that have another policy, and whose dead letters go elsewhere, or
+    /// nowhere.
     fn without_dead_letters(&self) -> Result<Vec<String>, String> {
-        // With statistics the names of the policies would be those of some seconds ago.
+        // With statistics, the names of the policies would be some seconds old.
         let queues: Vec<Queue> = self.listed(&format!(
             "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
             self.vhost
@@ -157,8 +156,8 @@ impl Wanted {
     }
 }
 
-/// Those of the step queues to which a policy applies that is known and does not send dead letters
-/// to the reply queue.
+/// The step queues to which a known policy applies that does not send dead letters to the reply
+/// queue.
 fn others(
     reply_queue: &str,
     step_queues: &[Arc<str>],

@@ -1,4 +1,4 @@
-//! The publisher: sends step messages, keeps each until the broker has confirmed it, and sees to it
+//! The publisher: sends step messages, keeps each until the broker has confirmed it, and makes sure
 //! that their queues exist.
 //!
 //! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is
@@ -28,10 +28,10 @@ const TAKEN_MAX: usize = 512;
 /// to the longest pause between two attempts to reconnect.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before a queue of which the broker could not tell is looked at again.
+/// The pause before a second look at a queue whose state the broker could not tell.
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a message may close its channel before it is tried only now and then.
+/// How often a message may close its channel before it is retried only now and then.
 const KILLS_MAX: u32 = 3;
 
 /// Publishes until the bus is closed, over any number of connections.
@@ -109,9 +109,9 @@ struct Backlog {
     /// Messages whose queue is being looked at.
     parked: HashMap<Arc<str>, VecDeque<Held>>,
     delayed: BTreeMap<(Instant, u64), Held>,
-    /// The queues to be looked at after each connecting.
+    /// The queues to look at after each connecting.
     queues: HashSet<Arc<str>>,
-    /// Queues that have lost their messages, of which the manager was not told yet.
+    /// Queues that lost their messages, which the manager has not been told yet.
     lost: HashSet<Arc<str>>,
 }
 
@@ -128,7 +128,7 @@ impl Backlog {
     }
 }
 
-/// What came to pass on a link.
+/// What happened on a link.
 enum Happened {
     Answered(Answered),
     Passed(lapin::Result<()>),
@@ -212,7 +212,7 @@ impl Publisher {
         self.answered(link, answers).await
     }
 
-    /// Lets answers count that need no barrier.
+    /// Counts the answers that need no barrier.
     fn settle_certain(&mut self, link: &mut Link) -> Result<(), String> {
         let certain = link.certain();
         if !certain.is_empty() {
@@ -226,9 +226,10 @@ impl Publisher {
     fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
         let (flight_max, bytes_max) =
             (self.shared.settings.unconfirmed_max, self.shared.settings.unconfirmed_bytes_max);
-        // What waits for the barrier alone leaves room for as many again: the broker has answered
-        // it. And nothing is given to a blocked connection: lapin would keep it in memory. The
-        // first message over the budget in bytes goes out still: one may be larger than all of it.
+        // Messages that wait only for the barrier leave room for as many again: the broker has
+        // answered them. A blocked connection is given nothing: lapin would keep it in memory. The
+        // first message over the budget in bytes still goes out: a single one may be larger than
+        // the whole budget.
         while !link.is_blocked
             && link.flight.len() < flight_max
             && link.published.len() < 2 * flight_max
@@ -269,7 +270,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether nothing is left that a little waiting could bring to an end.
+    /// Whether nothing is left that could end by waiting a little.
     fn is_done(&self, link: &Link) -> bool {
         let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
         self.inbox.is_empty()
@@ -278,7 +279,7 @@ impl Publisher {
             && !self.backlog.parked.keys().any(is_looking)
     }
 
-    /// Takes `answers` and all others that are there.
+    /// Takes `answers`, and all others that are there already.
     async fn answered(
         &mut self,
         link: &mut Link,
@@ -307,7 +308,7 @@ impl Publisher {
         }
         fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
         let settled = link.settled();
-        // Which of them were returned may be said by answers that were not taken yet.
+        // Answers that were not taken yet may tell which of them were returned.
         let mut answers = Vec::new();
         link.drain(&mut answers);
         let (notes, failures): (Vec<Answered>, Vec<Answered>) =
@@ -328,7 +329,7 @@ impl Publisher {
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
             (self.shared.sink)(BusEvent::Noted(BusNotice::Returned));
-            // One published before its queue was found again says nothing new.
+            // A message published before its queue was found again says nothing new.
             if link.is_of(generation, &queue) {
                 link.look(&queue);
                 self.backlog.lost.insert(queue);
@@ -352,7 +353,7 @@ impl Publisher {
         }
     }
 
-    /// The broker has the message, or, one for a caller, nobody will ever have it.
+    /// The broker has the message; or nobody will ever have it, if it is for a caller.
     fn is_done_with(&self, event: BusEvent) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
         (self.shared.sink)(event);
@@ -373,7 +374,8 @@ impl Publisher {
         link.body_bytes_max = last_number(said).or(link.body_bytes_max);
         let size = |published: &Published| published.bytes;
         let largest = link.published.values().map(size).max().unwrap_or_default();
-        // Without words about sizes: whichever it was, the largest is too large as well.
+        // The broker's words tell no size: whichever message it was, the largest is too large as
+        // well.
         let is_suspect = |published: &Published| {
             size(published) == largest
                 || link.body_bytes_max.is_some_and(|max| size(published) > max)
@@ -417,7 +419,7 @@ impl Publisher {
             );
         }
         if held.message.addressee == Addressee::Caller && held.kills >= KILLS_MAX {
-            // Whoever asked is to hear of the end at least.
+            // Whoever asked must at least hear of the end.
             held.message.kind = Some(ERROR);
             held.message.body = Body::error(
                 &format!(
@@ -432,7 +434,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Puts what did not come to count in front of what waits, to be sent again.
+    /// Puts the messages whose answers do not count in front of those that wait, to be sent again.
     fn take_back(&mut self, link: &mut Link) {
         for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
             if is_queue_gone {
@@ -468,8 +470,8 @@ impl Publisher {
 
     fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
         self.backlog.lost.remove(&queue);
-        // What is under way to it and not confirmed stays with this bus; a confirm that comes now
-        // is one by the lost queue.
+        // Messages under way to it that are not confirmed stay with this bus; a confirm that comes
+        // now is the lost queue's.
         for published in link
             .published
             .values_mut()
@@ -511,7 +513,7 @@ impl Publisher {
                 link.is_blocked = false;
                 self.shared.board.blocked(None);
             }
-            // A channel's error is dealt with where the channel is used.
+            // An error of a channel is handled where the channel is used.
             Some(Event::Error(error)) if channel_error(&error).is_none() => {
                 return Err(self.shared.address.explain(&error));
             }

@@ -1,5 +1,5 @@
-//! Whether queues exist: looked at side by side on a few channels of their own, since looking for a
-//! missing one costs the channel it was looked for on.
+//! Whether queues exist. They are looked at side by side, on a few channels of their own: a look at
+//! a missing queue costs its channel.
 
 use super::connection::channel_error;
 use super::settings::AmqpSettings;
@@ -62,8 +62,8 @@ impl Queues {
         .await
     }
 
-    /// Declares `queue` durable, with `arguments`. One that was declared otherwise in the meantime
-    /// counts as there.
+    /// Declares `queue` as durable, with `arguments`. A queue that was declared otherwise in the
+    /// meantime counts as there.
     pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) -> Found {
         self.ask(
             queue,
@@ -97,7 +97,7 @@ impl Queues {
                 let mut unlimited = arguments.clone();
                 unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
                 match self.declare(&settings.reply_queue, unlimited).await {
-                    // Brokers before 4.0 have no limit by default, and no word for "none".
+                    // Brokers before 4.0 have no limit by default, and no value that means "none".
                     Found::Refused(said) if said.contains("x-delivery-limit") => {
                         self.declare(&settings.reply_queue, arguments).await
                     }
@@ -113,7 +113,7 @@ impl Queues {
 
     /// As [`Queues::declare`], after `taken` was answered or dropped.
     pub(super) async fn declare_after(&self, queue: &str, taken: oneshot::Receiver<()>) -> Found {
-        // If it was dropped, nobody takes it: there is nothing to wait for.
+        // If it was dropped, nobody answers: there is nothing to wait for.
         let _ = taken.await;
         self.declare(queue, FieldTable::default()).await
     }
@@ -164,10 +164,10 @@ fn found_by(error: &lapin::Error, passive: bool) -> Found {
     }
 }
 
-/// A short text of the protocol. What reads definitions and settings refuses longer names than fit.
+/// A short text of the protocol. Longer names are refused where definitions and settings are read.
 pub(super) fn short(text: impl Into<String>) -> ShortString {
     ShortString::try_new(text).unwrap_or_default()
 }
 
-/// For one queue of many: its name, and what was found.
+/// One of many queues: its name, and what was found.
 pub(super) type Looked = (Arc<str>, Found);

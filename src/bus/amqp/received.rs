@@ -16,7 +16,7 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
     let attempt = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
-    // A dead letter is a message of ours: it is known by its id where its headers are gone.
+    // A dead letter is a message of ours: without its headers it is recognised by its id.
     let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
     let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
     received.kind = kind;
@@ -27,7 +27,7 @@ pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlemen
     received
 }
 
-/// A message on a workflow's queue, with what such a message has beside.
+/// A message on a workflow's queue, with the properties that only such a message has.
 pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
     let text = |property: &Option<lapin::types::ShortString>| {
         property.as_ref().map(|text| text.as_str().to_owned())
@@ -54,13 +54,14 @@ pub(super) struct Aside {
     pub(super) delivery: Delivery,
 }
 
-/// The way to the loop that puts such messages aside. What waits there has no verdict yet, so that `amqp.prefetch` bounds it.
+/// The way to the loop that puts such messages aside. What waits there has no verdict yet, so
+/// `amqp.prefetch` bounds it.
 pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
 
-/// The longest reason, in characters: whoever sets the header himself may write a book.
+/// The longest reason, in characters: a sender who sets the header may write a book.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Whether the header of this message was one that the library cannot bear (`wire`).
+/// What is known of this message if its header was one that the library cannot bear (`wire`).
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is what `wire` sets")]
 pub(super) fn unreadable(delivery: &lapin::message::Delivery) -> Option<Unreadable> {
     let headers = delivery.properties.headers().as_ref()?.inner();
@@ -92,7 +93,7 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
 }
 
-/// What a header says that is a whole number of any type, or its digits.
+/// The value of a header that is a whole number of any type, or its digits as text.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"

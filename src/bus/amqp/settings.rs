@@ -12,39 +12,39 @@ use std::time::Duration;
 pub struct AmqpSettings {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`.
     pub server: String,
-    /// A virtual host in place of the address's own.
+    /// A virtual host that replaces the one in the address.
     pub vhost: Option<String>,
     /// The broker's management API, `http://user:password@host:port`; empty: none.
     pub management: String,
     /// The queue that workers reply to.
     pub reply_queue: String,
-    /// What kind of queue that becomes if it is not there yet.
+    /// The type with which the reply queue is declared if it does not exist yet.
     pub reply_queue_type: ReplyQueueType,
-    /// What becomes of messages that cannot be read.
+    /// What happens to messages that cannot be read.
     pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
     pub prefetch: u16,
     /// Under load, how long deliveries wait for more of them.
     pub linger: Duration,
-    /// How large the replies without a verdict may be together, in bytes; one more is taken than
+    /// The total size that replies without a verdict may have, in bytes; one more is taken than
     /// have room.
     pub replies_bytes_max: usize,
     /// The most messages published and not yet confirmed.
     pub unconfirmed_max: usize,
-    /// How long the bodies of these may be together, in bytes; one message more is published than
-    /// they have room for.
+    /// The total length that the bodies of these may have, in bytes; one more message is published
+    /// than has room.
     pub unconfirmed_bytes_max: usize,
     /// The pause before the first attempt to reconnect.
     pub reconnect_min: Duration,
     /// The longest pause between two attempts.
     pub reconnect_max: Duration,
-    /// Both sides' sign of life; whole seconds.
+    /// The interval of heartbeats, in whole seconds.
     pub heartbeat: Duration,
-    /// The queues that it serves. Those of workers are looked at after each connecting, besides
+    /// The queues that it serves. After each connecting it looks at the workers' queues, and at
     /// those published to.
     pub served: Served,
-    /// Whether the process ran without this bus before: then a reply queue that somebody else
-    /// consumes is no reason to end.
+    /// Whether the process already ran without this bus: then a reply queue with another consumer
+    /// is no reason to end.
     pub joins: bool,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for AmqpSettings {
     }
 }
 
-/// Settings with which no connection can ever be made.
+/// Why no connection can ever be made with some settings.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AmqpError {
     /// The broker's address.

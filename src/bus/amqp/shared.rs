@@ -55,7 +55,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Tells that a side is down and tries again after `pause`: in the log once for each reason.
+    /// Reports that a side is down and tries again after `pause`; logs each reason once.
     pub(super) fn down(&self, side: Side, reason: &str, pause: Duration) {
         let (server, retry_in_ms) = (&self.address, millis(pause));
         if self.board.is_news(side, reason) {
@@ -123,8 +123,7 @@ impl Board {
         });
     }
 
-    /// Whether this reason is not in the log yet: both sides fail for the same one, at each
-    /// attempt.
+    /// Whether this reason is not logged yet: both sides fail for the same reason, at each attempt.
     pub(super) fn is_news(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
         let is_known = sides.told.iter().any(|told| told.has(reason));
@@ -138,7 +137,7 @@ impl Board {
     fn change(&self, change: impl FnOnce(&mut Sides)) {
         let mut sides = self.sides.borrow_mut();
         change(&mut sides);
-        // A side that has not tried yet knows no reason: the other's is told.
+        // A side that has not tried yet knows no reason: then the other's is told.
         let reasons = || sides.down.iter().flatten();
         let state = match (
             reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),

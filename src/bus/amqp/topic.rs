@@ -1,9 +1,9 @@
-//! Publishing events on a topic exchange, over a connection of its own: whatever happens to it,
-//! step messages go on.
+//! Publishes events on a topic exchange, over a connection of its own: whatever happens to it, step
+//! messages go on.
 //!
-//! Best effort: what the broker has not confirmed when the connection is lost is published again,
-//! in order; what comes while the buffer is full is dropped, and so is what waits when the process
-//! ends.
+//! Best effort: events that the broker has not confirmed when the connection is lost are published
+//! again, in order. Events that come while the buffer is full are dropped, and so are those that
+//! wait when the process ends.
 
 use super::connection::{self, BrokerAddress, LastReason, Pauses, channel_error, millis};
 use super::queues::short;
@@ -94,7 +94,7 @@ struct Publishing {
     next: u64,
 }
 
-/// A publish by its number, and what the broker says of it.
+/// A publish by its number, and the broker's answer to it.
 type Confirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 
 impl Publishing {
@@ -157,7 +157,7 @@ impl Publishing {
         }
     }
 
-    /// Publishes until all is done or the connection is lost.
+    /// Publishes until everything is published or the connection is lost.
     async fn serve(&mut self, channel: &Channel) -> lapin::Result<()> {
         let mut flight: FuturesUnordered<Confirm> = FuturesUnordered::new();
         for (number, announcement) in &self.unconfirmed {
@@ -175,7 +175,7 @@ impl Publishing {
                     None => is_open = false,
                 },
                 Some((number, answer)) = flight.next() => {
-                    // Refused or not: it would fare no better a second time.
+                    // Whether refused or not: a second attempt would fare no better.
                     let outcome = if answer? { TopicEvent::Published } else { TopicEvent::Dropped(1) };
                     self.unconfirmed.remove(&number);
                     (self.sink)(outcome);

@@ -1,5 +1,5 @@
-//! Many frames in one write. The library writes what it has as soon as it is woken: the first frame
-//! of a burst alone, then some, then some more, each with a wake-up and a write of its own. So its
+//! Many frames in one write. As soon as it is woken, the library writes what it has: the first
+//! frame of a burst alone, then some more, each time with a wake-up and a write of its own. So its
 //! thread waits while a burst is handed to it, and then finds all of it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ pub(in crate::bus::amqp) struct Burst {
     released: Condvar,
 }
 
-/// While it lives nothing is written. It must not live long: the connection stands still, its
-/// reading too.
+/// While it lives nothing is written. It must not live long: the whole connection stands still,
+/// reading included.
 #[must_use]
 pub(in crate::bus::amqp) struct Held<'a>(&'a Burst);
 
@@ -23,7 +23,7 @@ impl Burst {
         Held(self)
     }
 
-    /// Waits for the end of a burst. On the library's own thread, which serves one connection.
+    /// Waits for the end of a burst, on the library's own thread, which serves one connection.
     pub(super) fn wait(&self) {
         let mut is_held = self.lock();
         while *is_held {

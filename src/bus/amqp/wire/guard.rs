@@ -31,18 +31,18 @@ const READ_BYTES: usize = 64 * 1024;
 /// limit would cost all memory.
 const FRAME_BYTES_MAX: u32 = 131_072;
 
-/// What a connection has to do with the rest of the bus, beside the library.
+/// What ties a connection to the rest of the bus, besides the library.
 #[derive(Clone, Debug, Default)]
 pub(in crate::bus::amqp) struct Ties {
-    /// It is read as this allows.
+    /// The connection is read as far as this allows.
     pub(in crate::bus::amqp) flow: Option<Arc<Flow>>,
-    /// It is not written to while a burst is handed over.
+    /// The connection is not written to while a burst is handed over.
     pub(in crate::bus::amqp) burst: Arc<Burst>,
-    /// How many messages the broker has given back; counted before the library hears of it.
+    /// How many messages the broker has returned; counted before the library hears of them.
     pub(in crate::bus::amqp) returns: Arc<AtomicU64>,
 }
 
-/// Opens a connection on which nothing that the library cannot bear reaches it.
+/// Opens a connection whose bytes the library can bear.
 pub(in crate::bus::amqp) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
@@ -142,14 +142,14 @@ impl Reactor for Guarded {
     }
 }
 
-/// A stream of which the reader gets what the sieve lets pass.
+/// A stream whose reader gets what the sieve lets pass.
 struct Guard<S> {
     stream: S,
     sieve: Sieve,
     ties: Ties,
     read: Vec<u8>,
     passed: Vec<u8>,
-    /// How much of what passed the reader has.
+    /// How much of what passed the reader has taken.
     given: usize,
 }
 
@@ -206,8 +206,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
-    /// The library flushes before it takes frames to be written, and only then: so it takes all of
-    /// a burst.
+    /// The library flushes before it takes frames to write, and only then: so it takes a whole
+    /// burst.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ties.burst.wait();
         Pin::new(&mut self.get_mut().stream).poll_flush(context)

@@ -6,12 +6,12 @@ use std::borrow::Cow;
 /// How deep the arrays and tables in a header may nest. The broker's own `x-death` nests two deep.
 pub const NESTING_MAX: usize = 16;
 
-/// How many values a header may have, those of arrays and tables counted: each takes the library
-/// some fifty bytes, and may have come as one.
+/// How many values a header may have, counting those in arrays and tables: each takes some fifty
+/// bytes in the library, and may have come as one byte.
 pub const VALUES_MAX: usize = 4_096;
 
-/// The header that tells why a message is unreadable. Whoever sets it himself has his own message
-/// put aside.
+/// The header that tells why a message is unreadable. A sender who sets it has the message put
+/// aside.
 pub const REASON: &str = "x-workflow-manager-unreadable";
 
 /// The header with the bytes of the header that could not be read, as far as there is room.
@@ -44,7 +44,7 @@ pub enum Unbearable {
     /// A value of a type that AMQP 0-9-1 and RabbitMQ do not have.
     #[error("a header has a value of the unknown type {:?}", char::from(*.0))]
     Kind(u8),
-    /// A length that is larger than what is left of what it is in.
+    /// A length that reaches beyond the end of what contains it.
     #[error("its content header ends within a value")]
     Short,
     /// Bytes behind the last property.
@@ -144,8 +144,8 @@ impl std::fmt::Display for Property {
     }
 }
 
-/// Whether the library can bear the payload of this content header frame. Of another class than
-/// messages, and without the fixed part, it is the broker's doing: the library tells.
+/// Whether the library can bear the payload of this content header frame. A header of another class
+/// than messages, or without the fixed part, is the broker's doing: the library reports it.
 pub fn check(payload: &[u8]) -> Result<(), Unbearable> {
     if !payload.starts_with(&CLASS_BASIC) {
         return Ok(());
@@ -176,8 +176,8 @@ pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option
     None
 }
 
-/// What stands in for a content header: for a body of the same size, with the reason and the
-/// original in its headers. `payload` may be cut; without the fixed part there is none.
+/// The stand-in for a content header: for a body of the same size, with the reason and the original
+/// in its headers. `payload` may be cut; without the fixed part there is no stand-in.
 pub(super) fn stand_in(payload: &[u8], why: Unbearable, frame_bytes_max: usize) -> Option<Vec<u8>> {
     let fixed = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
@@ -242,7 +242,7 @@ fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
     Ok(())
 }
 
-/// Bytes of which fields are taken from the front.
+/// Bytes whose fields are taken from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,12 +1,12 @@
-//! How many bytes of replies may be in memory without a verdict. The broker bounds their number
-//! alone, by the prefetch; so the connection is not read while they are too large together. What is
-//! on its way then waits in the broker.
+//! How many bytes of replies may be in memory without a verdict. The broker bounds only their
+//! number, by the prefetch; so the connection is not read while they are too large together. What
+//! is on its way then waits in the broker.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The room of all connections of a bus, one after the other.
+/// The room for the replies of a bus, over all its connections, which follow one another.
 #[derive(Debug)]
 pub(in crate::bus::amqp) struct DeliveryRoom {
     bytes_max: usize,
@@ -19,7 +19,7 @@ impl DeliveryRoom {
         Arc::new(DeliveryRoom { bytes_max, held: AtomicUsize::new(0), waiting: Mutex::default() })
     }
 
-    /// Whether what the manager has, without a verdict, leaves room for more.
+    /// Whether the replies that the manager has without a verdict leave room for more.
     pub(in crate::bus::amqp) fn has_room(&self) -> bool {
         self.held.load(Ordering::Acquire) <= self.bytes_max
     }
@@ -35,11 +35,11 @@ impl DeliveryRoom {
 #[derive(Debug)]
 pub(in crate::bus::amqp) struct Flow {
     room: Arc<DeliveryRoom>,
-    /// Their channel; 0: it is not open yet.
+    /// The channel of the replies; 0: it is not open yet.
     channel: AtomicU16,
     /// Whole bodies that were read and are still with the library, in bytes.
     read: AtomicUsize,
-    /// One was read. Before that nothing is held up: the connection is still being opened.
+    /// A reply was read. Before that nothing is held up: the connection is still being opened.
     has_begun: AtomicBool,
 }
 
@@ -58,7 +58,7 @@ impl Flow {
         self.channel.store(channel, Ordering::Release);
     }
 
-    /// The library gives a body of so many bytes to the manager.
+    /// The library gives a body of this many bytes to the manager.
     pub(in crate::bus::amqp) fn take(&self, bytes: usize) -> Hold {
         self.room.held.fetch_add(bytes, Ordering::AcqRel);
         let left = |read: usize| Some(read.saturating_sub(bytes));
@@ -71,7 +71,7 @@ impl Flow {
         self.channel.load(Ordering::Acquire)
     }
 
-    /// Bodies of so many bytes have been read as a whole.
+    /// Bodies of this many bytes have been read as a whole.
     pub(super) fn has_read(&self, bytes: usize) {
         if bytes > 0 {
             self.read.fetch_add(bytes, Ordering::AcqRel);
@@ -90,7 +90,7 @@ impl Flow {
                 waiting.push(context.waker().clone());
             }
         }
-        // What was let go between is not told again.
+        // Room that was given back in between is not told again.
         if self.has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -144,7 +144,7 @@ mod tests {
             flow.poll_room(&context).is_pending() && !room.has_room(),
             "the library's are the manager's now"
         );
-        // Another connection of the same bus may be opened, and no more than that.
+        // Another connection of the same bus may be opened, but nothing more.
         let next = Flow::new(&room);
         assert!(next.poll_room(&context).is_ready());
         next.has_read(1);

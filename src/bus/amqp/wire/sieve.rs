@@ -25,7 +25,7 @@ const RETURN: [u8; 4] = [0, 60, 0, 50];
 /// A field of a method.
 #[derive(Clone, Copy)]
 enum Field {
-    /// So many bytes that matter to nobody here.
+    /// This many bytes, which do not matter here.
     Bytes(usize),
     /// A short text.
     Text,
@@ -33,9 +33,9 @@ enum Field {
 
 use Field::{Bytes, Text};
 
-/// The methods in which the broker tells a short text: names that others may have chosen, and
-/// sentences about them, which it cuts at 255 bytes, in the middle of a character too. With class
-/// and method, and the fields up to the last such text.
+/// The methods in which the broker sends a short text: names that others may have chosen, and
+/// sentences about them, which it cuts at 255 bytes, even in the middle of a character. Each with
+/// its class and method, and its fields up to the last such text.
 const TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 10, 0, 50], &[Bytes(2), Text]), // connection.close: code, text
     ([0, 10, 0, 60], &[Text]),           // connection.blocked: reason
@@ -49,7 +49,7 @@ const TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 60, 0, 71], &[Bytes(9), Text, Text]), // basic.get-ok: number and redelivered, exchange, key
 ];
 
-/// A frame that is larger than what was agreed, and no content header: the broker's doing.
+/// A frame that is larger than agreed and no content header: the broker's doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker sent a frame of {size} bytes; {max} were agreed")]
 pub struct TooLarge {
@@ -57,14 +57,14 @@ pub struct TooLarge {
     max: usize,
 }
 
-/// Passes frames on, those that the library could not bear in a bearable form. It keeps one frame
-/// at most.
+/// Passes frames on; those that the library could not bear it passes in a bearable form. It keeps
+/// one frame at most.
 #[derive(Debug)]
 pub struct Sieve {
     frame_bytes_max: usize,
     state: State,
     bodies: Bodies,
-    /// Messages that the broker has given back.
+    /// How many messages the broker has returned.
     returns: u64,
 }
 
@@ -73,10 +73,10 @@ pub struct Sieve {
 struct Bodies {
     /// 0: none.
     channel: u16,
-    /// The body that is coming, and what of it is still to come, in bytes.
+    /// The size of the body that is coming, and how much of it is still to come, in bytes.
     size: u64,
     left: u64,
-    /// Those that have come as a whole, together.
+    /// The total size of the bodies that have come as a whole.
     whole: u64,
 }
 
@@ -104,11 +104,11 @@ impl Bodies {
 enum State {
     /// The beginning of a frame.
     Head(Vec<u8>),
-    /// So many bytes are left of a frame that is passed on as it comes.
+    /// This many bytes are left of a frame that is passed on as it comes.
     Passing(usize),
     /// A frame that is looked at as a whole.
     Held(Held),
-    /// These are no frames: the library tells.
+    /// These are no frames: the library reports it.
     Foreign,
 }
 
@@ -124,7 +124,7 @@ struct Held {
 }
 
 impl Sieve {
-    /// For frames of at most so many bytes, or fewer if the broker says so.
+    /// For frames of at most this many bytes, or fewer if the broker says so.
     pub fn new(frame_bytes_max: usize) -> Sieve {
         Sieve {
             frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN),
@@ -139,12 +139,12 @@ impl Sieve {
         self.bodies.channel = channel;
     }
 
-    /// How large those are together that have come as a whole since this was asked last.
+    /// The total size of the bodies that have come as a whole since this was last asked.
     pub fn take_bodies(&mut self) -> usize {
         usize::try_from(std::mem::take(&mut self.bodies.whole)).unwrap_or(usize::MAX)
     }
 
-    /// How many messages the broker has given back since this was asked last.
+    /// How many messages the broker has returned since this was last asked.
     pub fn take_returns(&mut self) -> u64 {
         std::mem::take(&mut self.returns)
     }
@@ -240,7 +240,7 @@ impl Sieve {
             if let Some(other) =
                 found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max))
             {
-                // It fits into a frame, of which the size has four bytes.
+                // It fits into a frame, whose size has four bytes.
                 head[3..]
                     .copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
                 payload = other;
@@ -266,7 +266,7 @@ impl Sieve {
     }
 }
 
-/// Makes short texts readable that are not UTF-8: names of exchanges, routing keys and sentences,
+/// Makes short texts that are not UTF-8 readable: names of exchanges, routing keys and sentences,
 /// on which nothing here depends.
 fn mend(method: &mut [u8]) {
     let Some((kind, mut rest)) = method.split_at_mut_checked(4) else { return };
@@ -454,7 +454,7 @@ mod tests {
             sifted(&mut Sieve::new(131_072), &closed(&cut)),
             closed(&[&[b'x'; 254][..], b"?"].concat())
         );
-        // What ends early is the library's to refuse.
+        // It is for the library to refuse what ends early.
         for length in 0..20 {
             let short = frame(
                 METHOD,
