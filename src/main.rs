@@ -248,8 +248,8 @@ fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         tracing::error!(
             grace_ms,
-            "a thread does not end: the process ends without it, and the next start takes up what \
-             is left"
+            "a thread does not end: the process ends without it, and the next start goes on with \
+             what is left"
         );
         log::flush();
         std::process::exit(EXIT_CUT_OFF);

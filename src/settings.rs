@@ -170,7 +170,7 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(
 ) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    found.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is none, expected {expected}")))
+    found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
 }
 
 impl<'de> Deserialize<'de> for LogFormat {
@@ -186,10 +186,7 @@ fn address_to_listen_on<'de, D: Deserializer<'de>>(
 ) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     spelling::listen(&text).ok_or_else(|| {
-        serde::de::Error::custom(format!(
-            "{text:?} is none, expected {}",
-            spelling::LISTEN_EXPECTED
-        ))
+        serde::de::Error::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED))
     })
 }
 
@@ -437,8 +434,8 @@ impl Settings {
         }
         if reconnect_min.0 > reconnect_max.0 {
             return refuse(format!(
-                "amqp.reconnect_min is {reconnect_min} and amqp.reconnect_max is {reconnect_max}: \
-                 expected no more than that"
+                "amqp.reconnect_min is {reconnect_min}, expected at most amqp.reconnect_max, \
+                 which is {reconnect_max}"
             ));
         }
         if self.amqp.lost_after.0 < LOST_AFTER_MIN {
@@ -457,7 +454,8 @@ impl Settings {
         }
         if !self.events.exchange.is_empty() && self.bus() == BusKind::Embedded {
             return refuse(
-                "events.exchange needs a broker: set amqp.server, or leave it empty".to_owned(),
+                "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"
+                    .to_owned(),
             );
         }
         if self.events.exchange.len() > 255 {

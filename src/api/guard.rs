@@ -59,7 +59,7 @@ pub(super) async fn refuse_strangers(
         tracing::warn!(
             peer,
             reason = problem.detail(),
-            "a request is refused for where it comes from (logged once a minute)"
+            "a request is refused because of where it comes from (logged once a minute)"
         );
     }
     Ok(request.into_response(problem.error_response()).map_into_right_body())
@@ -72,7 +72,7 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         .find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
     {
         return Err(Problem::forbidden(format!(
-            "a page of another site sent this (Sec-Fetch-Site: {}): only pages of this manager \
+            "a page of another site sent this (Sec-Fetch-Site: {}): only this manager's own pages \
              may; programs leave the header out",
             shown(site)
         )));

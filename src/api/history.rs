@@ -67,7 +67,7 @@ pub(super) async fn at(
         Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
         Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),
         Then::Never { entries } => Err(Problem::malformed(format!(
-            "at is {at}, and the record of job {id} has the entries 1 to {entries}; GET \
+            "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
              /api/job/{id}/entries lists them"
         ))),
     });

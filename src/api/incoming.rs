@@ -49,8 +49,8 @@ impl Incoming {
     pub(super) async fn read(self, common: &Common) -> Result<Body, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
-                "the body is encoded (Content-Encoding: {}), which is not read here: send it as \
-                 it is, without that header",
+                "the body is encoded (Content-Encoding: {}), which this API does not read: send \
+                 it plain, without that header",
                 quoted(&encoding)
             )));
         }
@@ -58,7 +58,7 @@ impl Incoming {
         match tokio::time::timeout(limit.0, self.collect(common)).await {
             Ok(body) => body,
             Err(_) => Err(Problem::late(format!(
-                "the body was not whole within {limit} (setting http.body_timeout)"
+                "the body did not arrive whole within {limit} (setting http.body_timeout)"
             ))),
         }
     }

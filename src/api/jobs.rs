@@ -96,8 +96,9 @@ pub async fn create(
 ///
 /// 400: the body is no message, an id is none, or the two differ.
 pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
-    let message = Message::parse(body)
-        .map_err(|error| Problem::malformed(format!("the body is the job's message: {error}")))?;
+    let message = Message::parse(body).map_err(|error| {
+        Problem::malformed(format!("the body must be the job's message: {error}"))
+    })?;
     Ok((chosen_id(id, &message)?, message))
 }
 

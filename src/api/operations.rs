@@ -56,7 +56,7 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
         "rerun" => {
             let step = step.ok_or_else(|| {
                 Problem::malformed(
-                    "rerun needs ?step=NAME: from which step on the job is done again".to_owned(),
+                    "rerun needs ?step=NAME, the step from which the job is run again".to_owned(),
                 )
             })?;
             Operation::Rerun { step }

@@ -117,8 +117,8 @@ async fn waited(common: &Common, room: &Room, amount: usize) -> Result<Taken, Pr
 fn full(common: &Common) -> Problem {
     let http = &common.settings.http;
     Problem::overloaded(format!(
-        "too many reads at once: there is a place for {} (setting http.reads_max) and room for {} \
-         bytes (setting http.reads_bytes_max)",
+        "too many reads at once: there are {} places (setting http.reads_max) and there is room \
+         for {} bytes (setting http.reads_bytes_max)",
         http.reads_max, http.reads_bytes_max
     ))
 }

@@ -40,8 +40,8 @@ pub async fn of_workflow(
     let columns = read(&common, move |reader| reader.status_columns(&name)).await?;
     let Some(columns) = columns else {
         let detail = format!(
-            "the table of statuses of {workflow} is not there: the next start makes it, or the \
-             next change of a job"
+            "the table of statuses of {workflow} is missing: the next start makes it, or the next \
+             change of a job"
         );
         return Err(Problem::broken(detail));
     };

@@ -214,7 +214,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
             WaitCause::Sending,
             format!(
                 "on its way: the broker has not confirmed the message of step \"{name}\" to queue \
-                 \"{queue}\" yet; the manager has it, and sends it until then"
+                 \"{queue}\" yet; the manager keeps it, and sends it again until then"
             ),
         ),
         QueueLook::There { messages: 0, .. } => told(
@@ -237,8 +237,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::Unknown(reason) => told(
             WaitCause::Unknown,
             format!(
-                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", of which \
-                 the broker does not tell: {reason}"
+                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", about \
+                 which the broker tells nothing: {reason}"
             ),
         ),
     }
@@ -246,8 +246,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
 
 fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &str) -> String {
     format!(
-        "all busy: {} on queue \"{queue}\" for its {}, most likely that of step \"{step}\" among \
-         them or with a worker; {timeout}",
+        "all busy: {} on queue \"{queue}\" for its {}, most likely the message of step \"{step}\" \
+         is among them or with a worker; {timeout}",
         counted(messages, "message waits", "messages wait"),
         counted(consumers, "consumer", "consumers")
     )
@@ -286,10 +286,10 @@ impl ConfirmedStep<'_> {
                 format!("queue \"{queue}\" has lost messages")
             };
             let why = format!(
-                "{start}: for {span} at least {} on it, and it held {} at most, waiting, with \
-                 workers or answered; most likely they were {LOST_BY}. That of step \"{name}\" \
-                 may be one of them: {again}, `workflow-manager redispatch --queue {queue}` all \
-                 of the queue; {timeout}",
+                "{start}: for {span} at least {} on it, but it held at most {}, waiting, with \
+                 workers or answered; most likely the others were {LOST_BY}. The message of step \
+                 \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
+                 {queue}` sends all of the queue again; {timeout}",
                 counted_long(loss.waiting, "step waits", "steps wait"),
                 counted_long(loss.held, "message", "messages"),
             );
@@ -332,7 +332,7 @@ impl ConfirmedStep<'_> {
             (0, _, Some(0)) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: the message of step \"{name}\" waits no more \
+                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
                      in queue \"{queue}\", which has {consumed}; the broker's statistics do not \
                      show yet who has it: ask again in some seconds; {timeout}"
                 ),
@@ -341,14 +341,14 @@ impl ConfirmedStep<'_> {
                 WaitCause::Working,
                 format!(
                     "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
-                     none waits, and that of step \"{name}\" was not replied to; {timeout}",
+                     none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
                     counted_long(held, "message is", "messages are")
                 ),
             )),
             (0, _, None) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: the message of step \"{name}\" waits no more \
+                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
                      in queue \"{queue}\", which has {consumed}, and no reply has come. Whether \
                      it is with one of them only the management API tells (setting \
                      amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"

@@ -230,7 +230,7 @@ fn print(comparison: &Comparison, out: &mut dyn Write) -> Result<(), ClientError
         out,
         "Running jobs keep the definition that they began with: to load these files changes"
     )?;
-    writeln!(out, "none of them. What is told is how jobs like them will differ from then on.")?;
+    writeln!(out, "none of them. The list tells how jobs like them will differ from then on.")?;
     Ok(())
 }
 

@@ -198,7 +198,7 @@ fn options(step: &Step) -> Vec<String> {
         step.cancel_when.as_ref().map(|when| format!("cancelled when {}", one_line(when.text()))),
     );
     if step.on_failure == OnFailure::Continue {
-        options.push("its failure is no failure of the job".to_owned());
+        options.push("its failure does not fail the job".to_owned());
     }
     options.extend(step.status.key.as_ref().map(|key| format!("status from {key}")));
     options

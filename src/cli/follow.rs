@@ -293,7 +293,9 @@ impl Silence {
             return Ok(());
         }
         let patience = humantime::format_duration(self.patience);
-        Err(format!("{error} (the stream of events has ended, and it was waited for {patience})"))
+        Err(format!(
+            "{error} (the stream of events ended, and the manager has not answered for {patience})"
+        ))
     }
 
     /// It answers: a stream is open from now on.

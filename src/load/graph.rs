@@ -239,8 +239,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
             report.error(
                 name.at,
                 format!(
-                    "the name {} is taken: the table of statuses has a column of its own of that \
-                     name",
+                    "the name {} is taken: the table of statuses has its own column with that name",
                     quoted(&name.text)
                 ),
             );
@@ -249,7 +248,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
             Some(first) if first.text != name.text => report.error(
                 name.at,
                 format!(
-                    "differs from {}, at {}, in upper and lower case alone; the table of statuses \
+                    "differs from {}, at {}, only in upper and lower case; the table of statuses \
                      cannot tell them apart",
                     quoted(&first.text),
                     first.at

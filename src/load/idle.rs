@@ -80,8 +80,8 @@ pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Re
     report.advise(
         draft.name.as_ref().map_or(draft.at, |name| name.at),
         format!(
-            "the {noun} {list} {verb} no \"timeout\": a worker that acknowledges a message and \
-             dies before it replies is noticed by nothing else"
+            "the {noun} {list} {verb} no \"timeout\": nothing else notices a worker that \
+             acknowledges a message and dies before it replies"
         ),
     );
 }

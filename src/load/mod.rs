@@ -232,7 +232,7 @@ impl Loading {
             report.error(
                 name.at,
                 format!(
-                    "differs from the workflow {} in upper and lower case alone; their tables of \
+                    "differs from the workflow {} only in upper and lower case; their tables of \
                      statuses could not be told apart",
                     quoted(spelling)
                 ),
@@ -283,7 +283,7 @@ impl Loading {
                 .or_insert_with(|| definition.full_name());
             if *spelling != definition.full_name() && !definition.vhost.is_empty() {
                 let message = format!(
-                    "in the virtual host {}: differs from {} in upper and lower case alone; their \
+                    "in the virtual host {}: differs from {} only in upper and lower case; their \
                      tables of statuses could not be told apart",
                     quoted(&definition.vhost),
                     quoted(spelling)
@@ -355,7 +355,7 @@ fn too_large() -> Mistake {
         Position::NOWHERE,
         format!(
             "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or \
-             wants to be split"
+             should be split"
         ),
     )
 }

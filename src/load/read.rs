@@ -68,8 +68,8 @@ fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
     {
         report.warn(
             entry.value.at,
-            "no virtual host is listed: the workflow runs in the one of the connection's address; \
-             remove `vhosts` to say so",
+            "no virtual host is listed: the workflow runs in the one that the broker's address \
+             names; remove `vhosts` to say so",
         );
     }
     vhosts

@@ -110,7 +110,7 @@ pub(super) const KEYS: &[KnownKey] = &[
         "vhosts",
         ValueKind::Texts(VHOSTS_MAX),
         "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in \
-         the one of the broker's address.",
+         the one that the broker's address names.",
     ),
     required(
         Section::Workflow,
@@ -190,8 +190,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "depends",
         ValueKind::Dependencies,
-        "The steps that this one waits for. Their outputs are merged into its input; of a key \
-         that several have the first counts. Default: none, its input is the job's message.",
+        "The steps that this one waits for. Their outputs are merged into its input; if several \
+         have the same key, the first counts. Default: none, its input is the job's message.",
     ),
     optional(
         Section::Step,
@@ -204,8 +204,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "timeout",
         ValueKind::SpanAboveNothing,
-        "An attempt without a reply within this time, such as 30s or 5m, has failed. Of a step \
-         with a task: not done within it. Default: none.",
+        "An attempt without a reply within this time, such as 30s or 5m, has failed. For a step \
+         with a task: it is not done within this time. Default: none.",
     ),
     optional(
         Section::Step,
@@ -231,8 +231,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "onFailure",
         ValueKind::Choice(&["fail", "continue"]),
-        "What a step whose attempts are spent does to the job: the job fails, or the step counts \
-         as done without an output. Default: fail.",
+        "What happens when the attempts of a step are spent: the job fails, or the step counts as \
+         done without an output. Default: fail.",
     ),
     optional(
         Section::Step,
@@ -282,13 +282,13 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Retry,
         "factor",
         ValueKind::Factor(FACTOR_MAX),
-        "What the longest pause is multiplied with from one attempt to the next. Default: 2.",
+        "The factor by which the longest pause grows from one attempt to the next. Default: 2.",
     ),
     optional(
         Section::Retry,
         "maxBackoff",
         ValueKind::Span,
-        "What the longest pause never exceeds. Default: 5m.",
+        "The limit of the longest pause. Default: 5m.",
     ),
 ];
 

@@ -21,7 +21,7 @@ pub(super) fn explained(error: &ScanError, text: &str) -> Mistake {
         "; indent with spaces"
     } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
         "; check the indentation and whether the line above lacks its `:`; a text that contains \
-         `: ` wants quotes"
+         `: ` needs quotes"
     } else if matches!(
         kind,
         ErrorKind::ExpectedBlockMappingKey

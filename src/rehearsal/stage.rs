@@ -122,7 +122,7 @@ impl<'t> Stage<'t> {
                     let operation = Operation::Reply { step: name.to_string(), reply };
                     if let Some(Objection::Invalid(text)) = self.objection(job, &operation) {
                         self.tell(format!(
-                            "what is said of the external step \"{name}\" is refused: {text}"
+                            "the reply for the external step \"{name}\" is refused: {text}"
                         ));
                         return Ok(());
                     }

@@ -46,8 +46,9 @@ impl HttpSettings {
         let large = self.large_bodies_bytes_max();
         if self.body_bytes_max > large {
             return Err(format!(
-                "http.body_bytes_max is {}, and of the {} bytes of http.bodies_bytes_max {large} \
-                 are for large bodies: raise that, or lower this",
+                "http.body_bytes_max is {}, but of the {} bytes of http.bodies_bytes_max only \
+                 {large} are for large bodies: raise http.bodies_bytes_max, or lower \
+                 http.body_bytes_max",
                 self.body_bytes_max, self.bodies_bytes_max
             ));
         }

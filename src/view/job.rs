@@ -300,6 +300,6 @@ fn warning(run: &StepRun) -> Option<Cow<'_, str>> {
     let (missing, results, key) =
         (fan_out.without_item(), fan_out.ended() - fan_out.failed(), fan_out.item_key());
     Some(Cow::Owned(format!(
-        "{missing} of {results} results came without the key \"{key}\": null stands in their places"
+        "{missing} of {results} results came without the key \"{key}\": null stands in for them"
     )))
 }

@@ -383,7 +383,7 @@ fn a_body_is_taken_as_it_is_and_within_its_size() {
         let nonsense = api.ask(Method::POST, "/api/workflow/single", &[], &too_large[2..]).await;
         assert!(
             nonsense.status == StatusCode::BAD_REQUEST
-                && nonsense.detail().contains("the body is the job's message")
+                && nonsense.detail().contains("the body must be the job's message")
         );
     });
 }

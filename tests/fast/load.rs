@@ -128,7 +128,7 @@ workflows:
     assert_eq!(
         warnings,
         [
-            r#"f:3:13: workflow "w": no virtual host is listed: the workflow runs in the one of the connection's address; remove `vhosts` to say so"#,
+            r#"f:3:13: workflow "w": no virtual host is listed: the workflow runs in the one that the broker's address names; remove `vhosts` to say so"#,
             r#"f:5:30: workflow "w", step "a": "priority" works only on a queue that honours it: declare "a" as a quorum queue, or with `x-max-priority`, before the workflow starts"#,
             r#"f:6:36: workflow "w", step "b": "queue" has no effect: a step with a task sends no message of its own"#,
             r#"f:6:53: workflow "w", step "b": "a" is listed twice, the first time at 6:50; the first one counts"#,

@@ -198,7 +198,7 @@ fn where_the_management_api_tells_it_is_said_that_messages_are_lost() {
         &daemon,
         ids[0],
         "lost",
-        &["held 1 message at most", "3 steps wait", "workflow-manager redispatch", "--queue work"],
+        &["held at most 1 message", "3 steps wait", "workflow-manager redispatch", "--queue work"],
     );
     let metrics = daemon.api.get("/metrics").expect(200).text;
     assert!(

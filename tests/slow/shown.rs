@@ -220,7 +220,7 @@ fn results_without_the_key_are_told() {
     complete(&daemon, children[0], "work", &json!({ "itm": 1 }));
     complete(&daemon, children[1], "work", &json!({ "item": 1 }));
     complete(&daemon, children[2], "work", &json!({}));
-    let warning = "2 of 3 results came without the key \"item\": null stands in their places";
+    let warning = "2 of 3 results came without the key \"item\": null stands in for them";
     eventually("the step is completed", || {
         let job = daemon.api.job(id);
         when(job.completed.iter().any(|step| step.name == "each"), job.text)

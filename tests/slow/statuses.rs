@@ -153,7 +153,7 @@ fn a_new_step_has_its_column_after_a_restart_and_a_table_that_was_dropped_is_the
         .unwrap()
         .execute_batch("DROP TABLE \"status_job-application\"")
         .unwrap();
-    daemon.api.get("/api/status/job-application").expect_problem(500, &["not there"]);
+    daemon.api.get("/api/status/job-application").expect_problem(500, &["is missing"]);
     let new = daemon.api.create("job-application", "{}");
     assert_eq!(jobs_of(&daemon.api, ""), [new, old]);
     daemon.await_log(&["statuses is filled from the journal", "\"jobs\":2"]);

@@ -366,7 +366,11 @@ fn wrong_settings_are_told_with_what_is_expected() {
         ("log.format", "xml", &["format", "xml", "auto, human or json"]),
         ("amqp.heartbeat", "500ms", &["amqp.heartbeat is 500ms", "whole seconds"]),
         ("amqp.heartbeat", "1500ms", &["amqp.heartbeat is 1s500ms", "whole seconds"]),
-        ("amqp.reconnect_min", "1m", &["amqp.reconnect_min is 1m", "amqp.reconnect_max is 30s"]),
+        (
+            "amqp.reconnect_min",
+            "1m",
+            &["amqp.reconnect_min is 1m", "at most amqp.reconnect_max", "30s"],
+        ),
     ] {
         let refused = run(command()
             .args(["serve", "--print-settings"])

@@ -70,11 +70,11 @@ async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
         Ok(others) => tracing::warn!(
             queues = others.len(),
             first = others.join(" "),
-            "policies of a higher priority have these queues, without dead letters to the reply \
-             queue: a message that is rejected or expires there is lost"
+            "policies of a higher priority apply to these queues and send no dead letters to the \
+             reply queue: a message that is rejected or expires there is lost"
         ),
         Err(reason) => {
-            tracing::warn!(reason, "whether the dead-letter policy applies cannot be seen")
+            tracing::warn!(reason, "cannot tell whether the dead-letter policy applies")
         }
     }
 }

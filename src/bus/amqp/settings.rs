@@ -100,7 +100,7 @@ pub enum AmqpError {
     /// The reply queue's name.
     #[error(
         "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
-         behind it it names a queue too"
+         appended it names another queue"
     )]
     ReplyQueue(usize),
 }

@@ -43,10 +43,10 @@ workflow book-word-counts in the virtual hosts prod, test
   queues  sum-splits, book-split, titles, segment-word-counts, count-line
   result  of sum-splits, store-title
 
-warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \"store-title\" have no \"timeout\": a worker that acknowledges a message and dies before it replies is noticed by nothing else
+warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \"store-title\" have no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
 warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works only on a queue that honours it: declare \"titles\" as a quorum queue, or with `x-max-priority`, before the workflow starts
-warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \"segment-word-counts\" has no \"timeout\": a worker that acknowledges a message and dies before it replies is noticed by nothing else
-warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \"count-line\" has no \"timeout\": a worker that acknowledges a message and dies before it replies is noticed by nothing else
+warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \"segment-word-counts\" has no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
+warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \"count-line\" has no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
 
 valid: 1 workflow, 4 warnings
 "

@@ -52,8 +52,10 @@ fn hostile_files_are_refused_in_bounded_time() {
     );
     let too_deep =
         "lists and mappings nest deeper than 32 levels here; a workflow file needs seven";
-    let too_many = "the file has more than 100000 keys and values up to here, those that aliases repeat included; split it";
-    let too_large = "the file is larger than 1024 KiB; a workflow file of that size is a mistake, or wants to be split";
+    let too_many = "the file has more than 100000 keys and values up to here, those that aliases \
+                    repeat included; split it";
+    let too_large = "the file is larger than 1024 KiB; a workflow file of that size is a mistake, \
+                     or should be split";
     let cases = [
         ("billion laughs", bomb, too_many),
         ("quadratic aliases", quadratic, too_many),
@@ -118,7 +120,10 @@ fn a_file_of_fifty_megabytes_and_one_without_end_are_refused_at_once() {
         let (errors, took) =
             timed(|| load_files(std::slice::from_ref(&path)).expect_err("too large"));
         assert!(
-            errors.to_string().ends_with("the file is larger than 1024 KiB; a workflow file of that size is a mistake, or wants to be split"),
+            errors.to_string().ends_with(
+                "the file is larger than 1024 KiB; a workflow file of that size is a mistake, or \
+                 should be split"
+            ),
             "{errors}"
         );
         assert!(took < REFUSAL_TIME_MAX, "{} took {took:?}", path.display());

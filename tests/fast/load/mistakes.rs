@@ -64,11 +64,11 @@ f:7:15: workflow "1": expected a name, found a list
 f:8:9: workflow "1": the key "name" is missing; a step has a name
 f:10:9: workflow "1", step "a": the key "name" is given twice in this mapping; the first is at 9:9
 f:11:15: workflow "1", step "a": a step "a" is declared already, at 9:15; the steps of one graph differ in their names
-f:12:15: workflow "1", step "A": differs from "a", at 9:15, in upper and lower case alone; the table of statuses cannot tell them apart
-f:13:15: workflow "1", step "Job": the name "Job" is taken: the table of statuses has a column of its own of that name
+f:12:15: workflow "1", step "A": differs from "a", at 9:15, only in upper and lower case; the table of statuses cannot tell them apart
+f:13:15: workflow "1", step "Job": the name "Job" is taken: the table of statuses has its own column with that name
 f:14:9: workflow "1": expected a step, such as `{ name: .. }`, found the text "just"
 f:17:11: workflow "w": a workflow "w" is declared already, at f:15:11
-f:19:11: workflow "W": differs from the workflow "w" in upper and lower case alone; their tables of statuses could not be told apart
+f:19:11: workflow "W": differs from the workflow "w" only in upper and lower case; their tables of statuses could not be told apart
 f:20:18: workflow "W": the virtual host "a" is listed twice; the first is at 20:15
 f:20:21: workflow "W": expected a virtual host, found an empty text
 f:20:25: workflow "W": expected a virtual host, found 5, which YAML may take for a number; put it into quotes: "5"
@@ -174,15 +174,18 @@ fn mistakes_in_the_yaml_say_what_to_do() {
         ),
         (
             "a: b\n\tc: d\n",
-            "f:2:1: this is not valid YAML: while scanning a plain scalar, found a tab; indent with spaces",
+            "f:2:1: this is not valid YAML: while scanning a plain scalar, found a tab; indent \
+             with spaces",
         ),
         (
             "a:\n  - @b\n",
-            "f:2:5: this is not valid YAML: unexpected character: `@'; put a text with special characters into quotes",
+            "f:2:5: this is not valid YAML: unexpected character: `@'; put a text with special \
+             characters into quotes",
         ),
         (
             "workflows: []\n---\nworkflows: []\n",
-            "f:2:1: a second document (`---`) starts here; a file holds one: put all workflows into one list",
+            "f:2:1: a second document (`---`) starts here; a file holds one: put all workflows \
+             into one list",
         ),
     ];
     for (text, expected) in cases {
@@ -234,7 +237,7 @@ fn virtual_hosts_that_differ_in_case_alone_cannot_have_one_table_of_statuses_eac
     let error = load_text("f", text).expect_err("refused").to_string();
     assert!(
         error.contains(
-            "in the virtual host \"Prod\": differs from \"prod/w\" in upper and lower case alone"
+            "in the virtual host \"Prod\": differs from \"prod/w\" only in upper and lower case"
         ),
         "{error}"
     );

@@ -144,7 +144,8 @@ fn how_many_children_may_fail_is_a_number_or_a_share() {
             "{text}"
         );
     }
-    let takes = "\"tolerate\" takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, at most 100%; found";
+    let takes = "\"tolerate\" takes a number of child jobs, such as 5, or a \
+                 share of them, such as 10% or 2.5%, at most 100%; found";
     for text in [
         "-1",
         "1.5",
@@ -265,7 +266,7 @@ workflows:
             r#"f:4:56: workflow "w", step "a": "priority" has no effect: an external step sends no message"#,
             r#"f:5:30: workflow "w", step "b": no reply reports one of these: a "statusKey" is missing; without it only progress messages do"#,
             r#"f:5:55: workflow "w", step "b": "skippedStatus" has no effect: only a step with a "when" is skipped"#,
-            r#"f:2:11: workflow "w": the step "b" has no "timeout": a worker that acknowledges a message and dies before it replies is noticed by nothing else"#,
+            r#"f:2:11: workflow "w": the step "b" has no "timeout": nothing else notices a worker that acknowledges a message and dies before it replies"#,
         ]
     );
     assert_eq!(
@@ -279,7 +280,9 @@ fn missing_timeouts_are_advised_once_for_each_graph() {
     let steps = (0..12).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ");
     let task = "{ name: t, itemListKey: as, steps: [ { name: d, timeout: 5s } ] }";
     let text = format!(
-        "workflows: [ {{ name: w, steps: [ {steps}, {{ name: e, external: true }}, {{ name: f, task: t }} ], tasks: [ {task} ] }} ]"
+        "workflows: [ {{ name: w, steps: [ {steps}, \
+         {{ name: e, external: true }}, {{ name: f, task: t }} ], \
+         tasks: [ {task} ] }} ]"
     );
     let loaded = load_text("f", &text).expect("valid");
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
@@ -287,7 +290,7 @@ fn missing_timeouts_are_advised_once_for_each_graph() {
     assert_eq!(
         advice,
         [
-            r#"the steps "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9" and 2 more have no "timeout": a worker that acknowledges a message and dies before it replies is noticed by nothing else"#
+            r#"the steps "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9" and 2 more have no "timeout": nothing else notices a worker that acknowledges a message and dies before it replies"#
         ]
     );
     let (valid, shown) = checked(&text, false);
@@ -326,7 +329,7 @@ workflows:
 workflow w
 
   step  waits for  goes to
-  a     -          queue a, priority 3, timeout 1m30s, 5 attempts, its failure is no failure of the job
+  a     -          queue a, priority 3, timeout 1m30s, 5 attempts, its failure does not fail the job
   b     a          a call of the API, timeout 3d, status from outcome
   c     a, b       task t for each of lines → line, at most 7 at once, 2.5% may fail, when steps.b.status == \"DONE\" && input.n > 3, cancelled when job.stop
     d   -          queue d, timeout 1s, 1 attempt
