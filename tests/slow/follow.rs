@@ -199,7 +199,7 @@ fn watch_opens_a_stream_again_and_says_that_it_was_cut() {
     let ran = all.join().unwrap();
     assert_eq!(ran.code, Some(3), "{ran}");
     assert!(ran.stdout.contains("step archive completed"), "{ran}");
-    assert!(ran.stderr.contains("it was waited for 15s"), "{ran}");
+    assert!(ran.stderr.contains("has not answered for 15s"), "{ran}");
 }
 
 #[test]
