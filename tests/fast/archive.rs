@@ -41,7 +41,7 @@ fn message() -> Message {
     Message::parse(b"{}").expect("a message")
 }
 
-/// A job that has run through, and takes no more input.
+/// A job that has ended, and takes no more input.
 async fn over(manager: &Manager) -> JobId {
     let id = manager.create("chain", None, message()).await.expect("created").id();
     let closed = async {
@@ -103,7 +103,7 @@ async fn slow_reads() {
     manager.stop().await;
 }
 
-/// In a process of its own: a failpoint holds for all threads of one.
+/// In a process of its own: a failpoint affects all threads of a process.
 #[test]
 fn replies_of_other_jobs_do_not_wait_for_a_slow_read() {
     if std::env::var("FAILPOINTS").is_ok_and(|points| points == SLOW_READS) {
@@ -121,7 +121,7 @@ fn replies_of_other_jobs_do_not_wait_for_a_slow_read() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// What is asked of an id while it is looked up waits, and is taken in the order in which it came.
+/// Requests for an id wait while it is looked up, and are taken in the order in which they came.
 #[test]
 fn what_is_asked_of_one_id_keeps_its_order() {
     actix_rt::System::new().block_on(async {
@@ -130,7 +130,7 @@ fn what_is_asked_of_one_id_keeps_its_order() {
         let definition = manager.common().definitions()["chain"].clone();
         for round in 0..50_u128 {
             let id = JobId(uuid::Uuid::from_u128(round + 1));
-            // Not by the manager's own way, which waits for the answer.
+            // Not through the manager's own method, which waits for the answer.
             let create = || {
                 let (definition, message) = (definition.clone(), message());
                 let (answer, answered) = oneshot::channel();

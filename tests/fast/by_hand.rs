@@ -1,5 +1,4 @@
-//! What people may say of a step in its worker's place, and what is refused because they can
-//! correct it.
+//! What people may reply in a worker's place, and what is refused because they can correct it.
 
 use crate::world::World;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ fn say(step: &str, reply: fn(bytes::Bytes) -> Reply, body: &str) -> Operation {
     Operation::Reply { step: step.to_owned(), reply: reply(body.to_owned().into()) }
 }
 
-/// It is refused with these words, before and in the decision, and nothing is changed.
+/// The reply is refused with these words, before and in the decision, and nothing is changed.
 #[track_caller]
 fn refused(world: &mut World, id: JobId, operation: Operation, words: &[&str]) {
     let before = world.job(id).clone();

@@ -63,8 +63,8 @@ fn call(
     settled
 }
 
-/// Waits until the router has done what it was told before, and what a job that it asked then has
-/// said.
+/// Waits until the router has done what it was told before, and a job that it then asked has
+/// answered.
 async fn settled(manager: &Manager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
@@ -72,7 +72,7 @@ async fn settled(manager: &Manager, asked: JobId) {
             job.post(JobInput::Settled(Done::new(done)));
         }
         is_done.await.expect("committed");
-        // Behind that in the router's mailbox.
+        // This lies behind it in the router's mailbox.
         assert_eq!(
             manager.create("no such workflow", None, Message::default()).await,
             Err(Refusal::Unknown)
@@ -119,7 +119,7 @@ workflows:
         settled(&manager, outer).await;
         assert_eq!(manager.ways().routes.roots(), 2, "none of them has a job");
         for verdict in &mut refused {
-            // Nobody but such a step may be answered into the manager's own reply queue.
+            // Only such a step may be answered into the manager's own reply queue.
             assert_eq!(verdict.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
         }
         assert_eq!(

@@ -100,7 +100,7 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     let those_failed = [17, 4_711, 49_999];
     for item in those_failed {
         records.push(failed(i64::from(item) + 2, &format!("item {item} is broken")));
-        // A reply that came after the end is kept, and is no reason.
+        // A reply that came after the end is kept, but is not the reason.
         let late = Entry::Step(StepIndex(0), StepEntry::Confirmed);
         records.push(record(i64::from(item) + 2, None, (2, late), None));
     }

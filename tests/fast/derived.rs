@@ -1,6 +1,6 @@
-//! What follows from the entries is written behind them, and nobody sees that: jobs are read as they
-//! are committed, lists and statuses wait for what is committed, a crash loses nothing of it. The
-//! same for confirms, of which many share a row.
+//! What follows from the entries is written after them, and nobody notices: jobs are read as they
+//! are committed, lists and statuses wait for what is committed, and a crash loses nothing. The
+//! same goes for confirms, of which many share a row.
 
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Place {
             .expect("a count")
     }
 
-    /// The files as a process that ends now leaves them.
+    /// The files as a process that ended now would leave them.
     fn crash(&self) -> Place {
         let copy = Place::new();
         for suffix in ["", "-wal"] {

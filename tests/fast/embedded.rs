@@ -355,7 +355,7 @@ fn items_reach_their_queue_in_the_order_of_the_list() {
         let folder = tempfile::tempdir().expect("a folder");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
-        // One thread, so that it sees them in the order of the queue.
+        // One thread, so that the worker sees them in the order of the queue.
         let workers = Workers::new().with("work", 1, move |message: &Publication| {
             let body = message.body.to_bytes();
             kept.lock().expect("no panic").push(String::from_utf8_lossy(&body).into_owned());

@@ -1,4 +1,4 @@
-//! What others hear of a job: each change of a state once, in order, under an id that stays.
+//! What others hear of a job: each change of a state once, in order, under a stable id.
 
 use crate::former;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn definition() -> Arc<Definition> {
     Arc::new(Definition::new("chain", vec![Graph::new("chain".to_owned(), None, steps), task]))
 }
 
-/// A job with its decisions, each told.
+/// A job with its decisions, each of them reported.
 struct Told {
     job: Job,
     events: Vec<Value>,

@@ -121,10 +121,10 @@ fn no_file_has_more_lines_than_a_reader_takes_in() {
     }
 }
 
-/// What comes from a manager may come from anybody: it is printed as `Text`, which escapes it.
+/// Text from a manager may come from anybody: it is printed as `Text`, which escapes it.
 #[test]
 fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
-    // Its names are asked for by, and escaped where they are printed.
+    // Requests are made with its names; they are escaped where they are printed.
     const NOT_PRINTED: &str = "struct WorkflowAnswer ";
     let mut seen = 0;
     for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "cli") {
@@ -169,7 +169,7 @@ fn each_resource_has_one_user() {
     }
 }
 
-/// The folders in which no file imports, over however many others, itself.
+/// The folders in which no file imports itself, not even through others.
 const WITHOUT_CIRCLES: [&str; 7] =
     ["actors", "api", "bus/amqp", "cli", "engine", "journal", "load"];
 
@@ -200,7 +200,7 @@ fn used(module: &str, text: &str) -> Vec<String> {
         named.extend(paths(&statement.split_whitespace().collect::<String>()));
     }
     let words = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-    // One that ends so is the beginning of a group.
+    // A word that ends with `::` begins a group.
     let whole = words.filter(|word| word.contains("::") && !word.ends_with("::"));
     named.extend(whole.map(str::to_owned));
     named.iter().map(|path| from_root(module, path)).collect()
@@ -225,8 +225,8 @@ fn paths(statement: &str) -> Vec<String> {
     parts.iter().flat_map(|part| paths(part)).map(|part| format!("{above}{part}")).collect()
 }
 
-/// A path that `module` names. One that begins with no `crate`, `self` or `super` is taken for a
-/// submodule's, which it is if there is one of that name.
+/// A path that `module` names, from the crate's root. A path without `crate`, `self` or `super` is
+/// taken for a submodule's, which it is if a submodule has that name.
 fn from_root(module: &str, path: &str) -> String {
     if let Some(path) = path.strip_prefix("crate::") {
         return path.to_owned();
@@ -261,7 +261,7 @@ fn no_file_imports_itself_through_others() {
             .iter()
             .map(|(module, text)| {
                 let used = used(module, text);
-                // What the folder's front gives on hides the file that it comes from.
+                // An import from the folder's front hides the file that it comes from.
                 let front = format!("{}::", folder.replace('/', "::"));
                 let is_by_front = |path: &&String| {
                     let name = path.strip_prefix(&front);
@@ -279,8 +279,8 @@ fn no_file_imports_itself_through_others() {
             })
             .collect();
         assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 20, "{imports:?}");
-        // Those that import nothing are taken away, again and again: what is left are circles, and
-        // whoever imports one.
+        // Files that import nothing are removed, again and again: what is left are circles, and
+        // files that import one.
         let mut left = imports.clone();
         loop {
             let done: Vec<&str> = left
@@ -333,7 +333,7 @@ fn locks_are_in_the_files_that_are_listed() {
     assert_eq!(found, listed, "list what a lock guards, or send mail");
 }
 
-/// What the map in `src/lib.rs` says of clocks, tables and mail.
+/// What the map in `src/lib.rs` says about clocks, tables and mail.
 #[test]
 fn the_invariants_that_a_search_can_hold_hold() {
     for (word, file) in [

@@ -1,4 +1,4 @@
-//! The record of a job over HTTP and out of a journal's file: every entry, and the job as it was
+//! The record of a job over HTTP and from a journal's file: every entry, and the job as it was
 //! after each of them.
 
 use crate::http::{Api, serving};
@@ -31,7 +31,7 @@ const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 /// How long a condition is waited for before the test fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Posts to a path until that is answered 200.
+/// Posts to a path until the answer is 200.
 async fn post(api: &Api, path: &str, body: &Value) {
     let done = async {
         while api.ask(Method::POST, path, &[], &body.to_string()).await.status != StatusCode::OK {
@@ -47,7 +47,7 @@ async fn get(api: &Api, path: &str) -> Value {
     answer.json()
 }
 
-/// A job that has failed an attempt, fanned out over two items, and completed. The child jobs.
+/// A job that failed an attempt, fanned out over two items, and completed; and its child jobs.
 async fn lived(api: &Api) -> Vec<String> {
     let message = json!({ "k": "x".repeat(5_000) }).to_string();
     api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], &message).await;

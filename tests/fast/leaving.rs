@@ -1,4 +1,4 @@
-//! How a job that has nothing left to do is let go.
+//! How a job that has nothing left to do leaves.
 
 use crate::simulation::relays::relay;
 use std::cell::Cell;
@@ -18,8 +18,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 const JOBS: usize = 5;
 
-/// It may take input again by the time that a second request is heard: then a job that runs would
-/// be let go.
+/// The job may take input again by the time a second request is heard: then a running job would be
+/// let go.
 #[test]
 fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
     actix_rt::System::new().block_on(async {

@@ -1,4 +1,4 @@
-//! What a retry and a rerun make of what was under way before: orders to child jobs, their
+//! What a retry and a rerun do with what was under way before: orders to child jobs, their
 //! failures, replies.
 
 use crate::world::{Dispatched, World};
@@ -81,7 +81,7 @@ fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_wou
     );
     world.take(id, Input::Operate(Operation::Retry)).expect("retried");
     assert_eq!(world.job(id).state(), JobState::Running);
-    // The messages of before the failure are still with their workers.
+    // The messages from before the failure are still with their workers.
     for message in &sent {
         world.reply(message, &message.input.to_text()).expect("taken");
     }

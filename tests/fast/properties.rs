@@ -250,8 +250,8 @@ fn an_id_that_items_bring_twice_is_given_once() {
         ids.push(next.job.to_string());
         let reply = next.input.to_text();
         assert!(world.reply(&next, &reply).is_ok());
-        // The first child job has ended when the second starts: a second reply to the first is
-        // nobody's.
+        // The first child job has ended when the second starts: a second reply to the first belongs
+        // to nobody.
         assert_eq!(world.reply(&next, &reply), Err(Rejected::Ended));
     }
     assert_eq!(ids[0], brought);
@@ -299,7 +299,7 @@ fn a_child_job_whose_id_another_job_has_gets_another_one() {
     assert!(world.take(id, again).is_err(), "it has another id by now");
     while let Some(next) = world.dispatched.pop_front() {
         let text = next.input.to_text();
-        // The child job that was renamed is there twice in this world: its first start is void.
+        // The renamed child job exists twice in this world: its first start is void.
         let _ = world.reply(&next, &text);
     }
     assert_eq!(world.job(id).state(), JobState::Completed);

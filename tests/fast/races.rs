@@ -1,5 +1,5 @@
-//! Clients that ask for everything at once, of the actors on their threads: whatever overtakes
-//! what, no job is lost, stuck or wrong, and nothing of it is left.
+//! Clients that ask for everything at once, with the actors on their threads: whatever overtakes
+//! what, no job is lost, stuck or wrong, and nothing of it is left behind.
 
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
@@ -32,12 +32,12 @@ const RESULT: &str = r#"{"items":[1,2,3,4,5,6,7],"signed":true}"#;
 const CLIENTS: u64 = 12;
 const TURNS: u32 = 150;
 
-/// The environment variable that sets other turns of each client.
+/// The environment variable that sets how many turns each client has.
 const TURNS_VARIABLE: &str = "RACES_TURNS";
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a test knows of a job.
+/// What a test knows about a job.
 struct Known {
     is_kept: bool,
     /// It was deleted, or cancelled.
@@ -82,7 +82,7 @@ impl Clients {
         if known.len() < 20 || rng.u32(0..10) == 0 {
             return self.create(rng).await;
         }
-        // The latest mostly: the others have come to rest.
+        // Mostly the latest: the others have come to rest.
         let at = known.len() - 1 - rng.usize(0..known.len().min(20));
         let id = known[at];
         let mut asked = Vec::new();
@@ -122,7 +122,7 @@ impl Clients {
         }
     }
 
-    /// What keeps a job from its end now; each is helped on.
+    /// What keeps a job from its end now; each is helped along.
     fn unfinished(&self, id: JobId, known: &Known) -> Option<String> {
         let Some(found) = self.manager.common().reader.job(id).expect("reads") else {
             return (known.is_kept && !known.is_over.get()).then(|| format!("{id} is lost"));
@@ -154,7 +154,7 @@ fn signed() -> Operation {
     }
 }
 
-/// Fails one message in six, for as long as it is not calm.
+/// Fails one message in six until it is calm.
 fn worker(
     is_calm: &Arc<AtomicBool>,
     calls: &Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! What a failure says, and when a step began: of nested child jobs the cause comes first; a retry
-//! forgets no beginning.
+//! What a failure says, and when a step began: for nested child jobs the cause comes first; a retry
+//! keeps when a step began.
 
 use crate::world::{Dispatched, World};
 use std::sync::Arc;

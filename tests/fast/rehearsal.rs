@@ -1,5 +1,5 @@
-//! `workflow-manager test`: the documentation's example and those of `examples` pass, and what is
-//! wrong is told.
+//! `workflow-manager test`: the documentation's example and those of `examples` pass, and mistakes
+//! are reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The relations of statuses: what any SQLite client reads in them, while the journal is open.
+//! The tables of statuses: what any SQLite client reads in them while the journal is open.
 
 mod columns;
 mod damage;

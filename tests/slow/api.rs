@@ -23,7 +23,6 @@ fn book(vhost: &Vhost) -> Daemon {
 }
 
 // ---- what is refused
-// -------------------------------------------------------------------------------------------
 
 #[test]
 fn bad_requests_are_answered_with_the_right_problem() {
@@ -104,7 +103,6 @@ fn a_body_over_the_limit_is_refused() {
 }
 
 // ---- cancel and delete
-// -----------------------------------------------------------------------------------------
 
 #[test]
 fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_where_that_is_asked_for()
@@ -135,7 +133,7 @@ fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_w
     assert!(api.get("/api/jobs").expect(200).ids("jobs").is_empty());
     assert!(client.take_now("sum-splits").is_none());
 
-    // A call that is sent once more, by whoever got no answer, changes nothing.
+    // A call that a client sends once more because it got no answer changes nothing.
     for id in [id, children[0]] {
         assert_eq!(api.delete(&format!("/api/job/{id}")).expect(200).json()["state"], "cancelled");
         assert_eq!(api.job(id).state, "cancelled");
@@ -161,7 +159,6 @@ fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_w
 }
 
 // ---- virtual hosts
-// ---------------------------------------------------------------------------------------------
 
 #[test]
 fn a_workflow_runs_once_per_virtual_host() {
@@ -205,7 +202,6 @@ fn a_workflow_runs_once_per_virtual_host() {
 }
 
 // ---- health, figures, token
-// ------------------------------------------------------------------------------------
 
 #[test]
 fn health_and_figures() {

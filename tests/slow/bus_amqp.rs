@@ -21,7 +21,6 @@ use rig::{
 };
 
 // ---- publishing
-// -------------------------------------------------------------------------------------------------
 
 #[test]
 fn queues_are_declared_and_every_message_is_confirmed_once() {
@@ -141,7 +140,7 @@ fn a_queue_replaced_behind_the_managers_back_is_reported_as_well() {
         client.declare(&queue, FieldTable::default()).await;
         let mut observed = Observed::connect(settings(&server(), "replaced"));
         let mut jobs = Vec::new();
-        // Whether a message comes upon the gap is a matter of luck; when one does, the manager must
+        // Whether a message falls into the gap is a matter of luck; if one does, the manager must
         // hear of it.
         for _ in 0..200 {
             jobs.extend(observed.publish(&queue, 50));
@@ -215,7 +214,6 @@ fn many_queues_are_looked_at_quickly() {
 }
 
 // ---- connections
-// ------------------------------------------------------------------------------------------------
 
 #[test]
 fn nothing_is_lost_over_cut_connections() {
@@ -321,7 +319,6 @@ fn a_bus_without_a_broker_closes_at_once() {
 }
 
 // ---- consuming
-// --------------------------------------------------------------------------------------------------
 
 fn second_process_is_refused(kind: ReplyQueueType) {
     on_an_arbiter(async move {
@@ -517,7 +514,7 @@ fn the_reply_queue_outlives_the_bus() {
         client.reply(&settings.reply_queue, "{}", BasicProperties::default()).await;
         let mut second = Observed::connect(settings.clone());
         second.until("the reply waited", |seen| seen.deliveries.len() == 1).await;
-        // Unsettled when the bus is closed, and closing waits only a little for it.
+        // It is unsettled when the bus is closed, and closing waits only a little for it.
         second.bus.close().await;
         let mut consumer = client
             .channel

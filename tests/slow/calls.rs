@@ -161,7 +161,7 @@ fn a_message_that_comes_again_starts_no_second_job_and_is_answered_again() {
     assert_eq!(answered, ["a", "b", "c"]);
     await_closed(&daemon);
 
-    // Long after the end, and after a crash before the answer: the same answer.
+    // Long after the end, and after a crash before the answer, the answer is the same.
     ask(&client, "chain", r#"{"k":1}"#, asks("a", &id));
     assert_eq!(take_answer(&client, "a").text(), r#"{"k":1}"#);
     await_closed(&daemon);
@@ -189,7 +189,7 @@ fn what_gets_no_job_is_refused_and_what_cannot_be_told_is_counted() {
     ask(&client, "chain", r#"{"k":1}"#, asks("first", &id.to_string()));
     ask(&client, "chain", r#"{"k":2}"#, asks("other", &id.to_string()));
     assert_error(&take_answer(&client, "other"), "another message", false);
-    // Nobody waits; a queue that is not there.
+    // Nobody waits, or the queue does not exist.
     ask(&client, "chain", "[]", json_properties());
     ask(&client, "chain", r#"{"k":3}"#, json_properties());
     ask(&client, "chain", r#"{"k":4}"#, asks("nowhere", "").with_reply_to("not-there".into()));
@@ -235,7 +235,7 @@ fn the_managers_own_reply_queue_is_no_callers() {
         1,
         "{log}"
     );
-    // A step of a workflow asks as ever.
+    // A step of a workflow asks as before.
     let worker = Worker::echo(&vhost.url, &["work", "echo"]);
     assert_eq!(daemon.api.await_result(daemon.api.create("a", r#"{"k":1}"#)), r#"{"k":1}"#);
     client.reply(&message, r#"{"k":2}"#);
@@ -274,7 +274,6 @@ fn calls_wait_while_no_job_can_be_taken() {
 }
 
 // ---- workflows that ask workflows
-// ------------------------------------------------------------------------------
 
 #[test]
 fn three_workflows_in_a_chain_lose_nothing_over_kills() {
@@ -285,12 +284,12 @@ fn three_workflows_in_a_chain_lose_nothing_over_kills() {
     let jobs: Vec<(Uuid, String)> =
         (0..JOBS).map(|n| (daemon.api.create("a", &message(n)), message(n))).collect();
     vhost.client().await_count("work", JOBS);
-    // First in order: what is confirmed is journaled as that, and none of it is dispatched again,
-    // which would count among the faults.
+    // First an orderly stop: confirmed messages are journaled as confirmed, and none is dispatched
+    // again, which would count among the faults.
     daemon.stop();
     daemon.start_again();
     daemon.kill();
-    // The innermost jobs end, and it dies while it tells.
+    // The innermost jobs end, and the daemon dies while it tells their ends.
     let faults = [
         "outbox::dispatch=20*off->return(abort)",
         "amqp::publish=9*off->return(abort)",
@@ -314,8 +313,8 @@ fn three_workflows_in_a_chain_lose_nothing_over_kills() {
     assert!(!metrics.contains(r#"kind="unanswerable""#), "{metrics}");
 }
 
-/// An inner job that fails is a failed attempt of the step that asked for it: another one asks for
-/// another job.
+/// An inner job that fails is a failed attempt of the step that asked for it: the next attempt asks
+/// for another job.
 async fn retried(on: Option<&Vhost>) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::defaults().unwrap();
@@ -424,7 +423,7 @@ fn a_call_that_waited_over_a_lost_connection_starts_one_job() {
     };
     daemon.api.create("chain", "{}");
     let first = client.take("first");
-    // Nothing tells it from another one like it.
+    // Nothing distinguishes it from another one like it.
     ask(&client, "chain", r#"{"n":1}"#, json_properties());
     daemon.await_log(&["calls wait"]);
     for _ in 0..3 {

@@ -22,8 +22,7 @@ use crate::{
     load::{Account, LONG, Ledger, Load, StopOnDrop, WORKFLOWS},
 };
 
-/// Does something bad while jobs are offered and done, and tells when it is over; then all must end
-/// well.
+/// Does something bad while jobs are offered and done; after it everything must end well.
 #[track_caller]
 fn under_load(
     vhost: &Vhost,
@@ -35,7 +34,7 @@ fn under_load(
     let (stop, api) = (AtomicBool::new(false), daemon.api.clone());
     thread::scope(|scope| {
         let offer = scope.spawn(|| load.offer_until(&api, 2, &stop));
-        // Even when what is bad panics: else the offering would go on for ever.
+        // Even if the bad thing panics: otherwise the offering would go on for ever.
         let _stopped = StopOnDrop(&stop);
         load.await_seen(50);
         bad(&mut daemon, &load);
@@ -58,7 +57,6 @@ fn await_more(load: &Load, more: usize) {
 }
 
 // ---- connections and queues
-// ------------------------------------------------------------------------------------
 
 #[test]
 fn connections_are_closed_one_by_one_by_the_management_api() {
@@ -86,8 +84,8 @@ fn connections_are_closed_one_by_one_by_the_management_api() {
 fn queues_are_deleted_under_running_steps() {
     let vhost = Vhost::new();
     let (_daemon, account) = under_load(&vhost, Setup::new(&vhost.url, WORKFLOWS), |_, load| {
-        // Those that new jobs go to: the next message to it is returned, and that is how the daemon
-        // notices. A worker that declared it before would hide the loss.
+        // The queues that new jobs go to: the next message to one is returned, and that is how the
+        // daemon notices. A worker that declared it before would hide the loss.
         for queue in ["double", "split", "multiply"] {
             load.rest();
             let client = vhost.client();
@@ -107,7 +105,6 @@ fn queues_are_deleted_under_running_steps() {
 }
 
 // ---- the broker
-// ------------------------------------------------------------------------------------------------
 
 /// One node for all phases, since a node takes long to start.
 #[test]
@@ -137,7 +134,7 @@ fn the_broker_is_killed_and_blocks_under_load() {
     });
     assert!(daemon.stop().success());
 
-    // With room for more than are running when it is blocked.
+    // There is room for more jobs than run when it is blocked.
     let roomy = setup(&vhost)
         .set("amqp.reply_queue", "other-replies")
         .set("limits.jobs_running_max", "5000");
@@ -159,7 +156,6 @@ fn the_broker_is_killed_and_blocks_under_load() {
 }
 
 // ---- the process
-// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn it_is_killed_and_stopped_by_turns_under_load() {
@@ -209,7 +205,6 @@ fn the_clock_goes_back_and_forth() {
 }
 
 // ---- the disk
-// --------------------------------------------------------------------------------------------------
 
 /// The file reaches its largest size; deleting ended jobs makes room, and it goes on by itself.
 #[test]
@@ -227,7 +222,7 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
         (Mutex::new(Vec::new()), AtomicBool::new(false), daemon.api.clone());
     thread::scope(|scope| {
         let _stopped = StopOnDrop(&stop);
-        // The creation that finds no room is answered when there is some; those after it are
+        // The creation that finds no room is answered once there is some; those after it are
         // refused.
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
@@ -283,10 +278,9 @@ fn a_journal_that_is_really_full_goes_on_when_jobs_are_deleted() {
 }
 
 // ---- a damaged journal
-// -----------------------------------------------------------------------------------------
 
-/// Whatever byte is changed, and wherever the file is cut off: it either matters to nothing, or the
-/// start is refused and the file left as it is.
+/// Whatever byte is changed, and wherever the file is cut off: either it does not matter, or the
+/// start is refused and the file is left as it is.
 #[test]
 fn a_journal_that_is_cut_off_or_changed_anywhere_is_refused_or_whole() {
     const CHANGES: usize = 24;
@@ -304,7 +298,8 @@ fn a_journal_that_is_cut_off_or_changed_anywhere_is_refused_or_whole() {
     for change in 0..CHANGES {
         let mut damaged = sound.clone();
         match change % 4 {
-            // By a prime: the places are spread over all pages and over their parts.
+            // The step is a prime, so that the places are spread over all pages and over all their
+            // parts.
             0..=2 => damaged[(change + 1) * 7919 * 13 % sound.len()] ^= 0x11,
             _ => damaged.truncate(sound.len() * (change + 1) / (CHANGES + 2)),
         }
@@ -338,7 +333,7 @@ fn remove_side_files(database: &Path) {
     }
 }
 
-/// Whether the daemon comes up; false when it has ended, not by success.
+/// Whether the daemon comes up; false if it ended with a failure.
 fn starts(daemon: &mut Daemon) -> bool {
     let up = eventually("it starts or ends", || {
         match (daemon.ended(), daemon.api.try_send("GET", "/livez", &[], None)) {
@@ -366,7 +361,8 @@ fn a_write_ahead_log_that_is_cut_off_loses_the_end_alone() {
     let bytes = fs::read(&wal).unwrap();
     fs::write(&wal, &bytes[..bytes.len() * 2 / 3]).unwrap();
     daemon.start_again();
-    // What a disk lost that had promised to keep it cannot come back; what is before it is whole.
+    // Data that a disk promised to keep and then lost cannot come back; everything before it is
+    // whole.
     let found: Vec<bool> =
         ids.iter().map(|id| daemon.api.get(&format!("/api/job/{id}")).status == 200).collect();
     let kept = found.iter().filter(|is_there| **is_there).count();

@@ -18,7 +18,7 @@ workflows:
     steps: [ { name: idle-step } ]
 ";
 
-/// A worker that greets whom it knows; without a name its reply is no object, which fails the job.
+/// A worker that greets by name; without a name its reply is no object, which fails the job.
 fn greeter(vhost: &Vhost) -> Worker {
     Worker::start(&vhost.url, &["greet-step"], |message| match message.json()["name"].as_str() {
         Some(name) => Answer::json(&json!({ "greeting": format!("Hello, {name}!") })),

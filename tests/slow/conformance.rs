@@ -2,8 +2,8 @@
 //! steps are worked over AMQP.
 //!
 //! All vectors of a file run side by side on one daemon: the workflow of vector 7 is called `w-7`,
-//! and each of its steps has a queue of its own, `v7-<queue>`. What a step is called, its worker
-//! reads from the correlation id.
+//! and each of its steps has a queue of its own, `v7-<queue>`. A worker reads its step's name from
+//! the correlation id.
 
 use std::{
     collections::HashMap,
@@ -42,8 +42,8 @@ fn statuses() {
     run_file("statuses", |_| true);
 }
 
-/// Beyond the vectors: a fan-out whose children change nothing alters not one byte, key order and
-/// digits included.
+/// Beyond the vectors: a fan-out whose children change nothing does not alter a single byte,
+/// including key order and digits.
 #[test]
 fn a_fan_out_gives_back_what_it_was_given_byte_for_byte() {
     let vhost = Vhost::new();
@@ -64,7 +64,6 @@ workflows:
 }
 
 // ---- the vectors' form
-// -----------------------------------------------------------------------------------------
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -103,7 +102,6 @@ struct Expected {
 }
 
 // ---- running them
-// ----------------------------------------------------------------------------------------------
 
 /// How long a running job must stay running when a vector expects that nothing more happens. No
 /// event tells that a worker gets no more messages; too short a time could only hide a fault.
@@ -127,8 +125,8 @@ fn run_file(file: &str, wanted: impl Fn(&Vector) -> bool) {
     let daemon = Setup::new(&vhost.url, &json!({ "workflows": definitions }).to_string()).start();
     let queues: Vec<String> = runs.iter().flat_map(|run| run.queues.iter().cloned()).collect();
 
-    // The worker hands every message on and never replies by itself: the replies' order is the
-    // vectors' affair.
+    // The worker hands every message on and never replies by itself: the vectors decide the order
+    // of replies.
     let (sender, messages) = mpsc::channel();
     let _worker = Worker::start(&vhost.url, &queues, move |message| {
         let _ended = sender.send(message.clone());

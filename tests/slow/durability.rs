@@ -50,7 +50,6 @@ fn chain_result(n: usize) -> Value {
 }
 
 // ---- kill -9
-// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn kill_five_times_in_the_middle_of_300_chain_jobs() {
@@ -192,8 +191,8 @@ fn every_job_that_was_answered_under_load_exists_after_a_kill() {
                         for n in 0.. {
                             let message =
                                 format!(r#"{{"round":{round},"client":{client},"n":{n}}}"#);
-                            // No answer: the daemon was killed, and what it made of the request is
-                            // open.
+                            // No answer: the daemon was killed, and it is unknown what it made of
+                            // the request.
                             let Ok(answer) = api.try_send(
                                 "POST",
                                 "/api/workflow/single",
@@ -264,8 +263,7 @@ fn confirmed_messages_are_not_sent_again_after_a_restart() {
         daemon.api.create("single", "{}");
     }
     client.await_count("work", JOBS);
-    // That a message is confirmed may be journaled late, but not later than all that two jobs do
-    // after it.
+    // A confirm may be journaled late, but not later than everything that two jobs do after it.
     let probe = |daemon: &Daemon| {
         for _ in 0..2 {
             daemon.api.await_result(daemon.api.create("probe", "{}"));
@@ -303,7 +301,6 @@ fn a_running_job_keeps_the_definition_it_started_with() {
 }
 
 // ---- SIGTERM
-// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn sigterm_under_load_ends_well_and_loses_nothing() {
@@ -381,7 +378,6 @@ fn sigterm_at_rest_ends_it_at_once() {
 }
 
 // ---- queues and connections
-// ------------------------------------------------------------------------------------
 
 #[test]
 fn a_queue_that_was_deleted_is_declared_again_and_its_steps_are_dispatched_again() {
@@ -391,13 +387,13 @@ fn a_queue_that_was_deleted_is_declared_again_and_its_steps_are_dispatched_again
     let client = vhost.client();
     let mut ids: Vec<Uuid> = (0..JOBS).map(|_| daemon.api.create("single", "{}")).collect();
 
-    // Noticed by the next message, which the broker returns as unroutable.
+    // The daemon notices by the next message, which the broker returns as unroutable.
     client.await_count("work", JOBS);
     client.delete("work");
     ids.push(daemon.api.create("single", "{}"));
     client.await_count("work", JOBS + 1);
 
-    // Noticed when the connection is made anew.
+    // The daemon notices when it connects again.
     client.delete("work");
     vhost.close_connections();
     let client = vhost.client();

@@ -39,7 +39,6 @@ workflows:
 const MEBIBYTE: u64 = 1024 * 1024;
 
 // ---- reading a stream
-// ------------------------------------------------------------------------------------------
 
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +157,6 @@ const CHAIN: [&str; 6] = [
 ];
 
 // ---- streams
-// ---------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_stream_of_all_jobs_has_each_change_once_and_in_order() {
@@ -290,7 +288,7 @@ fn a_stream_on_which_nothing_happens_sends_comments_and_a_stop_ends_it() {
     }
 }
 
-/// Offers connections, all kept open; gives the streams and the number refused.
+/// Opens connections and keeps them; returns the streams and the number of refusals.
 #[track_caller]
 fn offer(daemon: &Daemon, count: usize) -> (Vec<TcpStream>, usize) {
     let address = daemon.url().replace("http://", "");
@@ -340,7 +338,7 @@ fn more_streams_than_are_allowed_are_refused_and_memory_stays() {
     assert_eq!((streams.len(), refused), (1_000, offered - 1_000));
     assert!(peak < 400 * MEBIBYTE, "at most {} MiB", peak / MEBIBYTE);
 
-    // They work, and do not hold up jobs; and when one goes there is room for another.
+    // They work and do not hold up jobs; when one goes, there is room for another.
     let _worker = Worker::echo(&vhost.url, &["first", "second"]);
     let id = daemon.api.create("chain", "{}");
     daemon.api.await_state(id, "completed");
@@ -389,7 +387,6 @@ fn a_reader_that_does_not_keep_up_is_told_what_it_missed() {
 }
 
 // ---- the command line
-// ------------------------------------------------------------------------------------------
 
 #[test]
 fn watch_follows_a_job_line_by_line() {
@@ -443,7 +440,6 @@ fn watch_follows_all_jobs_until_the_manager_stops() {
 }
 
 // ---- the topic exchange
-// ----------------------------------------------------------------------------------------
 
 #[test]
 fn events_are_published_on_a_topic_exchange() {
@@ -484,7 +480,7 @@ fn events_are_published_on_a_topic_exchange() {
     client.ack(&end);
     client.await_count("steps", 4);
 
-    // The connection may break: what comes meanwhile is sent afterwards.
+    // The connection may break: events that come meanwhile are sent afterwards.
     vhost.close_connections();
     let again = daemon.api.create("chain", r#"{"again":true}"#);
     daemon.api.await_state(again, "completed");

@@ -168,7 +168,7 @@ async fn suite(transport: Transport) {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark(u32);
 
-/// What a bus said of the messages with these marks; and the ids of the replies that it brought.
+/// What a bus said about the messages with these marks, and the ids of the replies that it brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     taken: Vec<Mark>,
@@ -193,8 +193,8 @@ fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
     }
 }
 
-/// A bus gives each receipt back once, as it came, and tells of a message that nobody can have that
-/// it is unroutable; what it brings in is told apart by the queue that it came on.
+/// A bus gives each receipt back once, as it came, and reports a message that nobody can have as
+/// unroutable; incoming messages are told apart by the queue that they came on.
 async fn receipts(transport: Transport) {
     let said = Arc::new(Mutex::new(Said::default()));
     let heard = said.clone();
@@ -211,7 +211,7 @@ async fn receipts(transport: Transport) {
                 said.calls.push((queue.to_string(), delivery.message_id.clone().unwrap()));
                 delivery.ack();
             }
-            // As if it were journaled at once.
+            // As if the answer were journaled at once.
             BusEvent::QueueMissing { taken, .. } => drop(taken.send(())),
             BusEvent::State(_) | BusEvent::Noted(_) => {}
             BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),

@@ -63,8 +63,8 @@ fn it_dies_at_any_point_and_loses_nothing() {
         Case(&[("amqp::confirm=3*off->return(abort)", Aborted)]),
         Case(&[("amqp::deliver=12*off->return(abort)", Aborted)]),
         Case(&[("amqp::ack=3*off->return(abort)", Aborted)]),
-        // Several lives in a row: the first commits, publishes and confirms after a recovery are
-        // broken too.
+        // Several lives in a row: the first commits, publishes and confirms after a recovery break
+        // too.
         Case(&[
             ("journal::committed=12*off->return(abort)", Aborted),
             ("journal::commit=return(abort)", Aborted),
@@ -204,8 +204,8 @@ fn assert_ended(status: ExitStatus, ends: Ends, case: Case, daemon: &Daemon) {
     assert!(as_expected, "{case}: {ends:?}, but it ended by {status}:\n{}", daemon.log());
 }
 
-/// What was confirmed or settled by the journal when the daemon last ended is not published again
-/// after it.
+/// Messages that were confirmed or settled in the journal when the daemon last ended are not
+/// published again.
 #[track_caller]
 fn assert_repeats(account: &Account, safe: &BTreeSet<String>, case: Case) {
     if case.0.iter().all(|(_, ends)| *ends == Aborted) && case.0.len() == 1 {
@@ -229,7 +229,6 @@ fn assert_repeats(account: &Account, safe: &BTreeSet<String>, case: Case) {
 }
 
 // ---- an actor that panics
-// --------------------------------------------------------------------------------------
 
 const TWO: &str = "workflows: [ { name: broken, steps: [ { name: bad } ] }, { name: sound, steps: [ { name: good } ] } ]";
 
@@ -299,7 +298,6 @@ fn a_panic_in_the_bus_ends_the_process_and_the_next_start_recovers() {
 }
 
 // ---- a full disk
-// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn while_the_disk_is_full_nothing_is_accepted_or_acknowledged_and_then_it_goes_on() {
@@ -348,10 +346,9 @@ fn while_the_disk_is_full_nothing_is_accepted_or_acknowledged_and_then_it_goes_o
 }
 
 // ---- the first start
-// -------------------------------------------------------------------------------------------
 
-/// A reply to a queue that is not there would be dropped by the broker: nothing is sent before the
-/// reply queue is there.
+/// The broker would drop a reply to a queue that does not exist: nothing is sent before the reply
+/// queue exists.
 #[test]
 fn the_reply_queue_is_there_before_the_first_step_message() {
     let vhost = Vhost::new();
@@ -367,11 +364,9 @@ fn the_reply_queue_is_there_before_the_first_step_message() {
 }
 
 // ---- a thread that never ends
-// ----------------------------------------------------------------------------------
 
-/// `delay` spins, `sleep` does not: neither holds up the end of the process, and what it was about
-/// is taken up by the next start. Where the thread is the one that stops the others, the end is cut
-/// off.
+/// `delay` spins, `sleep` does not: neither holds up the end of the process, and the next start
+/// goes on with what it was doing. If it is the thread that stops the others, the end is cut off.
 #[test]
 fn a_thread_that_does_not_end_does_not_hold_up_the_end_of_the_process() {
     const ENDS_WITHIN: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! `run` and `watch` follow a job over whatever happens to the stream of its events: the end is not
-//! missed. On the embedded bus, without a broker.
+//! `run` and `watch` follow a job whatever happens to the stream of its events: they do not miss
+//! the end. On the embedded bus, without a broker.
 
 use std::{
     io::{Read, Write},
@@ -42,7 +42,6 @@ workflows:
 ";
 
 // ---- a relay that can be cut
-// -------------------------------------------------------------------------------------
 
 /// Passes connections on to the daemon, until it is told to cut them.
 struct Relay {
@@ -103,9 +102,8 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
 }
 
 // ---- what the tests do
-// -------------------------------------------------------------------------------------------
 
-/// Notices soon that a client has gone.
+/// A daemon that soon notices when a client has gone.
 fn quick() -> Setup {
     Setup::new("", WORKFLOWS).set("http.event_heartbeat", "50ms")
 }
@@ -241,10 +239,9 @@ fn watch_without_child_jobs_tells_of_the_job_alone() {
 }
 
 // ---- an older manager
-// --------------------------------------------------------------------------------------------
 
 /// Answers as the first version did: no light view, no result alone, no parameter for streams. The
-/// job ends at the third look. What was asked for.
+/// job ends at the third look. Gives what was asked for.
 fn older_manager() -> (String, Arc<Mutex<Vec<String>>>) {
     const JOB: &str = r#""uuid":"4d1f598a-0000-4000-8000-000000000000","workflow":"signed","created":"2026-01-01T00:00:00Z""#;
     let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();

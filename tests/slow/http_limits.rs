@@ -27,7 +27,7 @@ impl Client {
         Client(stream)
     }
 
-    /// Sends it, or as much as the daemon takes before it closes the connection.
+    /// Sends the text, or as much of it as the daemon takes before it closes the connection.
     fn send(&mut self, bytes: &[u8]) {
         match self.0.write_all(bytes) {
             Ok(()) => {}
@@ -43,7 +43,7 @@ impl Client {
         );
     }
 
-    /// All that comes until the daemon closes the connection.
+    /// Everything that comes until the daemon closes the connection.
     fn read_to_end(&mut self) -> String {
         let mut bytes = Vec::new();
         let mut some = [0; 65536];
@@ -51,7 +51,7 @@ impl Client {
             match self.0.read(&mut some) {
                 Ok(0) => break,
                 Ok(count) => bytes.extend_from_slice(&some[..count]),
-                // What had come before is there.
+                // What came before that counts.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
                 Err(error) => panic!(
                     "the daemon neither answers nor closes the connection ({error}); so far: {}",
@@ -78,7 +78,7 @@ fn mebibytes(daemon: &Daemon) -> u64 {
     daemon.memory_peak() / MEBIBYTE as u64
 }
 
-/// Each is sent but for its last byte, so that none is done before the last one has begun.
+/// Each is sent without its last byte, so that none is done before the last one has begun.
 #[test]
 fn bodies_at_once_have_a_budget() {
     const CLIENTS: usize = 60;
@@ -99,7 +99,7 @@ fn bodies_at_once_have_a_budget() {
             });
         }
     });
-    // Small ones have room of their own.
+    // Small ones have a room of their own.
     daemon.api.create("single", "{}");
     let statuses: Vec<u16> = clients
         .iter_mut()

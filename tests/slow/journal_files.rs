@@ -1,6 +1,5 @@
-//! The files of the journal, as an operator has to do with them: copied, linked, removed under the
-//! process and rescued. Mostly on the embedded bus, without workers: the broker has little part in
-//! this.
+//! The files of the journal as operators handle them: copied, linked, removed under the process and
+//! rescued. Mostly on the embedded bus, without workers: the broker plays little part in this.
 
 use std::{
     fs,
@@ -103,7 +102,7 @@ fn remove(daemon: &Daemon) {
     }
 }
 
-/// As docs/operations.md says; the files have no name any more.
+/// As docs/operations.md says, for files that have no name any more.
 fn rescue(daemon: &Daemon) {
     let open = Path::new("/proc").join(daemon.pid().to_string()).join("fd");
     for name in ["journal.db", "journal.db-wal"] {

@@ -1,5 +1,5 @@
-//! A load of jobs whose every step checks what it is given, and the account of it afterwards: what
-//! was accepted, and what became of it.
+//! A load of jobs in which every step checks its input, and the account of it afterwards: what was
+//! accepted, and what became of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::{
     harness::{Api, Daemon, eventually, when, within},
 };
 
-/// For what takes many jobs and several starts of the daemon.
+/// The deadline for many jobs and several starts of the daemon.
 pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// A chain, a diamond and a fan-out with a fan-in.
@@ -161,7 +161,7 @@ impl Load {
         }
     }
 
-    /// Offers that many jobs, from some clients at once, each again and again until it is accepted.
+    /// Offers this many jobs, from some clients at once, each again and again until it is accepted.
     pub(crate) fn offer(&self, api: &Api, clients: usize, count: usize) {
         thread::scope(|scope| {
             for client in 0..clients {
@@ -206,7 +206,7 @@ impl Load {
             + self.worker.lock().unwrap().as_ref().map_or(0, Worker::seen_count)
     }
 
-    /// Waits until the workers have received that many messages.
+    /// Waits until the workers have received this many messages.
     #[track_caller]
     pub(crate) fn await_seen(&self, count: usize) {
         within(LONG, "the jobs go on", || {
@@ -215,8 +215,8 @@ impl Load {
         });
     }
 
-    /// Waits until all that was accepted has ended, looks at every job and at the journal, and
-    /// asserts that nothing was lost.
+    /// Waits until every accepted job has ended, looks at every job and at the journal, and asserts
+    /// that nothing was lost.
     #[track_caller]
     pub(crate) fn settle(&self, daemon: &Daemon, vhost: &Vhost) -> Account {
         self.await_quiet(daemon);
@@ -281,7 +281,7 @@ impl Load {
     }
 }
 
-/// Ends an offering, also when what goes on beside it panics.
+/// Ends an offering, even if what goes on next to it panics.
 pub(crate) struct StopOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -360,7 +360,6 @@ pub(crate) fn create_through_crashes(api: &Api, workflow: &str, id: Uuid, messag
 }
 
 // ---- the journal's own words
-// -----------------------------------------------------------------------------------
 
 /// What the journal's file says, whether or not a daemon has it open.
 pub(crate) struct Ledger {
@@ -376,7 +375,7 @@ impl Ledger {
         let mut ledger = Ledger { ends: BTreeMap::new(), safe: BTreeSet::new() };
         let connection =
             Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        // What is committed, whether it is derived already or not; confirms, whether they are in a
+        // Counts what is committed, whether derived already or not, and confirms, whether in a
         // record already or not.
         let sql = "WITH jobs(number, id, definition, graph) AS (
                        SELECT number, lower(hex(id)), definition, graph FROM main.jobs
@@ -451,8 +450,7 @@ impl Ledger {
     }
 }
 
-/// The account itself is put to the test: a load without any fault is sound, and each step's end
-/// was seen once.
+/// Tests the account itself: a load without any fault is sound, and each step's end was seen once.
 #[test]
 fn a_load_without_faults_is_sound() {
     let vhost = Vhost::new();

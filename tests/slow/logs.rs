@@ -1,5 +1,5 @@
-//! The log may fail or stand still, and strangers may say what they like: jobs go on, and what is
-//! printed stays what it is.
+//! The log may fail or stand still, and strangers may say what they like: jobs go on, and nothing
+//! printed pretends to be something else.
 
 use std::{
     fs::File,
@@ -31,7 +31,7 @@ const ITEMS: usize = 5_000;
 /// More than any pipe holds.
 const FILLING: usize = 4 * 1024 * 1024;
 
-/// A daemon that has much to say, to `stderr`.
+/// A daemon that has much to log, to `stderr`.
 fn start(vhost: &Vhost, stderr: File) -> Daemon {
     let mut setup = Setup::new(&vhost.url, TALKATIVE)
         .set("log.filter", "trace,mio=off")
@@ -60,7 +60,7 @@ fn assert_works(daemon: &Daemon, vhost: &Vhost) {
     ids.iter().for_each(|id| drop(daemon.api.await_state(*id, "completed")));
     assert!(worker.seen_count() >= JOBS);
     daemon.api.get("/readyz").expect(200);
-    // Each item has some lines to say, at this level: more than wait for a pipe.
+    // Each item logs some lines at this level: together more than wait for a pipe.
     let items: Vec<String> = (0..ITEMS).map(|item| item.to_string()).collect();
     let talkative =
         daemon.api.create("talkative", &format!(r#"{{"items":[{}]}}"#, items.join(",")));
@@ -100,7 +100,7 @@ fn with_the_log_into_a_pipe_that_nobody_reads_jobs_go_on() {
     let (reader, stderr) = full_pipe();
     let mut daemon = start(&vhost, stderr);
     assert_works(&daemon, &vhost);
-    // Somebody reads again: it is told that lines are missing.
+    // Somebody reads again: the log tells that lines are missing.
     let log = Arc::new(Mutex::new(String::new()));
     let reading = thread::spawn(read_into(reader, Arc::clone(&log)));
     eventually("the log tells of the lines that were dropped", || {
@@ -149,7 +149,7 @@ fn a_start_that_fails_ends_as_usual_whatever_becomes_of_its_words() {
 fn full_pipe() -> (PipeReader, File) {
     let (reader, writer) = pipe().unwrap();
     let mut filling = writer.try_clone().unwrap();
-    // It waits when the pipe is full, until the pipe is read or closed.
+    // When the pipe is full it waits until the pipe is read or closed.
     thread::spawn(move || filling.write_all(&vec![b'.'; FILLING]));
     (reader, File::from(OwnedFd::from(writer)))
 }
@@ -241,9 +241,9 @@ fn what_a_worker_says_wrongly_is_logged_with_its_step_and_its_value() {
     assert_eq!(lines(&daemon.log(), &["not known"]).len(), 1, "once a minute: {}", daemon.log());
 }
 
-/// Would clear the screen, begin a line, and turn what follows around.
+/// A text that would clear the screen, begin a line, and reverse what follows.
 const HOSTILE: &str = r#"\u001b[2J\nforged line \u202eand\u009b more"#;
-/// The same as it is to be printed.
+/// The same as it must be printed.
 const SHOWN: &str = r"\u{1b}[2J\nforged line \u{202e}and\u{9b} more";
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! The black-box suite: the real daemon as a process of its own, a real RabbitMQ, and clients that
-//! know only the HTTP API, the command line and AMQP. What is asked here comes from the documented
-//! behaviour, never from the program's insides.
+//! know only the HTTP API, the command line and AMQP. The tests ask for documented behaviour, never
+//! for the program's insides.
 //!
 //! The broker is named by `AMQP_SERVER`, `RABBITMQCTL` and `RABBITMQ_MANAGEMENT`; `tests/rabbitmq
 //! start DIR` writes all three into `DIR/env`, and `tests/run` does the whole of it; `tests/soak`

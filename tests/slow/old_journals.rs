@@ -26,7 +26,7 @@ fn job(number: u32) -> Uuid {
 
 fn workflows() -> String {
     let read = |name| fs::read_to_string(folder().join(name)).expect("readable");
-    // Both files are one list of workflows.
+    // Both files together are one list of workflows.
     read("workflows.yaml") + read("later.yaml").trim_start_matches("workflows:\n")
 }
 
@@ -41,11 +41,11 @@ fn goes_on_with(version: i64) -> (Daemon, Vhost, Worker) {
     }
     let sql = fs::read_to_string(folder().join(format!("schema-{version}.sql"))).expect("readable");
     Connection::open(&file).expect("made").execute_batch(&sql).expect("a journal");
-    // The queue of a caller is its own affair.
+    // A caller's queue is its own affair.
     vhost.client().declare("answers", arguments([]));
     daemon.start_again();
     let worker = Worker::echo(&vhost.url, &QUEUES);
-    // The messages that their broker had confirmed are not in this one.
+    // The messages that their old broker had confirmed are not in this broker.
     for queue in ["a", "b", "c", "split", "weigh", "mark", "join"] {
         drop(daemon.api.post(&format!("/api/queue/{queue}/redispatch"), ""));
     }
@@ -70,7 +70,7 @@ fn chains_and_fan_outs_go_on(daemon: &Daemon) {
     ends_with(daemon, 11, r#"{"kg":2}"#);
     let gathered: Value = serde_json::from_str(&daemon.api.await_result(job(10))).expect("JSON");
     let sections = gathered["sections"].as_array().expect("a list");
-    // Which items had been weighed and marked before was up to their order in the queue.
+    // Their order in the queue decided which items had been weighed and marked before.
     let count = |wanted: fn(&Value) -> bool| sections.iter().filter(|item| wanted(item)).count();
     let marked = count(|item| *item == json!({ "kg": 2, "good": true }));
     let weighed = count(|item| *item == json!({ "kg": 2 }));
@@ -144,6 +144,6 @@ fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
         versions.push(version);
     }
     versions.sort_unstable();
-    // No program was ever given out with schema 3.
+    // No program with schema 3 was ever released.
     assert_eq!(versions, [1, 2, 4, NEWEST]);
 }

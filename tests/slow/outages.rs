@@ -1,5 +1,5 @@
-//! A broker that is not there, stops, comes back or blocks. These tests stop their broker, so it is
-//! one of their own.
+//! A broker that is missing, stops, comes back or blocks. These tests stop their broker, so they
+//! have one of their own.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -109,8 +109,7 @@ fn the_broker_blocks_publishers(node: &PrivateNode) {
     node.broker.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
     daemon.spawn_again();
     daemon.await_alive();
-    // A connection is blocked only when it publishes; replies are taken and acknowledged all the
-    // same.
+    // A connection is blocked only when it publishes; replies are still taken and acknowledged.
     let more: Vec<Uuid> =
         (20..25).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
     for id in &ids {

@@ -1,4 +1,4 @@
-//! More is asked for than can be done: it says so and does not grow.
+//! More is asked for than can be done: the daemon says so and does not grow.
 
 use std::{
     collections::BTreeSet,
@@ -22,8 +22,8 @@ const SINGLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]
 const CLIENTS: usize = 8;
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Offers that many jobs once each; gives the ids of those that were accepted and the number
-/// refused, each as it must be.
+/// Offers this many jobs once each; gives the ids of the accepted ones and the number of the
+/// refused ones, each refused as it must be.
 #[track_caller]
 pub(crate) fn offer(daemon: &Daemon, count: usize, body: &str) -> (BTreeSet<Uuid>, usize) {
     let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -79,7 +79,7 @@ pub(crate) fn offer_to_a_worker_that_never_answers(
         offered,
         r#"{"k":"a message of ordinary size, which is kept until its job has ended"}"#,
     );
-    // Creations that were under way side by side may pass the limit by their own number.
+    // Creations that were under way side by side may exceed the limit by their number.
     assert!(
         (running_max..running_max + CLIENTS).contains(&accepted.len()),
         "{} accepted",
@@ -108,7 +108,7 @@ fn more_jobs_than_fit_are_refused_and_memory_stays() {
     assert!(peak < 200 * MEBIBYTE, "at most {} MiB", peak / MEBIBYTE);
 }
 
-/// With a journal that is slow, creations wait; beyond the limit they are refused.
+/// With a slow journal, creations wait; beyond the limit they are refused.
 #[cfg(feature = "failpoints")]
 #[test]
 fn more_creations_than_may_wait_are_refused() {
@@ -138,7 +138,7 @@ pub(crate) fn large_replies(count: u64, bytes: usize) -> u64 {
     let _worker = Worker::start(&vhost.url, &["work"], move |_| Answer::Reply(body.clone()));
     await_quiet(&daemon);
     vhost.await_drained(REPLY_QUEUE);
-    // What reading them takes has a bound, and a test, of its own.
+    // Reading them has a bound, and a test, of its own.
     let peak = daemon.memory_peak();
     for id in &accepted {
         assert_eq!(daemon.api.job(*id).message_of("__end__").len(), bytes);
@@ -160,7 +160,7 @@ fn large_replies_do_not_pile_up() {
 
 const FAN: &str = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
 
-/// The items of a list share all else that their message has: none has a copy of its own before it
+/// The items of a list share everything else in their message: none has a copy of its own before it
 /// is sent, nor after a restart.
 #[test]
 fn a_large_value_that_all_items_share_is_held_once() {
@@ -172,7 +172,7 @@ fn a_large_value_that_all_items_share_is_held_once() {
     let list: Vec<usize> = (0..ITEMS).collect();
     let message = json!({ "items": list, "blob": "x".repeat(BLOB_BYTES) }).to_string();
     let id = daemon.api.create("fan", &message);
-    // Nobody works yet: what may be under way at once comes to wait in the queue.
+    // Nobody works yet: as many messages as may be under way at once wait in the queue.
     let client = vhost.client();
     within(LONG, "as many as have room wait for a worker", || {
         let waiting =
@@ -184,13 +184,13 @@ fn a_large_value_that_all_items_share_is_held_once() {
     daemon.start_again();
     let done = Arc::new(AtomicUsize::new(0));
     let counted = done.clone();
-    // What stands behind the large value: `"item":17}`.
+    // What follows the large value: `"item":17}`.
     let _worker = Worker::forgetful(&vhost.url, &["work"], move |message| {
         counted.fetch_add(1, Ordering::SeqCst);
         let item = message.body.rsplit(|byte| *byte == b',').next().unwrap_or_default();
         Answer::Reply([b"{", item].concat())
     });
-    // Three gigabytes take their time on a busy machine: as long as it goes on it is waited for.
+    // Three gigabytes take their time on a busy machine: the test waits as long as it goes on.
     for goal in (ITEMS / 20..=ITEMS).step_by(ITEMS / 20) {
         within(LONG, "it goes on", || {
             when(done.load(Ordering::SeqCst) >= goal, done.load(Ordering::SeqCst))

@@ -12,7 +12,7 @@ fn start(vhost: &Vhost, workflows: &str) -> (Daemon, Client) {
     (Setup::new(&vhost.url, workflows).start(), vhost.client())
 }
 
-/// What the API shows of a step.
+/// What the API shows about a step.
 #[track_caller]
 fn step(api: &Api, id: Uuid, name: &str) -> Value {
     let job: Value = serde_json::from_str(&api.job(id).text).expect("JSON");
@@ -37,7 +37,7 @@ fn why(api: &Api, id: Uuid) -> Value {
     api.get(&format!("/api/job/{id}/why")).expect(200).json()
 }
 
-/// The cause comes first in the sentence, and stands beside it as a word.
+/// The cause comes first in the sentence, and is also given as a word.
 #[track_caller]
 fn await_why(api: &Api, id: Uuid, cause: &str, words: &[&str]) {
     eventually(&format!("the cause is {cause} with {words:?}"), || {
@@ -58,7 +58,6 @@ fn attempt(message: &StepMessage) -> String {
 }
 
 // ---- time
-// --------------------------------------------------------------------------------------------------------
 
 #[test]
 fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
@@ -73,7 +72,7 @@ fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
         (attempt(&second), second.correlation_id()),
         ("2".to_owned(), first.correlation_id())
     );
-    // The failure of an earlier attempt is told by its header: it is late, and changes nothing.
+    // The header shows that the failure is an earlier attempt's: it is late, and changes nothing.
     let mut headers = lapin::types::FieldTable::default();
     headers.insert("attempt".into(), lapin::types::AMQPValue::LongInt(1));
     client.say(
@@ -131,7 +130,7 @@ fn progress_is_shown_and_restarts_the_timeout() {
     let message = client.take("long");
     await_step(&daemon.api, id, "long", "status", &json!("PENDING"));
     let begun = Instant::now();
-    // Longer than the timeout, as long as it takes the telling of four times.
+    // This takes longer than the timeout: four reports, each within it.
     for share in 1..=4 {
         let told = format!(r#"{{"status":"HALF","progress":0.{share},"message":"{share} of 4"}}"#);
         client.say(&message, told, json_properties().with_type("progress".into()));
@@ -150,7 +149,7 @@ fn a_restart_in_the_middle_of_a_back_off_changes_nothing() {
     let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 2, backoff: 20s, maxBackoff: 20s } } ] } ]";
     let vhost = Vhost::new();
     let (mut daemon, client) = start(&vhost, workflows);
-    // Full jitter: of several jobs some wait long enough for a restart in between.
+    // Full jitter: some of several jobs wait long enough for a restart in between.
     let ids: Vec<Uuid> = (0..8).map(|_| daemon.api.create("w", "{}")).collect();
     for _ in &ids {
         let message = client.take("bad");
@@ -213,7 +212,6 @@ fn a_deadline_passes_while_the_daemon_is_down() {
 }
 
 // ---- people
-// ------------------------------------------------------------------------------------------------------
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] }, { name: third, depends: [ second ] } ] } ]";
 
@@ -411,7 +409,6 @@ workflows:
 }
 
 // ---- conditions
-// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_condition_that_cannot_be_evaluated_fails_its_step() {
@@ -427,7 +424,6 @@ fn a_condition_that_cannot_be_evaluated_fails_its_step() {
 }
 
 // ---- reload
-// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
@@ -463,7 +459,6 @@ fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
 }
 
 // ---- why
-// ---------------------------------------------------------------------------------------------------------
 
 #[test]
 fn why_names_the_cause_first() {

@@ -2,9 +2,9 @@
 //! and commit of a journal's life; each time the journal must open and hold every commit that had
 //! been answered, and no half of another.
 //!
-//! A process with `recorder.c` preloaded writes a journal: small commits, one that is large enough
-//! for a checkpoint, retention, the file closed and opened again. Its writes and syncs are replayed
-//! on a model of a disk: a write is durable after a later sync of its file; until then any of its
+//! A process with `recorder.c` preloaded writes a journal: small commits, one large enough for a
+//! checkpoint, retention, and closing and reopening the file. Its writes and syncs are replayed on
+//! a model of a disk: a write is durable after a later sync of its file; until then any of its
 //! sectors may be there or not, whatever came before or after; a file's name, and every removal
 //! before it, is durable with its first sync.
 //!
@@ -29,7 +29,8 @@ use workflow_manager::journal::{Created, Journal, Options, Record, Store};
 /// Disks tried at each point.
 const SEEDS: u64 = 2;
 
-/// Writes at the beginning and at the end of a row of them after each of which the power goes.
+/// How many writes at the beginning, and at the end, of a row of writes are each followed by a loss
+/// of power.
 const EDGE: usize = 4;
 
 /// What a disk writes whole.
@@ -337,7 +338,7 @@ struct Disk {
 
 #[derive(Default)]
 struct OnDisk {
-    /// None until the first sync: the name may be lost.
+    /// None until the first sync: until then the name may be lost.
     durable: Option<Vec<u8>>,
     /// What came after the last sync.
     pending: Vec<What>,
@@ -368,7 +369,7 @@ impl Disk {
         }
     }
 
-    /// Writes what such a disk may hold when the power goes now.
+    /// Writes what such a disk may hold if the power goes now.
     fn lose_power(&self, folder: &Path, chance: &mut Chance) {
         let mut names: Vec<&String> = self.files.keys().collect();
         names.sort();
@@ -378,7 +379,8 @@ impl Disk {
                 continue;
             }
             let mut content = file.durable.clone().unwrap_or_default();
-            // Some disks lose all that was not synced, some nothing, most any sectors of it.
+            // Some disks lose everything that was not synced, some lose nothing, most lose some
+            // sectors of it.
             let kept_of_8 = [0, 8, 1, 4, 7, 4][chance.below(6)];
             let mut pending: Vec<&What> = file.pending.iter().collect();
             if chance.below(2) == 0 {

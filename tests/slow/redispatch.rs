@@ -1,5 +1,5 @@
-//! Messages that a queue has lost: what is said of them, and how they are sent again, by hand and
-//! by the manager.
+//! Messages that a queue has lost: what the manager says about them, and how they are sent again,
+//! by hand and by the manager.
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
@@ -53,7 +53,7 @@ fn what_a_deleted_queue_has_lost_is_sent_again_by_step_and_by_queue_child_jobs_i
     let daemon = Setup::new(&vhost.url, TWO).start();
     let ids = [daemon.api.create("plain", "{}"), daemon.api.create("plain", "{}")];
     let fan = daemon.api.create("fan", r#"{"items":[1,2,3]}"#);
-    // Journaled as confirmed: not before can they be sent again.
+    // They are journaled as confirmed: only then can they be sent again.
     eventually("all are confirmed", || {
         let dry = daemon.api.post("/api/queue/work/redispatch?dryRun=true", "").expect(200).json();
         when(
@@ -70,7 +70,8 @@ fn what_a_deleted_queue_has_lost_is_sent_again_by_step_and_by_queue_child_jobs_i
         &["no message in it", "workflow-manager redispatch", &first],
     );
     let worker = Worker::echo(&vhost.url, &["work"]);
-    // Without the management API nobody can tell whether a worker has it: then that is not said.
+    // Without the management API nobody can tell whether a worker has it: then the answer does not
+    // say so.
     await_why(
         &daemon,
         ids[0],
@@ -156,7 +157,8 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
     });
     daemon.set_faults(Some("outbox::dispatch=return(abort)"));
     daemon.kill();
-    // While nobody looks, or the daemon may find the queue missing and send the message by itself.
+    // While nobody looks: otherwise the daemon may find the queue missing and send the message by
+    // itself.
     lose(&vhost, "work", 1);
     daemon.start_again();
     drop(daemon.api.try_send(
@@ -189,7 +191,7 @@ fn where_the_management_api_tells_it_is_said_that_messages_are_lost() {
     await_why(&daemon, calling, "working", &["the workflow \"called\" has it"]);
     let consumer = vhost.client();
     lose(&vhost, "work", 2);
-    // One that is with a worker is not lost.
+    // A message that a worker has is not lost.
     let held = daemon.api.create("plain", "{}");
     let message = consumer.take("work");
     assert_eq!(message.job(), held);

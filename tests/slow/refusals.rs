@@ -1,4 +1,4 @@
-//! What the daemon refuses, and that it says why.
+//! What the daemon refuses, and how it says why.
 
 use std::{
     fs,
@@ -17,7 +17,6 @@ use crate::{
 const SIMPLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
 
 // ---- the broker refuses
-// ----------------------------------------------------------------------------------------
 
 #[test]
 fn a_user_that_the_broker_refuses_is_told_once_and_tried_again() {
@@ -76,7 +75,6 @@ fn a_virtual_host_that_is_missing_is_told() {
 }
 
 // ---- a second process
-// ------------------------------------------------------------------------------------------
 
 #[test]
 fn a_second_process_on_the_same_journal_is_refused() {
@@ -97,7 +95,7 @@ fn a_second_process_on_the_same_reply_queue_is_refused() {
     assert_fails(&refused, &[REPLY_QUEUE, "process", "reply_queue"]);
     assert_it_works(&daemon, &vhost);
 
-    // With a reply queue of its own it runs beside the first.
+    // With a reply queue of its own it runs next to the first.
     let second = Setup::new(&vhost.url, SIMPLE).set("amqp.reply_queue", "second-replies").start();
     assert_it_works(&second, &vhost);
     assert_it_works(&daemon, &vhost);
@@ -111,7 +109,6 @@ fn assert_it_works(daemon: &crate::harness::Daemon, vhost: &Vhost) {
 }
 
 // ---- workflow files
-// --------------------------------------------------------------------------------------------
 
 #[test]
 fn check_prints_what_a_good_file_means() {
@@ -158,7 +155,7 @@ workflows:
         task: nowhere
 ";
     let file = write(&dir, "five.yaml", text);
-    // The line of each mistake and what its text must have.
+    // The line of each mistake, and the words that its text must have.
     let expected: [(usize, &[&str]); 5] = [
         (5, &["dependz", "depends"]),
         (7, &["splits", "split"]),
@@ -282,7 +279,6 @@ fn assert_reports(ran: &Ran, file: &str, expected: &[(usize, &[&str])]) {
 }
 
 // ---- settings
-// --------------------------------------------------------------------------------------------------
 
 #[test]
 fn another_address_than_loopback_needs_a_token() {
@@ -369,7 +365,6 @@ fn an_address_that_is_no_broker_address_is_refused_without_its_password() {
 }
 
 // ---- a damaged journal
-// -----------------------------------------------------------------------------------------
 
 #[test]
 fn a_damaged_journal_is_refused_and_left_as_it_is() {
@@ -434,7 +429,6 @@ fn a_file_that_is_no_journal_is_refused_and_left_as_it_is() {
 }
 
 // ---- small ones
-// ------------------------------------------------------------------------------------------------
 
 fn scratch() -> TempDir {
     tempfile::Builder::new().prefix("workflow-manager-slow-").tempdir().unwrap()

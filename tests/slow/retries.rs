@@ -1,5 +1,5 @@
-//! What a retry finds: child jobs that others have taken the ids of, or that were never created;
-//! and what it leaves alone.
+//! What a retry finds: child jobs whose ids others have taken, or that were never created; and what
+//! it leaves alone.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -23,8 +23,8 @@ fn retry(daemon: &Daemon, id: Uuid) {
     daemon.api.post(&format!("/api/job/{id}/retry"), "").expect(200);
 }
 
-/// A message whose one item brings its child job's id, a failed job of it, and another one since:
-/// its child job has the id now.
+/// A message whose only item brings its child job's id; a failed job of it; and a later one, whose
+/// child job has the id now.
 fn two_jobs_of(item: &str, vhost: &Vhost) -> (Daemon, Client, Uuid, Uuid) {
     let daemon = Setup::new(&vhost.url, FAN).start();
     let client = vhost.client();
@@ -215,7 +215,7 @@ fn a_failed_job_that_is_past_its_retention_at_a_start_leaves_nothing_behind() {
         let answer = daemon.api.get(&format!("/api/job/{id}"));
         when(answer.status == 404, answer.text)
     });
-    // Its id is free: who asks for it now gets a job.
+    // Its id is free: whoever asks for it now gets a job.
     assert_eq!(daemon.api.post(path, "{}").expect(201).id(), id);
     assert_eq!(daemon.api.job(id).state, "running");
 }

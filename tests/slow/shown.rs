@@ -1,5 +1,5 @@
-//! What is shown of jobs, steps and child jobs, by the API and on the command line: it is true, and
-//! it is bounded. The steps are external: the test is the worker, and no broker is needed.
+//! What the API and the command line show about jobs, steps and child jobs: it is true, and it is
+//! bounded. The steps are external: the test is the worker, and no broker is needed.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -82,7 +82,7 @@ fn what_runs_no_more_is_not_listed_as_running() {
         job.text
     );
 
-    // Of a failed job a step that somebody works on still runs: its result is kept.
+    // In a failed job, a step that somebody works on still runs: its result is kept.
     let failed = daemon.api.create("two", "{}");
     fail(&daemon, failed, "first", "broken");
     assert_eq!(names(&daemon.api.await_state(failed, "failed")), ["second"]);
@@ -182,7 +182,7 @@ fn job_shows_message_result_progress_parent_and_child_jobs() {
         "{parent}"
     );
 
-    // Of those the ones that failed come first, with the reason.
+    // Those that failed come first, with the reason.
     fail(&daemon, children[7], "work", "no such thing");
     eventually("the failure is shown", || {
         let text = shown(&daemon, &["job", &text_id]);

@@ -1,5 +1,5 @@
-//! Fault after fault under a load that does not end, for as long as `tests/soak` says; as an
-//! ordinary test one of them, for a few seconds.
+//! Fault after fault under a load that does not end, for as long as `tests/soak` says; the ordinary
+//! test runs one of them for a few seconds.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use crate::{
     overload,
 };
 
-/// Jobs under way at most, so that their end can be waited for.
+/// The most jobs under way, so that the test can wait for their ends.
 const RUNNING_MAX: &str = "3000";
 const MEBIBYTE: u64 = 1024 * 1024;
 
@@ -73,8 +73,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Lets the load go on for a while that is left to chance; a daemon that breaks by itself may
-    /// end meanwhile.
+    /// Lets the load go on for a random while; a daemon that breaks by itself may end meanwhile.
     fn go_on(&mut self) {
         let (begun, more) = (self.load.seen_count(), 50 + self.chance.below(400));
         within(LONG, "the jobs go on", || {
@@ -85,7 +84,7 @@ impl Stage<'_> {
         });
     }
 
-    /// From now until the daemon is ready and something has come through it: the time to recover.
+    /// The time to recover: from now until the daemon is ready and something has come through it.
     fn recover(&mut self) {
         let begun = Instant::now();
         self.daemon.await_ready();
@@ -93,7 +92,7 @@ impl Stage<'_> {
         self.recoveries.push(begun.elapsed());
     }
 
-    /// The daemon has ended by its fault, or is ended here; it is started again.
+    /// The daemon has ended by its fault, or is ended here; then it is started again.
     fn revive(&mut self) {
         self.daemon.spawn_again();
         self.recover();

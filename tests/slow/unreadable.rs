@@ -1,5 +1,5 @@
 //! Messages that no client library should be given: published with the bytes that they have here,
-//! over a socket of our own, to a real broker. Each costs itself, and nothing else.
+//! over a socket of our own, to a real broker. Each costs only itself.
 
 use crate::amqp::{Client, REPLY_QUEUE, StepMessage, Vhost, Worker, json_properties};
 use crate::harness::{Daemon, Setup, eventually, when};
@@ -15,7 +15,6 @@ const UNREADABLE_QUEUE: &str = "workflow-manager.unreadable";
 const CALL_QUEUE: &str = "workflow.single";
 
 // ---- a publisher of bytes
-// --------------------------------------------------------------------------------------
 
 const METHOD: u8 = 1;
 const CONTENT_HEADER: u8 = 2;
@@ -99,7 +98,7 @@ impl Bytes {
     fn frame(&mut self, kind: u8, channel: u16, payload: &[u8]) {
         let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let frame = [&[kind][..], &channel.to_be_bytes(), &size, payload, &[FRAME_END]].concat();
-        // A broker that has closed the connection is seen by what is heard next.
+        // The next thing heard shows whether the broker has closed the connection.
         let _gone = self.socket.write_all(&frame);
     }
 
@@ -132,13 +131,12 @@ fn header(name: &[u8], value: &[u8]) -> (u16, Vec<u8>) {
     (1 << 13, long(&[short(name), value.to_vec()].concat()))
 }
 
-/// An array in an array, so many times.
+/// An array in an array, this many times.
 fn nested(times: usize) -> Vec<u8> {
     (0..times).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat())
 }
 
 // ---- what is told
-// ----------------------------------------------------------------------------------------------
 
 /// Each property that is a short text: its name and its flag.
 const TEXTS: [(&str, u16); 9] = [
@@ -187,7 +185,7 @@ fn bad_headers() -> Vec<(String, u16, Vec<u8>)> {
     bad
 }
 
-/// Publishes them to a queue; how many the broker has taken.
+/// Publishes them to a queue; tells how many the broker has taken.
 fn publish_all(vhost: &Vhost, queue: &str) -> u32 {
     let mut taken = 0;
     let mut client = Bytes::connect(&vhost.url);
@@ -201,7 +199,7 @@ fn publish_all(vhost: &Vhost, queue: &str) -> u32 {
     taken
 }
 
-/// A job goes on, with a reply that is behind everything else.
+/// A job goes on, with a reply that comes after everything else.
 fn assert_it_works(daemon: &Daemon, client: &Client) {
     let id = daemon.api.create("single", r#"{"k":1}"#);
     client.reply(&client.take("work"), r#"{"k":2}"#);
@@ -282,7 +280,7 @@ fn what_is_put_aside_has_its_body_its_reason_and_its_header() {
     .unwrap();
     assert!(original.ends_with(&properties), "{original:?}");
     daemon.await_log(&["cannot be read", "some:step", "the property type is not UTF-8"]);
-    // Sent back as it is, it is put aside again: it says itself that it is unreadable.
+    // Sent back as it is, it is put aside again: its headers say that it is unreadable.
     client.ack(&message);
     client.publish(REPLY_QUEUE, &message.body, message.properties.clone());
     assert_eq!(

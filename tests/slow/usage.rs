@@ -1,5 +1,5 @@
-//! What a person gets wrong, and what the daemon and the command line then say: nothing is done
-//! that was not asked for.
+//! Mistakes of users, and what the daemon and the command line then say: nothing is done that was
+//! not asked for.
 
 use serde_json::json;
 use std::process::{Command, Stdio};
@@ -96,7 +96,7 @@ fn parameters_that_a_call_does_not_know_are_refused() {
     ] {
         api.get(path).expect_problem(400, words);
     }
-    // Nothing was done, and what is known still works.
+    // Nothing was done, and everything known still works.
     assert_eq!(
         api.get("/api/workflow/idle?vhost=&interval=0&limit=10").expect(200).ids("running"),
         [id]
@@ -186,7 +186,6 @@ fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
 }
 
 // ---- run
-// ---------------------------------------------------------------------------------------------------------
 
 /// `run` under way, once its job is there: the process, and the job's id.
 fn follow(daemon: &Daemon, stderr: &std::path::Path) -> (std::process::Child, String) {
@@ -236,7 +235,6 @@ fn run_tells_the_id_at_once_and_that_the_job_goes_on() {
 }
 
 // ---- the client's arguments
-// --------------------------------------------------------------------------------------
 
 #[test]
 fn the_client_says_what_it_needs() {
@@ -356,7 +354,6 @@ fn delete_on_the_command_line_erases_what_has_ended_alone() {
 }
 
 // ---- settings
-// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn wrong_settings_are_told_with_what_is_expected() {
@@ -385,7 +382,6 @@ fn wrong_settings_are_told_with_what_is_expected() {
 }
 
 // ---- the log
-// -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_broker_without_tls_is_told_apart_and_numbers_in_the_log_are_numbers() {
@@ -424,7 +420,7 @@ fn a_step_on_the_reply_queue_is_refused() {
         .post("/api/reload", "")
         .expect_problem(422, &["nothing was changed", "replies-here.unreadable", "cannot be read"]);
 
-    // A workflow that would take its calls from there.
+    // A workflow that would take its calls from that queue.
     for (reply_queue, name) in [("workflow", "unreadable"), ("workflow.w", "w")] {
         let workflows = format!("workflows: [ {{ name: {name}, steps: [ {{ name: a }} ] }} ]");
         let mut refused = Setup::new("", &workflows).set("amqp.reply_queue", reply_queue).spawn();

@@ -31,7 +31,6 @@ workflows:
 const SECRET: &str = "sesame-4711";
 
 // ---- the other side
-// --------------------------------------------------------------------------------------------
 
 /// A call that came.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ impl Call {
 
 type Script = dyn FnMut(usize, &Call) -> String + Send;
 
-/// An HTTP server that answers as its script says; dropped, it takes no more connections.
+/// An HTTP server that answers as its script says; once dropped, it takes no more connections.
 struct Receiver {
     calls: Arc<Mutex<Vec<Call>>>,
     is_open: Arc<Mutex<bool>>,
@@ -163,7 +162,6 @@ fn ended(daemon: &Daemon, message: &str) -> Uuid {
 }
 
 // ---- the tests
-// -------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_end_of_a_job_is_posted_signed_and_again_after_a_500() {
@@ -263,7 +261,7 @@ fn while_the_other_side_is_down_jobs_go_on_and_their_ends_wait() {
     expected.sort();
     assert_eq!(told, expected, "each once");
 
-    // Down again, and the deletion of a job does not take its notice along.
+    // It is down again, and deleting a job does not delete its notice.
     drop(receiver);
     let last = ended(&daemon, r#"{"last":true}"#);
     daemon.api.delete(&format!("/api/job/{last}?erase=true")).expect(200);

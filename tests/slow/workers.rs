@@ -1,5 +1,5 @@
-//! Workers that do no more than the protocol asks of them, and less; and replies that should never
-//! have been sent.
+//! Workers that do only what the protocol asks of them, or less; and replies that should never have
+//! been sent.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -54,7 +54,6 @@ fn take_of(client: &Client, queue: &str, id: Uuid) -> StepMessage {
 }
 
 // ---- the step message
-// ------------------------------------------------------------------------------------------
 
 #[test]
 fn a_step_message_says_all_that_the_protocol_promises() {
@@ -155,7 +154,6 @@ fn trace_id(traceparent: &str) -> String {
 }
 
 // ---- queues
-// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_worker_and_the_daemon_declare_the_same_queue_whoever_comes_first() {
@@ -180,7 +178,7 @@ fn a_queue_with_other_arguments_is_used_as_it_is() {
     client.declare("second", arguments([("x-queue-type", text_argument("quorum"))]));
     let daemon = chain(&vhost);
     assert_jobs_still_work(&daemon, &client);
-    // Also with the connection made anew.
+    // The same after connecting again.
     vhost.close_connections();
     assert_jobs_still_work(&daemon, &vhost.client());
 }
@@ -210,7 +208,6 @@ fn the_reply_queue_outlives_the_daemon() {
 }
 
 // ---- odd workers
-// -----------------------------------------------------------------------------------------------
 
 #[test]
 fn a_worker_may_acknowledge_before_it_replies() {
@@ -236,7 +233,7 @@ fn a_reply_needs_nothing_but_its_correlation_id() {
     let message = client.take("first");
     client.say(&message, r#"{"bare":true}"#, BasicProperties::default());
     client.ack(&message);
-    // A content type that is wrong, and what else a client library may add.
+    // A wrong content type, and whatever else a client library may add.
     let message = client.take("second");
     assert_eq!(message.text(), r#"{"bare":true}"#);
     let odd = BasicProperties::default()
@@ -310,14 +307,13 @@ fn a_dead_lettered_message_is_a_failed_attempt() {
     let daemon = chain(&vhost);
     let id = daemon.api.create("chain", r#"{"k":1}"#);
     client.nack(&client.take("first"));
-    // What comes back is the step message itself: an object, and yet no result.
+    // The reply is the step message itself: an object, and yet not a result.
     let job = daemon.api.await_state(id, "failed");
     assert!(job.text.contains("rejected"), "the reason is told: {}", job.text);
     assert!(client.take_now("second").is_none());
 }
 
 // ---- replies that do no harm
-// -----------------------------------------------------------------------------------
 
 #[test]
 fn a_second_reply_is_harmless() {
@@ -441,7 +437,6 @@ fn a_thousand_forged_replies_do_not_flood_the_log() {
 }
 
 // ---- sizes
-// -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_reply_of_20_megabytes_fails_its_attempt_and_the_text_names_the_sizes() {
@@ -522,7 +517,6 @@ fn shortened(text: &str) -> String {
 }
 
 // ---- many
-// ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn two_hundred_jobs_by_two_workers_on_each_queue() {

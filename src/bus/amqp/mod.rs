@@ -1,10 +1,10 @@
 //! The bus over AMQP 0-9-1, for RabbitMQ: the only user of lapin.
 //!
 //! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot
-//! stop the acks: the [`publisher`] sends step messages and waits for confirms, the [`consumer`]
+//! stop the acks: the `publisher` sends step messages and waits for confirms, the `consumer`
 //! takes deliveries and returns verdicts. Each reconnects by itself, for ever. Both run on the
-//! arbiter on which [`Connector::connect`] was called. Beside them [`aside`] takes messages that
-//! cannot be read; [`wire`] sees to it that such a message costs no connection.
+//! arbiter on which [`Connector::connect`] was called. In a third one, `aside` puts
+//! messages away that cannot be read; [`wire`] makes sure that such a message costs no connection.
 
 mod acks;
 mod aside;

@@ -5,7 +5,7 @@ use actix_web::http::{Method, StatusCode};
 use std::time::Duration;
 use workflow_manager::settings::{Settings, Span};
 
-/// Refused for now, with a setting that says for what.
+/// The call is refused for now, and the answer names the setting.
 #[track_caller]
 fn assert_full(answer: &Answer, setting: &str) {
     assert_eq!(
@@ -45,7 +45,7 @@ fn bodies_have_room_large_ones_apart_from_small_ones() {
     );
 }
 
-/// 200,000 keys take more than their text.
+/// 200,000 keys take more memory than their text.
 #[test]
 fn what_is_made_of_a_body_needs_room_too() {
     let change = |settings: &mut Settings| {

@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// The schema, compiled; draft-07 itself says whether it is one.
+/// The schema, compiled; draft-07's own schema says whether it is valid.
 struct Validator(boon::Schemas, boon::SchemaIndex);
 
 impl Validator {

@@ -1,4 +1,4 @@
-//! Mistakes in workflow files, and the words that tell of them.
+//! Mistakes in workflow files, and the messages about them.
 
 use super::{assert_refused, refused};
 use workflow_manager::load::{load_files, load_text};

@@ -1,4 +1,4 @@
-//! The optional keys: what they come to, what is refused, what is warned of.
+//! The optional keys: what they mean, what is refused, what is warned of.
 
 use super::check::checked;
 use super::{assert_refused, message, only, refused};

@@ -34,7 +34,7 @@ use world::{ANOTHER_MESSAGE, Counts, Turn, World, lock};
 /// Seeds in every test run.
 const SEEDS: u64 = 1_000;
 
-/// What became of a seed.
+/// The outcome of a seed.
 struct Outcome {
     counts: Counts,
     trace: Vec<String>,
@@ -75,7 +75,7 @@ fn stray_panic() -> Option<String> {
 fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     listen_to_panics();
     PANICS.with(|kept| *kept.borrow_mut() = Some(Vec::new()));
-    // In memory where there is such a place: what a crash loses is decided here, not by the disk.
+    // In memory if there is such a place: what a crash loses is decided here, not by the disk.
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let folder = tempfile::Builder::new()
@@ -166,7 +166,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             tokio::task::yield_now().await;
         }
         let panicked = stray_panic().is_some();
-        // Now and then all that is committed is derived, and looked at.
+        // Now and then everything committed is derived and compared.
         let derives = lock(world).rng.u32(0..4) == 0;
         let is_derived = derives && manager.common().reader.running_counts().is_ok();
         let (turn, sink) = {
@@ -200,7 +200,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 let operate = RouterInput::Operate(id, operation, oneshot::channel().0);
                 manager.ways().mailboxes().router.post(operate);
             }
-            // Whoever sees that it has ended has it erased.
+            // A client that sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),
             Turn::End(id) => drop(manager.cancel(id)),
             Turn::Done => return true,

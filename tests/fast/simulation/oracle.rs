@@ -63,7 +63,7 @@ impl Pairs {
     }
 }
 
-/// What a worker does with a step message; its queue is called after it.
+/// What a worker does with a step message; its queue is named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Echo,
@@ -191,8 +191,8 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
         1 if lenient => Tolerate::Share(5_000),
         _ => Tolerate::default(),
     };
-    // Failures are rare, for they end all that hangs on them; but in some workflows they are what
-    // it is about.
+    // Failures are rare, because they end everything that depends on them; but some workflows are
+    // about failures.
     let troubled = rng.u32(0..4) == 0;
     let count = rng.usize(1..=5);
     let top = Graph::new(
@@ -335,7 +335,7 @@ pub(crate) fn message(rng: &mut Rng, own_ids: bool) -> String {
         if own_ids { format!("{{\"id\" : \"{id}\"}}, \"{id}\"") } else { "{ }, \"b\"".to_owned() };
     let long = format!("[\"a\", 2.50, {item}]");
     let lists = ["[]", "null", "[\"a\"]", &long, "[null,[ 1 ],\"c\",\"d\"]", "7"];
-    // The list that is none fails its step: seldom.
+    // A list that is not one fails its step; this is rare.
     let pick = |rng: &mut Rng| lists[if rng.f64() < 0.03 { 5 } else { rng.usize(0..5) }];
     let mut pairs = vec![
         ("n".to_owned(), "1.10".to_owned()),
@@ -367,7 +367,7 @@ pub(crate) fn expected(definition: &Definition, message: &str, retried: bool) ->
     }
 }
 
-/// What becomes of a step.
+/// The outcome of a step.
 #[derive(Clone)]
 enum Fate {
     Completed(Pairs),

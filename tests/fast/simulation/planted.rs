@@ -1,7 +1,7 @@
-//! Bugs, each of which the simulation must find: a suite that cannot fail proves nothing. Each is a
-//! wrong part that the manager is started with: other definitions than the oracle's, a bus that
-//! keeps something to itself, rules that lose or double an entry or an effect, relays between the
-//! actors that lose mail or send effects too early, a disk that never has room again.
+//! Bugs, each of which the simulation must find: a test suite that cannot fail proves nothing. Each
+//! is a wrong part that the manager is started with: other definitions than the oracle's, a bus
+//! that keeps something to itself, rules that lose or double an entry or an effect, relays between
+//! the actors that lose mail or send effects too early, a disk that never has room again.
 
 use super::simulate_all;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ fn of_this_attempt(job: &Job, mut input: Input) -> Input {
     input
 }
 
-/// The next attempt of a step is due in a time that nobody lives to see.
+/// The next attempt of a step is due at a time that nobody lives to see.
 fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     const TEN_YEARS_NS: i64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
     let before = job.clone();
@@ -279,7 +279,7 @@ fn all_decided(job: &Job, step: StepIndex, index: u32, result: &Message) -> FanO
     FanOutEntry::ChildCompleted { index, item, others }
 }
 
-/// A decision that no rule has taken.
+/// A decision that no rule has made.
 fn by_hand(job: &mut Job, entry: Entry, ctx: &Context<'_>) -> Decision {
     let recorded = Recorded { first: job.length(), at: ctx.now, entries: vec![entry] };
     job.apply(&recorded);

@@ -1,5 +1,5 @@
-//! All that a run of the simulation has beside the manager: chance, time, the disk's condition, the
-//! broker, the clients' memory.
+//! Everything in a run of the simulation besides the manager: chance, time, the disk's condition,
+//! the broker, the clients' memory.
 
 mod clients;
 mod committed;
@@ -22,14 +22,14 @@ use workflow_manager::journal::JobNumber;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// By then a confirm that was told is in the journal: fifty times its lag, and as long as a full
-/// disk is waited for.
+/// By then a reported confirm is in the journal: fifty times its lag, and as long as the pause of a
+/// full disk.
 const SURELY_JOURNALED_NS: i64 = SECOND_NS;
 
 /// The message of whoever asks for another job under an id that is in use.
 pub(crate) const ANOTHER_MESSAGE: &str = "{\"another\":1}";
 
-/// A run that takes longer goes in circles.
+/// A run that takes more turns goes in circles.
 const TURNS_MAX: u32 = 10_000;
 
 /// How many replies are delivered and not acknowledged, at most.
@@ -106,7 +106,7 @@ pub(crate) struct World {
     journal: Committed,
     broker: Broker,
     with_faults: bool,
-    /// Turns until the faults stop; then all must come to its end.
+    /// Turns until the faults stop; then everything must come to its end.
     faults_left: u32,
     to_ask: Vec<JobId>,
     idle_turns: u32,
@@ -272,7 +272,7 @@ impl World {
         self.live.clear();
         self.was_full = false;
         self.uncompared.clear();
-        // With a full disk everything waits, and for a while after it.
+        // With a full disk everything waits, and goes on waiting for a while after it.
         let is_flowing = !self.disk_full
             && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
         let told = self
@@ -455,8 +455,8 @@ impl World {
         Turn::Wait(Duration::from_millis(milliseconds))
     }
 
-    /// Nothing to do for the broker: people act, timers run out. What is not at its end after that
-    /// never will be.
+    /// The broker has nothing to do: people act, timers run out. A job that has not ended after
+    /// that never will.
     fn idle(&mut self) -> Turn {
         self.idle_turns += 1;
         if self.rng.bool()

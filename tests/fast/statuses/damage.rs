@@ -1,4 +1,5 @@
-//! Tables that lag behind the entries, are missing, altered or damaged, are made anew.
+//! Tables of statuses that lag behind the entries are brought up; missing, altered or damaged ones
+//! are made anew.
 
 use super::*;
 use crate::former;
@@ -59,7 +60,7 @@ fn what_was_dropped_or_altered_is_made_anew() {
             full(&[&first, &second]),
             "{harm}"
         );
-        // While it does not: at the next start.
+        // While it does not run: at the next start.
         drop(store);
         place.change(harm);
         let mut store = place.open(&[&definition]);

@@ -32,7 +32,7 @@ impl Broker {
         }
     }
 
-    /// A new virtual host, which goes when the value goes.
+    /// A new virtual host, which is deleted when the value is dropped.
     pub(crate) fn vhost(&self) -> Vhost {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("slow-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -134,8 +134,8 @@ impl Vhost {
         });
     }
 
-    /// The policy that a queue has. Without statistics: those of an idle queue may never hear of a
-    /// policy that is set later.
+    /// The policy that a queue has. It asks without statistics: an idle queue's statistics may
+    /// never show a policy that is set later.
     #[track_caller]
     pub(crate) fn policy_of(&self, queue: &str) -> Option<String> {
         let path = format!("/api/queues/{}?columns=name,policy&disable_stats=true", self.name);
@@ -166,7 +166,7 @@ impl Vhost {
         self.broker.ctl(&["close_all_connections", "--vhost", &self.name, "closed by a test"]);
     }
 
-    /// Has the management API close the connections of that name; tells how many it lists.
+    /// Has the management API close the connections with that name; tells how many it lists.
     pub(crate) fn close_connection(&self, name: &str) -> usize {
         let listed =
             self.broker.management("GET", &format!("/api/vhosts/{}/connections", self.name), None);

@@ -1,4 +1,4 @@
-//! A message as a worker sees it, and what is made for one.
+//! A message as a worker sees it, and the parts that messages are made of.
 
 use lapin::{
     Acker, BasicProperties,
@@ -94,7 +94,7 @@ impl StepMessage {
     }
 }
 
-/// What an ordinary worker's reply says beside its body.
+/// What an ordinary worker's reply says besides its body.
 pub(crate) fn json_properties() -> BasicProperties {
     BasicProperties::default().with_content_type("application/json".into()).with_delivery_mode(2)
 }

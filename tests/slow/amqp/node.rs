@@ -1,11 +1,11 @@
-//! A RabbitMQ of one test's own.
+//! A RabbitMQ node that belongs to one test.
 
 use super::Broker;
 use crate::harness::must_succeed;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A node of one test's own, which may be stopped and started.
+/// A node that belongs to one test, which may be stopped and started.
 pub(crate) struct PrivateNode {
     dir: TempDir,
     pub(crate) broker: Broker,

@@ -23,7 +23,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum Answer {
     /// Replies with the body, and acknowledges when the broker has confirmed the reply.
     Reply(Vec<u8>),
-    /// Acknowledges and replies never.
+    /// Acknowledges, and never replies.
     Silence,
     /// Keeps the message, and neither acknowledges nor replies.
     Hold,
@@ -55,7 +55,7 @@ impl Worker {
         Worker::begin(url, queues, true, Box::new(work))
     }
 
-    /// One that keeps nothing of what it receives, however large that is.
+    /// A worker that keeps nothing of what it receives, however large it is.
     #[track_caller]
     pub(crate) fn forgetful(
         url: &str,
@@ -179,7 +179,7 @@ impl Duties {
     }
 }
 
-/// The confirm is awaited beside the next messages' work.
+/// Awaits the confirm in the background: meanwhile the worker works on the next messages.
 async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) -> lapin::Result<()> {
     let mut properties = json_properties();
     if let Some(id) = message.properties.correlation_id() {

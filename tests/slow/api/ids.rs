@@ -73,7 +73,7 @@ fn the_same_creation_is_answered_as_before_and_another_one_is_a_conflict() {
     );
     api.post(&path, r#"{"k":2}"#).expect_problem(409, &[&id.to_string()]);
 
-    // Whatever was dispatched by then would lie before this one's message.
+    // Any message dispatched by then would lie before this one's.
     let marker = api.create("other", r#"{"marker":true}"#);
     assert_eq!(client.take("other-step").job(), marker, "the repeated creation started nothing");
 }

@@ -55,7 +55,7 @@ fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
     let id = created.id();
     assert!(created.header("content-type").starts_with("application/json"), "{created}");
 
-    // Two steps run, nothing else is there.
+    // Two steps run, and there is nothing else.
     let job = api.job(id);
     assert_eq!(job.uuid, id);
     assert_eq!(job.state, "running");
@@ -146,7 +146,7 @@ fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
         child.text
     );
 
-    // The children end in another order than they began.
+    // The children end in a different order from that in which they began.
     let messages = [
         client.take("segment-word-counts"),
         client.take("segment-word-counts"),
@@ -160,7 +160,7 @@ fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
     assert_eq!(sum.text(), r#"{"sections":["/tmp/I.bin","/tmp/II.bin","/tmp/III.bin"]}"#);
     client.reply(&sum, r#"{"sum_splits":"/tmp/counts.tsv"}"#);
 
-    // All is done.
+    // Everything is done.
     let job = api.await_state(id, "completed");
     assert!(job.running.is_empty(), "{}", job.text);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! What the tests of the bus are made of: a bus that is watched, a client beside it, and a relay
-//! that cuts connections.
+//! The parts of the tests of the bus: a bus that is watched, a plain client, and a relay that cuts
+//! connections.
 
 use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
@@ -94,7 +94,7 @@ impl Observed {
         Observed::start(settings, false)
     }
 
-    /// With `holding`, the test answers itself when queues are missing.
+    /// With `holding`, the test itself answers when queues are missing.
     pub(super) fn start(settings: AmqpSettings, holding: bool) -> Observed {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let kept = seen.clone();
@@ -185,7 +185,7 @@ pub(super) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     );
 }
 
-/// A plain client, beside the bus.
+/// A plain client next to the bus.
 pub(super) struct Client {
     pub(super) connection: Connection,
     pub(super) channel: Channel,
@@ -262,7 +262,7 @@ impl Relay {
             while let Ok((mut near, _)) = listener.accept().await {
                 let wire = actix_rt::spawn(async move {
                     let Ok(mut far) = TcpStream::connect(host(&server())).await else { return };
-                    // Whether it ended well is the matter of those on both ends.
+                    // Whether it ended well is for both ends to say.
                     let _ = copy_bidirectional(&mut near, &mut far).await;
                 });
                 wires.borrow_mut().push(wire);

@@ -47,7 +47,8 @@ impl Setup {
         }
     }
 
-    /// A setting by its path, as `http.token`; it is handed over in the environment.
+    /// Changes a setting, given by its path such as `http.token`; it is handed over in the
+    /// environment.
     pub(crate) fn set(mut self, path: &str, value: &str) -> Setup {
         self.settings.push((path.to_owned(), value.to_owned()));
         self
@@ -123,7 +124,7 @@ impl Daemon {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Of its process.
+    /// The id of its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
@@ -160,7 +161,7 @@ impl Daemon {
         self.child = Some(command.spawn().unwrap());
     }
 
-    /// Where it breaks from its next start on.
+    /// Sets where it breaks from its next start on.
     pub(crate) fn set_faults(&mut self, faults: Option<&str>) {
         self.setup.faults = faults.map(str::to_owned);
     }
@@ -221,7 +222,7 @@ impl Daemon {
         child.wait().unwrap();
     }
 
-    /// As [`Daemon::kill`], of a process that may have ended by itself.
+    /// As [`Daemon::kill`], for a process that may have ended by itself.
     pub(crate) fn kill_if_alive(&mut self) {
         if self.child.is_some() {
             self.kill();

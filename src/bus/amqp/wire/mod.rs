@@ -1,13 +1,13 @@
-//! What stands between the socket and the AMQP library, so that a message costs that message at
-//! most, whatever its bytes.
+//! What stands between the socket and the AMQP library, so that a message costs at most itself,
+//! whatever its bytes.
 //!
 //! The library parses nested values by recursion, and gives up its connection at any short text
 //! that is not UTF-8, or at a frame that is too large. The broker passes both on: the message would
-//! come again on the next connection, for ever. So the [`sieve`] reads frame by frame what comes
-//! in, and puts a bearable header in the place of one that is not ([`header`]); whoever takes the
-//! delivery finds the reason in it. [`guard`] puts the sieve into the library's connections, and
-//! does not read them while what was read has no [`room`], nor write to them while a [`burst`] is
-//! handed over.
+//! come again on the next connection, for ever. So `sieve` reads what comes in frame by frame, and
+//! replaces a header that the library cannot bear with a stand-in (`header`), which tells the
+//! reason to whoever takes the delivery. `guard` puts the sieve into the library's connections. It
+//! does not read them while there is no `room` for what was read, nor write to them while a `burst`
+//! is handed over.
 
 pub(super) mod burst;
 pub(super) mod guard;

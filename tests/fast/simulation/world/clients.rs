@@ -44,8 +44,8 @@ impl World {
         Some(Turn::Operate(id, Operation::Reply { step, reply }))
     }
 
-    /// A client has a job that is completed done once more, from some step on. Its workers answer
-    /// as before, but those that fail at their first attempt alone.
+    /// A client has a completed job rerun from some step. Its workers answer as before, except
+    /// those that fail only at their first attempt.
     fn rerun(&mut self) -> Option<Turn> {
         let is_steady = |definition: &Definition| {
             !definition

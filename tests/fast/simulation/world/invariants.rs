@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// Told implies durable: the job has ended, and so.
+    /// A reported end is durable: the job has ended, and in this way.
     fn answer(&mut self, answer: Publication) {
         self.note(|| format!("answers {:?}", answer.correlation_id));
         if let Some(Sent::Answer { job, .. }) = answer.receipt.peek() {
@@ -65,7 +65,7 @@ impl World {
             }
             return self.violate(format!("{name} was dispatched before its job was committed"));
         };
-        // Not by the id: it may come back once its job has ended.
+        // Not by the id: it may be used again once its job has ended.
         let (number, job) = (found.number, &found.job);
         let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
@@ -118,8 +118,8 @@ impl World {
         }
     }
 
-    /// Acknowledged implies durable: the step is settled, or another copy of its reply is still in
-    /// the broker.
+    /// An acknowledged reply is durable: the step is settled, or another copy of the reply is still
+    /// in the broker.
     fn check_ack(&mut self, tag: u64, reply: &Reply) {
         if let Some(asks) = &reply.asks {
             return self.check_call(asks);
@@ -137,7 +137,7 @@ impl World {
         let takes = job.step_state(index) == StepState::Running
             && reply.kind.as_deref() != Some("progress");
         let run = job.step(index);
-        // A failure settles its own attempt, a result any.
+        // A failure settles only its own attempt, a result settles any.
         let is_result = reply.kind.is_none()
             && reply.dead_letter.is_none()
             && Message::parse(&reply.body).is_ok();
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Who waits for an answer has it, at least once, and the right one.
+    /// Every caller that waits for an answer has the right one, at least once.
     fn judge_callers(&mut self, id: JobId, asked: &Asked) {
         let Some(asks) = asked
             .asks
@@ -199,7 +199,7 @@ impl World {
                 })
             }
         };
-        // Of a job that is retried each end is told.
+        // Each end of a retried job is reported.
         let is_right = told.iter().any(is_final)
             && told.iter().all(|told| is_final(told) || (asked.is_retried && told.is_error));
         if told.is_empty() {
@@ -370,8 +370,8 @@ impl World {
                         && expected.may_fail_with(job.reason().map_or("", |reason| reason))
                 }
             };
-            // Nobody has a job retried that its client has ended, be it that the end was lost with
-            // a crash.
+            // Nobody has a job retried that its client has ended, unless the end was lost in a
+            // crash.
             let is_as_without_retry = || {
                 asked.ended_by_client
                     && is_as(&oracle::expected(&asked.definition, &asked.message, false))
@@ -496,7 +496,7 @@ impl Hooks for WorldHooks {
         let is_write = matches!(point, "journal::write" | "journal::commit" | "journal::derive");
         let no_room = || is_write.then(|| "full".to_owned());
         if world.crashed {
-            // What the process does after its death reaches nobody.
+            // What the process does after its end reaches nobody.
             return no_room();
         }
         if point == "job::take" {
