@@ -99,6 +99,7 @@ pub struct LimitSettings {
 pub struct FanOutSettings {
     pub window: u32,
     pub window_bytes: u64,
+    pub children_max: u32,
 }
 
 /// Section `events`.
@@ -486,6 +487,7 @@ impl Settings {
             ("amqp.unconfirmed_bytes_max", self.amqp.unconfirmed_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
             ("fanout.window_bytes", self.fanout.window_bytes),
+            ("fanout.children_max", u64::from(self.fanout.children_max)),
             ("limits.callers_max", self.limits.callers_max as u64),
             ("limits.depth_max", u64::from(self.limits.depth_max)),
             ("limits.jobs_running_max", self.limits.jobs_running_max as u64),

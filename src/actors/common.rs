@@ -15,7 +15,7 @@ use crate::room::Rooms;
 use crate::settings::{BusKind, Settings};
 use crate::telemetry::Metrics;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -54,6 +54,8 @@ pub struct Common {
     pub feeds: Feeds,
     /// The webhook, if there is one.
     pub webhook: Option<Arc<Webhook>>,
+    /// Child jobs under way of all fan-outs.
+    pub children: AtomicU32,
     next_number: AtomicI64,
     fatal: mpsc::UnboundedSender<String>,
 }
@@ -96,6 +98,7 @@ impl Common {
             rooms,
             feeds: Feeds::default(),
             webhook,
+            children: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,
         }

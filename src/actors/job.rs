@@ -5,6 +5,7 @@
 mod asks;
 mod news;
 mod observe;
+mod places;
 mod redispatch;
 
 use super::answer::{Answer, Client, Now, Refusal};
@@ -43,6 +44,8 @@ pub struct JobActor {
     heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
+    /// How many child jobs under way it counts among those of the process.
+    pub(super) children: u32,
     /// The time that is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// Since when its steps have been seen waiting for replies.
@@ -153,6 +156,7 @@ impl JobActor {
             life: Life::Starting(start),
             heard: 0,
             counted: None,
+            children: 0,
             timer: None,
             seen: Vec::new(),
         }
@@ -164,10 +168,10 @@ impl JobActor {
     }
 
     fn begin(&mut self, start: Start) {
-        let (ways, now) = (self.ways.clone(), clock::now());
+        let now = clock::now();
         match start {
             Start::New { origin, message, caller, release } => {
-                let context = Context { now, limits: &ways.common.limits };
+                let context = Context { now, limits: &self.limits() };
                 let (owned, waits) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for(owned, message, waits, &context)
@@ -414,6 +418,7 @@ impl JobActor {
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.life = Life::Live(job);
         self.count();
+        self.take_places();
         let (ways, now) = (self.ways.clone(), clock::now());
         effects
             .into_iter()
@@ -431,8 +436,9 @@ impl JobActor {
     /// to its queue. A client is told the job's state.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), clock::now());
+        let limits = self.limits();
         let Some(job) = self.life.job_mut() else { return };
-        let context = Context { now, limits: &ways.common.limits };
+        let context = Context { now, limits: &limits };
         let said = Said::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
@@ -500,6 +506,7 @@ impl JobActor {
         let now = decision.recorded.at;
         self.observe(&decision.recorded);
         self.count();
+        self.take_places();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.recorded.entries.as_slice(),

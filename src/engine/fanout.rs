@@ -165,6 +165,11 @@ impl FanOut {
         (0..self.next).filter(|index| self.is_under_way(*index))
     }
 
+    /// How many they are.
+    pub(super) fn under_way_count(&self) -> u32 {
+        self.next - self.ended
+    }
+
     pub(super) fn is_under_way(&self, index: u32) -> bool {
         matches!(self.slots.get(index as usize), Some(Slot::UnderWay))
     }
@@ -200,7 +205,7 @@ impl FanOut {
         ctx: &Context<'_>,
     ) -> Option<FanOutEntry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
-        let under_way = self.next - self.ended;
+        let under_way = self.under_way_count();
         let left = self.items() - self.next;
         let count =
             self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);

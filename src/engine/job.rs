@@ -245,6 +245,13 @@ impl Job {
         self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
     }
 
+    /// How many child jobs are under way for it, at all its steps.
+    pub fn child_count(&self) -> u32 {
+        let fan_outs =
+            self.fanning_out.iter().filter_map(|step| self.steps[step.at()].fan_out.as_ref());
+        fan_outs.map(|fan_out| fan_out.under_way_count()).sum()
+    }
+
     /// The id of the child job of `step` at `index`, as recorded when it was started.
     pub fn child_id(&self, step: StepIndex, index: u32) -> Option<JobId> {
         let fan_out = self.steps[step.at()].fan_out.as_ref()?;
