@@ -325,7 +325,7 @@ impl Job {
     }
 
     /// A job before its first entry.
-    pub(super) fn before(origin: Origin, message: Message) -> Job {
+    pub fn before(origin: Origin, message: Message) -> Job {
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
         let ready = graph.indices().filter(|step| steps[step.at()].waits_for == 0).collect();

@@ -23,8 +23,12 @@ pub(super) trait Rows {
     /// The newest child job with this id at a place of its parent.
     fn child(&self, root: JobNumber, place: &ChildPlace)
     -> Result<Option<JobNumber>, JournalError>;
-    /// What was decided for a job, in order.
-    fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError>;
+    /// Hands over what was decided for a job, in order, row by row: a record may be large.
+    fn recorded(
+        &self,
+        job: JobNumber,
+        each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError>;
     /// The text of the definition with this number.
     fn definition(&self, number: i64) -> Result<String, JournalError>;
     /// The error for a row whose content cannot be.
@@ -181,14 +185,20 @@ pub(super) struct Past {
     pub(super) definition: i64,
 }
 
-/// The job that follows from its entries, or why it does not.
-fn rebuilt(origin: Origin, message: Option<Message>, past: Vec<Recorded>) -> Result<Job, String> {
-    unwound(|| {
-        let job = Job::recover(origin, message, past);
-        job.check();
-        job
-    })
-    .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
+/// The fold of a job's first entries.
+struct Fold {
+    job: Job,
+    /// How many entries the job has, all in all.
+    entries: u64,
+    /// When the last one that was folded was decided.
+    at: Timestamp,
+    /// When its state or a status changed last.
+    changed: Timestamp,
+}
+
+/// Does a part of a fold, or says why the entries cannot be right.
+fn followed<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
+    unwound(fold).map_err(|reason| format!("its entries do not follow from one another: {reason}"))
 }
 
 fn parsed(body: &str) -> Result<Definition, String> {
@@ -246,20 +256,11 @@ impl<'a> Rebuild<'a> {
         entries: u64,
     ) -> Result<Option<Then>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
-        let mut past = self.rows.recorded(number)?;
-        let length = past.iter().map(|row| row.entries.len() as u64).sum();
+        let Fold { job, entries: length, at, .. } = self.fold(&row, entries)?;
         if !(1..=length).contains(&entries) {
             return Ok(Some(Then::Never { entries: length }));
         }
-        past.retain(|row| row.first < entries);
-        let at = past.last().map_or(row.created, |last| last.at);
-        if let Some(last) = past.last_mut() {
-            let kept = usize::try_from(entries - last.first).unwrap_or(usize::MAX);
-            last.entries.truncate(kept);
-        }
-        self.load_past(row, past)?;
-        let job = self.jobs.remove(&number).map(|(_, job)| Box::new(job));
-        Ok(job.map(|job| Then::Was { job, at }))
+        Ok(Some(Then::Was { job: Box::new(job), at }))
     }
 
     /// The number of the top-level job that this job belongs to.
@@ -271,20 +272,45 @@ impl<'a> Rebuild<'a> {
     /// A job, of which nothing is kept here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
-        let past = self.rows.recorded(number)?;
-        let is_change = |row: &&Recorded| row.entries.iter().any(Entry::is_change);
-        let changed = past.iter().rev().find(is_change).map_or(row.created, |row| row.at);
-        let definition = row.definition;
-        self.load_past(row, past)?;
-        Ok(self.jobs.remove(&number).map(|(_, job)| Past { job, changed, definition }))
+        let Fold { job, changed, .. } = self.fold(&row, u64::MAX)?;
+        Ok(Some(Past { job, changed, definition: row.definition }))
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
-        let past = self.rows.recorded(row.number)?;
-        self.load_past(row, past)
+        let Fold { job, .. } = self.fold(&row, u64::MAX)?;
+        self.jobs.insert(row.number, (row, job));
+        Ok(())
     }
 
-    fn load_past(&mut self, row: JobRow, past: Vec<Recorded>) -> Result<(), JournalError> {
+    /// Folds the first `count` entries of a job.
+    fn fold(&mut self, row: &JobRow, count: u64) -> Result<Fold, JournalError> {
+        let (origin, message) = self.origin(row)?;
+        let (rows, number) = (self.rows, row.number);
+        let damaged = |what: String| rows.damaged("jobs", number, what);
+        let job = followed(|| Job::before(origin, message.unwrap_or_default())).map_err(damaged)?;
+        let mut fold = Fold { job, entries: 0, at: row.created, changed: row.created };
+        rows.recorded(number, &mut |mut recorded| {
+            let length = recorded.entries.len() as u64;
+            let wanted = count.saturating_sub(fold.entries).min(length);
+            fold.entries += length;
+            if wanted == 0 {
+                return Ok(());
+            }
+            recorded.entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+            fold.at = recorded.at;
+            if recorded.entries.iter().any(Entry::is_change) {
+                fold.changed = recorded.at;
+            }
+            followed(|| fold.job.apply(&recorded)).map_err(damaged)
+        })?;
+        if count > 0 {
+            followed(|| fold.job.check()).map_err(damaged)?;
+        }
+        Ok(fold)
+    }
+
+    /// Where a job comes from, and a child job's message.
+    fn origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
         let number = row.number;
         let damaged = |what: String| self.rows.damaged("jobs", number, what);
         let definition = self.definition(row.definition)?;
@@ -320,9 +346,7 @@ impl<'a> Rebuild<'a> {
             depth: row.depth,
             created: row.created,
         };
-        let job = rebuilt(origin, message, past).map_err(damaged)?;
-        self.jobs.insert(number, (row, job));
-        Ok(())
+        Ok((origin, message))
     }
 
     fn orphan(&self, number: JobNumber) -> JournalError {

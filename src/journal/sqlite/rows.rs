@@ -23,6 +23,9 @@ pub(super) struct FileRows<'a> {
 /// The rows of `entries` that are not derived yet.
 pub(super) const TAIL: &str = "seq > (SELECT upto FROM derived)";
 
+/// What is done with each row of `entries`.
+type EachRow<'a> = &'a mut dyn FnMut(EntryRow) -> Result<(), JournalError>;
+
 impl FileRows<'_> {
     /// The rows of `entries` that meet a condition, in order.
     pub(super) fn entry_rows(
@@ -31,34 +34,50 @@ impl FileRows<'_> {
         values: impl rusqlite::Params,
     ) -> Result<Vec<EntryRow>, JournalError> {
         let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {condition} ORDER BY seq");
-        self.checked_rows(&sql, values)
+        let mut found = Vec::new();
+        self.each_row(&sql, values, &mut |row| {
+            found.push(row);
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// The rows of a job, in order.
     pub(super) fn rows_of(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
+        let mut found = Vec::new();
+        self.each_row_of(job, &mut |row| {
+            found.push(row);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn each_row_of(&self, job: JobNumber, each: EachRow<'_>) -> Result<(), JournalError> {
         // By the order of the places: nothing is sorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
                    FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 ORDER BY p.first";
-        let mut rows = self.checked_rows(sql, [job])?;
-        if !self.is_derived {
-            rows.extend(self.entry_rows(&format!("{TAIL} AND job = ?1"), [job])?);
+        self.each_row(sql, [job], each)?;
+        if self.is_derived {
+            return Ok(());
         }
-        Ok(rows)
+        let sql =
+            format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {TAIL} AND job = ?1 ORDER BY seq");
+        self.each_row(&sql, [job], each)
     }
 
-    fn checked_rows(
+    fn each_row(
         &self,
         sql: &str,
         values: impl rusqlite::Params,
-    ) -> Result<Vec<EntryRow>, JournalError> {
+        each: EachRow<'_>,
+    ) -> Result<(), JournalError> {
         let mut statement =
             self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
         let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
-        let mut found = Vec::new();
         while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
-            found.push(checked_entry(row, self.file)?);
+            each(checked_entry(row, self.file)?)?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The numbers of a job's rows, from the one that has the entry numbered `first`.
@@ -182,29 +201,30 @@ impl Rows for FileRows<'_> {
             .map_err(|error| self.failed(error))
     }
 
-    fn recorded(&self, job: JobNumber) -> Result<Vec<Recorded>, JournalError> {
-        let (mut found, mut entries) = (Vec::new(), 0);
-        let mut last = i64::MAX;
-        for row in self.rows_of(job)? {
-            last = row.seq;
-            for recorded in row.recorded(self.file)? {
-                if recorded.first != entries {
-                    return Err(misplaced(row.seq, recorded.first, entries, self.file));
-                }
-                entries += recorded.entries.len() as u64;
-                found.push(recorded);
+    fn recorded(
+        &self,
+        job: JobNumber,
+        each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let (mut entries, mut last) = (0, i64::MAX);
+        let mut in_place = |seq: i64, recorded: Recorded| {
+            if recorded.first != entries {
+                return Err(misplaced(seq, recorded.first, entries, self.file));
             }
-        }
+            entries += recorded.entries.len() as u64;
+            each(recorded)
+        };
+        self.each_row_of(job, &mut |row| {
+            last = row.seq;
+            let recorded = row.recorded(self.file)?;
+            recorded.into_iter().try_for_each(|recorded| in_place(row.seq, recorded))
+        })?;
         if !self.is_derived {
             for recorded in self.confirmed(job, last)? {
-                if recorded.first != entries {
-                    return Err(misplaced(last, recorded.first, entries, self.file));
-                }
-                entries += recorded.entries.len() as u64;
-                found.push(recorded);
+                in_place(last, recorded)?;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     fn definition(&self, number: i64) -> Result<String, JournalError> {
