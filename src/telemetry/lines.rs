@@ -42,6 +42,8 @@ impl Lines {
         dropped: IntCounter,
         tell: fn(u64),
     ) -> io::Result<Arc<Lines>> {
+        // Before the thread begins: what is dropped until then is told, too.
+        let told = dropped.get();
         let lines = Arc::new(Lines {
             waiting: Mutex::default(),
             arrived: Condvar::new(),
@@ -51,7 +53,7 @@ impl Lines {
         let writer = lines.clone();
         thread::Builder::new()
             .name("log".to_owned())
-            .spawn(move || writer.write_all(Sink { out, is_torn: false }, tell))?;
+            .spawn(move || writer.write_all(Sink { out, is_torn: false }, tell, told))?;
         Ok(lines)
     }
 
@@ -77,8 +79,7 @@ impl Lines {
         let _ = self.written.wait_timeout_while(self.lock(), most, is_busy);
     }
 
-    fn write_all(&self, mut sink: Sink<impl Write>, tell: fn(u64)) {
-        let mut told = self.dropped.get();
+    fn write_all(&self, mut sink: Sink<impl Write>, tell: fn(u64), mut told: u64) {
         loop {
             let line = self.take();
             let is_written = sink.write_line(&line).is_ok();
