@@ -2,17 +2,21 @@
 //! them, and every job goes on. The files, one for each version of the schema, were made by
 //! `tests/journals/make` with the programs of their time.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uuid::Uuid;
 
 use crate::amqp::{Vhost, Worker, arguments};
-use crate::harness::{Daemon, Setup, eventually, when};
+use crate::harness::{Daemon, Setup, eventually, when, within};
 
 /// The newest version of the schema of which there is a file.
 const NEWEST: i64 = 5;
+
+/// Thirty thousand steps take their time on a busy machine.
+const LONG: Duration = Duration::from_secs(300);
 
 const QUEUES: [&str; 9] = ["a", "b", "c", "split", "weigh", "mark", "join", "last", "tell"];
 
@@ -30,8 +34,9 @@ fn workflows() -> String {
     read("workflows.yaml") + read("later.yaml").trim_start_matches("workflows:\n")
 }
 
-/// A daemon on the journal of a version, with workers that send back what they are given.
-fn goes_on_with(version: i64) -> (Daemon, Vhost, Worker) {
+/// A daemon on the journal of a version, to which something is added before, with workers that send
+/// back what they are given.
+fn goes_on_with(version: i64, add: impl FnOnce(&Connection)) -> (Daemon, Vhost, Worker) {
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, &workflows()).start();
     daemon.kill();
@@ -40,7 +45,10 @@ fn goes_on_with(version: i64) -> (Daemon, Vhost, Worker) {
         drop(fs::remove_file(format!("{}{suffix}", file.display())));
     }
     let sql = fs::read_to_string(folder().join(format!("schema-{version}.sql"))).expect("readable");
-    Connection::open(&file).expect("made").execute_batch(&sql).expect("a journal");
+    let journal = Connection::open(&file).expect("made");
+    journal.execute_batch(&sql).expect("a journal");
+    add(&journal);
+    drop(journal);
     // A caller's queue is its own affair.
     vhost.client().declare("answers", arguments([]));
     daemon.start_again();
@@ -94,7 +102,7 @@ fn what_was_operated_on_goes_on(daemon: &Daemon, vhost: &Vhost) {
 }
 
 fn opens_and_goes_on(version: i64) {
-    let (daemon, vhost, _worker) = goes_on_with(version);
+    let (daemon, vhost, _worker) = goes_on_with(version, |_| ());
     chains_and_fan_outs_go_on(&daemon);
     if version >= 4 {
         what_was_operated_on_goes_on(&daemon, &vhost);
@@ -146,4 +154,64 @@ fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
     versions.sort_unstable();
     // No program with schema 3 was ever released.
     assert_eq!(versions, [1, 2, 4, NEWEST]);
+}
+
+/// Jobs that are like job 4 of the file of version 0.1.0 when it had begun, each with rows of its
+/// own, as that version wrote them.
+fn add_running_jobs(journal: &Connection, count: i64) {
+    const SAMPLE: i64 = 4;
+    let (definition, created): (i64, i64) = journal
+        .query_row("SELECT definition, created FROM jobs WHERE number = ?1", [SAMPLE], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .expect("the sample");
+    let of_sample = "SELECT body FROM entries WHERE job = ?1 ORDER BY seq LIMIT 1";
+    let body: String = journal.query_row(of_sample, [SAMPLE], |row| row.get(0)).expect("its start");
+    journal.execute_batch("BEGIN").expect("begins");
+    for number in FIRST_ADDED..FIRST_ADDED + count {
+        let id = job(u32::try_from(number).expect("small"));
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(id.as_bytes());
+        for part in [number, definition, 0, number, -1, -1, -1, 0, created] {
+            sum.update(&part.to_le_bytes());
+        }
+        journal
+            .execute(
+                "INSERT INTO jobs(number, id, workflow, definition, graph, root, depth, created, state, open, checksum)
+                 VALUES (?1, ?2, 'chain', ?3, 0, ?1, 0, ?4, 'running', 1, ?5)",
+                params![number, id.as_bytes(), definition, created, sum.finalize()],
+            )
+            .expect("a job");
+        let sum = crc32fast::hash(&[&number.to_le_bytes()[..], body.as_bytes()].concat());
+        journal
+            .execute(
+                "INSERT INTO entries(job, body, checksum) VALUES (?1, ?2, ?3)",
+                params![number, body, sum],
+            )
+            .expect("its start");
+    }
+    journal.execute_batch("COMMIT").expect("commits");
+}
+
+const FIRST_ADDED: i64 = 100_000;
+
+#[test]
+fn ten_thousand_running_jobs_of_version_0_1_0_are_completed() {
+    const COUNT: i64 = 10_000;
+    let (daemon, _vhost, _worker) = goes_on_with(4, |journal| add_running_jobs(journal, COUNT));
+    let journal = Connection::open(daemon.database()).expect("opens");
+    within(LONG, "all that were running are completed", || {
+        let done: i64 = journal
+            .query_row(
+                "SELECT count(*) FROM jobs WHERE number BETWEEN ?1 AND ?2 AND state = 'completed'",
+                [FIRST_ADDED, FIRST_ADDED + COUNT - 1],
+                |row| row.get(0),
+            )
+            .expect("reads");
+        when(done == COUNT, done)
+    });
+    for at in [0, 4_711, COUNT - 1] {
+        let number = u32::try_from(FIRST_ADDED + at).expect("small");
+        ends_with(&daemon, number, r#"{"n":4}"#);
+    }
 }
