@@ -275,6 +275,43 @@ fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
 }
 
 #[test]
+fn without_room_to_derive_what_is_derived_can_be_deleted_and_makes_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let large = format!("{{\"x\":\"{}\"}}", "x".repeat(10_000));
+    let mut store = Store::open(&Options { pages_max: 150, ..options(&file) }).expect("opens");
+    let append = |store: &mut Store, number| {
+        let (mut job, created) = new_job(number);
+        store.append(&[&created, &reply(&mut job, number, &large)]).map(drop)
+    };
+    (1..=20).for_each(|number| append(&mut store, number).expect("commits"));
+    store.derive().expect("derives");
+    let mut last = 20;
+    let full = loop {
+        match append(&mut store, last + 1) {
+            Ok(()) => last += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.remedy(), Remedy::WaitForRoom, "{full}");
+    assert!(last > 20 && store.is_behind());
+    let behind = store.derive().expect_err("there is no room");
+    assert_eq!(behind.remedy(), Remedy::WaitForRoom, "{behind}");
+    let new = store.delete(&[last]).expect_err("it is not derived");
+    assert_eq!(new.remedy(), Remedy::WaitForRoom, "{new}");
+    for number in 1..=20 {
+        assert_eq!(store.delete(&[number]).expect("deletes").roots, 1, "job {number}");
+    }
+    store.derive().expect("there is room");
+    assert_eq!(store.delete(&[last]).expect("deletes").roots, 1);
+    drop(store);
+    let store = Store::open(&options(&file)).expect("whole");
+    let (_, kept) = new_job(last - 1);
+    let id = kept.created.expect("new").origin.id;
+    assert!(store.reader().job(id).expect("reads").is_some());
+}
+
+#[test]
 fn columns_that_contradict_each_other_are_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");

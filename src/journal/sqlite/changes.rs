@@ -41,6 +41,12 @@ impl Tail {
         self.jobs.get(&number)?.new.as_ref().map(|(row, _)| row)
     }
 
+    /// Whether a top-level job, or a child job of it, is new.
+    pub(super) fn has_new_of(&self, root: JobNumber) -> bool {
+        let new = self.jobs.values().filter_map(|change| change.new.as_ref());
+        new.map(|(row, _)| row.root).any(|other| other == root)
+    }
+
     /// The place of the last row of a job.
     pub(super) fn last_of(&self, job: JobNumber) -> Option<u64> {
         self.lasts.get(&job).copied()

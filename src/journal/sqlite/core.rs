@@ -168,7 +168,7 @@ impl Core {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let Parts { mut jobs, definitions } = Parts::of(&self.rows(), cores)?;
         let own = jobs.pop().unwrap_or_default();
-        let (path, file, is_derived) = (&self.path, &*self.file, self.is_derived());
+        let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_derived());
         let mut recovered = std::thread::scope(|scope| {
             let part = |jobs: Vec<JobRow>| {
                 let definitions = definitions.clone();
@@ -190,12 +190,16 @@ impl Core {
         Ok(recovered)
     }
 
-    fn is_derived(&self) -> bool {
+    fn is_all_derived(&self) -> bool {
         self.tail.is_empty() && self.confirms.is_empty()
     }
 
     fn rows(&self) -> FileRows<'_> {
-        FileRows { connection: &self.connection, file: &self.file, is_derived: self.is_derived() }
+        FileRows {
+            connection: &self.connection,
+            file: &self.file,
+            is_derived: self.is_all_derived(),
+        }
     }
 
     /// What a transaction that has failed may have added.

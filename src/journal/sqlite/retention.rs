@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::relation::Failed;
 use crate::engine::{JobId, Millis, Timestamp};
-use crate::journal::error::JournalError;
+use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{OptionalExtension, params};
 
@@ -18,7 +18,11 @@ impl Core {
         kept: Millis,
         limit: u32,
     ) -> Result<Deleted, JournalError> {
-        self.derive()?;
+        match self.derive() {
+            Err(error) if error.remedy() == Remedy::Exit => return Err(error),
+            // What is not derived is not deleted.
+            Ok(()) | Err(_) => {}
+        }
         let roots = self.past_retention(now, kept, limit).map_err(|error| self.error(error))?;
         self.delete(&roots)
     }
@@ -28,10 +32,41 @@ impl Core {
         if roots.is_empty() {
             return Ok(Deleted::default());
         }
-        self.derive()?;
-        let (deleted, numbers) = self.mending(|core| core.delete_in_transaction(roots))?;
+        let roots = self.deletable(roots)?;
+        let (deleted, numbers) = self.mending(|core| core.delete_in_transaction(&roots))?;
         numbers.into_iter().for_each(|number| self.confirms.carried(number));
         Ok(deleted)
+    }
+
+    /// Those of these jobs that can be deleted: all, once everything is derived. While there is no
+    /// room for that, a deletion has to make it: of jobs for which nothing is left to derive.
+    fn deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
+        let no_room = match self.derive() {
+            Ok(()) => return Ok(roots.to_vec()),
+            Err(error) => match error.remedy() {
+                Remedy::WaitForRoom => error,
+                Remedy::Exit => return Err(error),
+            },
+        };
+        let mut derived = Vec::new();
+        for root in roots {
+            if self.is_derived(*root).map_err(|error| self.error(error))? {
+                derived.push(*root);
+            }
+        }
+        if derived.is_empty() { Err(no_room) } else { Ok(derived) }
+    }
+
+    /// Whether nothing is left to derive of a top-level job and its child jobs.
+    fn is_derived(&self, root: JobNumber) -> rusqlite::Result<bool> {
+        if self.tail.has_new_of(root) {
+            return Ok(false);
+        }
+        let mut family =
+            self.connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
+        let family = family.query_map([root], |row| row.get::<_, JobNumber>(0))?;
+        let numbers: Vec<JobNumber> = family.collect::<rusqlite::Result<_>>()?;
+        Ok(numbers.into_iter().all(|number| self.tail.last_of(number).is_none()))
     }
 
     fn past_retention(
