@@ -15,7 +15,7 @@ use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Created, Journal, Options, Record, Store};
+use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,7 +37,7 @@ fn begun(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
     let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
     let message = Message::parse(BODY).expect("a message");
     let (job, decision) = Job::create(origin.clone(), message, &context(number));
-    let created = Some(Created { origin: Arc::new(origin), root: number, parent: None });
+    let created = Some(NewJob { origin: Arc::new(origin), root: number, parent: None });
     (job, Record::of(number, created, decision))
 }
 

@@ -12,7 +12,7 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Created, JobNumber, Journal, Options, Reader, Record, Records, Store,
+    JobNumber, Journal, NewJob, Options, Reader, Record, Records, Store,
 };
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
@@ -72,7 +72,7 @@ fn records(
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
     let mut records = vec![Record::of(
         number,
-        Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+        Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
         decision,
     )];
     for (at, step) in STEPS.iter().take(answered).enumerate() {

@@ -14,7 +14,7 @@ use workflow_manager::engine::{
     Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Created, Journal, JournalError, Options, Reader, Record, Records, Store,
+    Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
 };
 
 /// Changes of a row, each four choices or more.
@@ -233,7 +233,7 @@ fn write_sample(file: &Path) {
         Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
             .expect("a message");
     let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
-    let origin = Created { origin: Arc::new(origin), root: 1, parent: None };
+    let origin = NewJob { origin: Arc::new(origin), root: 1, parent: None };
     store.append(&[&Record::of(1, Some(origin), created)]).expect("commits");
     let mut replied = parent
         .take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
@@ -244,7 +244,7 @@ fn write_sample(file: &Path) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
         let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
-        let origin = Created { origin: Arc::new(*origin), root: 1, parent: Some(1) };
+        let origin = NewJob { origin: Arc::new(*origin), root: 1, parent: Some(1) };
         store.append(&[&Record::of(number, Some(origin), created)]).expect("commits");
         if number == 2 {
             let ended =

@@ -25,7 +25,7 @@ use crate::engine::{
     Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, Timestamp,
 };
 use crate::faults;
-use crate::journal::{Created, JobNumber, Record, Recovered};
+use crate::journal::{JobNumber, NewJob, Record, Recovered};
 use actix::{Actor, ActorContext, AsyncContext, Handler, SpawnHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl JobActor {
                     return self.never_began(&origin, caller, release);
                 };
                 self.life = Life::Live(job);
-                let created = Created { origin, root: self.root, parent: self.parent };
+                let created = NewJob { origin, root: self.root, parent: self.parent };
                 self.append(decision, Some(created), release);
             }
             Start::Recovered { job, effects } => self.resume(*job, effects),
@@ -500,7 +500,7 @@ impl JobActor {
     fn append(
         &mut self,
         mut decision: Decision,
-        created: Option<Created>,
+        created: Option<NewJob>,
         mut release: Vec<Outgoing>,
     ) {
         let now = decision.recorded.at;

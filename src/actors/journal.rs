@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct JournalActor {
     store: Box<dyn Journal>,
     ways: Arc<Ways>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingRecord>,
     flush: Flush,
     /// A commit is going to be tried again.
     is_retried: bool,
@@ -35,7 +35,7 @@ pub struct JournalActor {
     group: usize,
 }
 
-struct Waiting {
+struct WaitingRecord {
     append: Append,
     since: Instant,
 }
@@ -92,7 +92,7 @@ impl JournalActor {
                     refuse(&mut append, &self.ways);
                 }
                 let urgent = append.urgent;
-                self.waiting.push(Waiting { append, since: clock::instant() });
+                self.waiting.push(WaitingRecord { append, since: clock::instant() });
                 self.schedule(urgent, ctx);
             }
             JournalInput::Retain => {
@@ -170,7 +170,7 @@ impl JournalActor {
                 if self.group < GROUP_UNDER_LOAD {
                     // Handled behind the mail that waits already: that is the group of the group
                     // commit.
-                    ctx.notify(Now);
+                    ctx.notify(CommitIsDue);
                 } else {
                     ctx.run_later(self.ways.common.settings.journal.linger.0, Self::commit_if_due);
                 }
@@ -240,7 +240,7 @@ impl JournalActor {
         self.group = waiting.len();
         self.let_go(&waiting, &gone);
         let mut messages = Messages::default();
-        for Waiting { append, since } in waiting {
+        for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { record, release, .. } = append;
             let release = if gone.contains(&record.job) {
@@ -269,8 +269,8 @@ impl JournalActor {
 
     /// Jobs that have nothing left to do ask the router to be let go, before anybody hears of it;
     /// those that were deleted go without asking.
-    fn let_go(&self, committed: &[Waiting], gone: &BTreeSet<JobNumber>) {
-        let leaves = |Waiting { append, .. }: &Waiting| {
+    fn let_go(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
+        let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
             if gone.contains(&number) {
                 return Some(Leave { id, number, heard: None });
@@ -398,7 +398,7 @@ impl JournalActor {
                     );
                 }
                 if deleted.roots == RETENTION_BATCH as usize {
-                    ctx.notify(Retain);
+                    ctx.notify(RetentionIsDue);
                 }
             }
             Err(error) if error.remedy() == Remedy::WaitForRoom => {
@@ -434,13 +434,13 @@ fn refusal(ways: &Ways) -> Refusal {
     Refusal::Overloaded(ways.common.health.lost_journal().unwrap_or_default().to_owned())
 }
 
-struct Now;
-impl actix::Message for Now {
+struct CommitIsDue;
+impl actix::Message for CommitIsDue {
     type Result = ();
 }
 
-struct Retain;
-impl actix::Message for Retain {
+struct RetentionIsDue;
+impl actix::Message for RetentionIsDue {
     type Result = ();
 }
 
@@ -467,18 +467,18 @@ impl Handler<Mail<JournalInput>> for JournalActor {
     }
 }
 
-impl Handler<Now> for JournalActor {
+impl Handler<CommitIsDue> for JournalActor {
     type Result = ();
 
-    fn handle(&mut self, _: Now, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: CommitIsDue, ctx: &mut Self::Context) {
         self.commit_if_due(ctx);
     }
 }
 
-impl Handler<Retain> for JournalActor {
+impl Handler<RetentionIsDue> for JournalActor {
     type Result = ();
 
-    fn handle(&mut self, _: Retain, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: RetentionIsDue, ctx: &mut Self::Context) {
         self.delete_retained(ctx);
     }
 }

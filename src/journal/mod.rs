@@ -16,7 +16,7 @@ pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
     NEWEST, RecordPage, StatusFilter, StatusRow, Then,
 };
-pub use record::{Created, Deleted, JobNumber, Notice, NoticeNumber, Open, Record};
+pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;
 pub use sqlite::{INDEXED_COLUMNS_MAX, Options, Reader, Store};
 pub use traits::{Journal, Records};

@@ -13,7 +13,7 @@ pub struct Record {
     /// The job.
     pub job: JobNumber,
     /// Set with the first record of a job.
-    pub created: Option<Created>,
+    pub created: Option<NewJob>,
     /// What was decided, if anything was.
     pub recorded: Recorded,
     /// The new state, if it changed.
@@ -28,7 +28,7 @@ pub struct Record {
 
 impl Record {
     /// What a decision puts into the journal; its effects are the caller's affair.
-    pub fn of(job: JobNumber, created: Option<Created>, decision: Decision) -> Record {
+    pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, closed, statuses, notice: None }
     }
@@ -41,7 +41,7 @@ impl Record {
 
 /// The parts of a new job's row that its entries do not hold.
 #[derive(Clone, Debug)]
-pub struct Created {
+pub struct NewJob {
     /// Where the job comes from.
     pub origin: Arc<Origin>,
     /// The top-level job's number.

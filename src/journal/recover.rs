@@ -3,7 +3,7 @@
 
 use super::error::JournalError;
 use super::query::Then;
-use super::record::{Created, JobNumber};
+use super::record::{JobNumber, NewJob};
 use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
     Timestamp,
@@ -51,7 +51,7 @@ pub(super) struct JobRow {
 }
 
 impl JobRow {
-    pub(super) fn new(number: JobNumber, created: &Created, definition: i64) -> JobRow {
+    pub(super) fn new(number: JobNumber, created: &NewJob, definition: i64) -> JobRow {
         let origin = &created.origin;
         JobRow {
             number,
@@ -105,16 +105,16 @@ pub struct Recovered {
 
 /// Jobs that take input, in parts that can be rebuilt side by side: a family stays together, for
 /// nothing else ties jobs to each other.
-pub(super) struct Parts {
+pub(super) struct JobParts {
     /// The jobs of each part, by their numbers.
     pub(super) jobs: Vec<Vec<JobRow>>,
     /// What all of them run: one copy for all parts.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
 }
 
-impl Parts {
+impl JobParts {
     /// All jobs that take input, in up to `count` parts.
-    pub(super) fn of(rows: &dyn Rows, count: usize) -> Result<Parts, JournalError> {
+    pub(super) fn of(rows: &dyn Rows, count: usize) -> Result<JobParts, JournalError> {
         let open = rows.open_jobs()?;
         let count = count.min(open.len() / PART_JOBS_MIN).max(1);
         let mut rebuild = Rebuild::new(rows);
@@ -125,7 +125,7 @@ impl Parts {
             let part = row.root.unsigned_abs() % count as u64;
             jobs[part as usize].push(row);
         }
-        Ok(Parts { jobs, definitions: rebuild.definitions })
+        Ok(JobParts { jobs, definitions: rebuild.definitions })
     }
 }
 

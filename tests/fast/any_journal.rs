@@ -9,8 +9,8 @@ use workflow_manager::engine::{
     Timestamp,
 };
 use workflow_manager::journal::{
-    ChildCursor, ChildFilter, Created, EndedCursor, Filter, JobNumber, Journal, JournalError,
-    NEWEST, Notice, Options, Record, Records, Remedy, StatusFilter, Store, Then,
+    ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
+    NewJob, Notice, Options, Record, Records, Remedy, StatusFilter, Store, Then,
 };
 
 /// Where a journal is kept.
@@ -130,12 +130,12 @@ impl Live {
         let origin = Origin::top_level(id, definition.clone(), at);
         let body = format!("{{\"n\":{number},\"k\":1e400,\"items\":[1],\"subs\":[1]}}");
         let message = Message::parse(body.as_bytes()).expect("a message");
-        let place = Created { origin: Arc::new(origin), root: number, parent: None };
+        let place = NewJob { origin: Arc::new(origin), root: number, parent: None };
         Live::with(number, place, message).0
     }
 
     /// The job, its first record, and what it wants done.
-    fn with(number: JobNumber, place: Created, message: Message) -> ((Live, Record), Vec<Effect>) {
+    fn with(number: JobNumber, place: NewJob, message: Message) -> ((Live, Record), Vec<Effect>) {
         let (job, mut decision) = Job::create((*place.origin).clone(), message, &context(number));
         let effects = std::mem::take(&mut decision.effects);
         ((Live { number, job }, Record::of(number, Some(place), decision)), effects)
@@ -149,7 +149,7 @@ impl Live {
         let mut levels = Vec::new();
         for level in 0..3 {
             let parent = (level > 0).then(|| number + level - 1);
-            let place = Created { origin: Arc::new(origin.clone()), root: number, parent };
+            let place = NewJob { origin: Arc::new(origin.clone()), root: number, parent };
             let (made, effects) = Live::with(number + level, place, message.clone());
             levels.push(made);
             for effect in effects {
@@ -320,7 +320,7 @@ fn records_of_a_deleted_job_are_void(place: &dyn Place) {
     assert_eq!(journal.delete(&[1]).expect("deletes").roots, 1);
     // A child job that was about to start, records that were on their way, and a confirm.
     let (_, mut child) = Live::create(2, 2, &chain());
-    child.created = child.created.map(|created| Created { parent: Some(1), root: 1, ..created });
+    child.created = child.created.map(|created| NewJob { parent: Some(1), root: 1, ..created });
     let (mut late, _) = Live::create(1, 1, &chain());
     let late = [late.confirm(0), Record::nothing(3)];
     let gone =

@@ -10,7 +10,7 @@ use workflow_manager::engine::{
     Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRow, Journal, Records};
-use workflow_manager::journal::{Created, Options, Reader, Record, Store};
+use workflow_manager::journal::{NewJob, Options, Reader, Record, Store};
 
 const PARENT: JobId = JobId(uuid::Uuid::from_u128(1));
 
@@ -40,7 +40,7 @@ fn open(file: &Path) -> Store {
 
 fn record(
     number: i64,
-    created: Option<Created>,
+    created: Option<NewJob>,
     (first, entry): (u64, Entry),
     state: Option<JobState>,
 ) -> Record {
@@ -55,7 +55,7 @@ fn begun() -> (u64, Entry) {
 
 fn parent(definition: &Arc<Definition>) -> Record {
     let origin = Origin::top_level(PARENT, definition.clone(), Timestamp(1));
-    let created = Created { origin: Arc::new(origin), root: 1, parent: None };
+    let created = NewJob { origin: Arc::new(origin), root: 1, parent: None };
     record(1, Some(created), begun(), None)
 }
 
@@ -65,7 +65,7 @@ fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Re
     let (definition, created) = (definition.clone(), Timestamp(number));
     let origin =
         Origin { id, definition, graph: 1, parent: Some(place), root: PARENT, depth: 1, created };
-    let created = Created { origin: Arc::new(origin), root: 1, parent: Some(1) };
+    let created = NewJob { origin: Arc::new(origin), root: 1, parent: Some(1) };
     record(number, Some(created), begun(), None)
 }
 

@@ -10,7 +10,7 @@ use workflow_manager::engine::{
     Origin, Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Created, EndedCursor, Filter, JobNumber, Journal, NEWEST, Options, Reader, Record, Records,
+    EndedCursor, Filter, JobNumber, Journal, NEWEST, NewJob, Options, Reader, Record, Records,
     Store,
 };
 
@@ -88,7 +88,7 @@ impl Live {
         let context = Context { now: Timestamp(number), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), message, &context);
         let live = Live { number, job };
-        let created = Created { origin: Arc::new(origin), root: number, parent: None };
+        let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
         let record = live.record(decision, Some(created));
         (live, record)
     }
@@ -102,7 +102,7 @@ impl Live {
     fn record(
         &self,
         decision: workflow_manager::engine::Decision,
-        created: Option<Created>,
+        created: Option<NewJob>,
     ) -> Record {
         Record::of(self.number, created, decision)
     }

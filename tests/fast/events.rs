@@ -9,9 +9,7 @@ use workflow_manager::engine::{
     Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::events::Event;
-use workflow_manager::journal::{
-    Created, Journal, Notice, Options, Reader, Record, Records, Store,
-};
+use workflow_manager::journal::{Journal, NewJob, Notice, Options, Reader, Record, Records, Store};
 
 const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
@@ -234,7 +232,7 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let notice =
         |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
     let record = |number: i64| Record {
-        created: Some(Created {
+        created: Some(NewJob {
             origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)),
             root: number,
             parent: None,

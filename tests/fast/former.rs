@@ -11,7 +11,7 @@ use workflow_manager::engine::{
     Reply, Retry, Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Created, Journal, JournalError, Options, Reader, Record, Records, Store,
+    Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
 };
 
 /// What was decided, in order; confirms stand in the row behind them.
@@ -214,7 +214,7 @@ impl Live {
         let caller = parent.is_none().then_some(caller);
         let (job, decision) = Job::create_for(origin.clone(), message, caller, &context(self.now));
         let root = if parent.is_some() { 1 } else { number };
-        let created = Created { origin: Arc::new(origin), root, parent };
+        let created = NewJob { origin: Arc::new(origin), root, parent };
         self.store.append(&[&Record::of(number, Some(created), decision)]).expect("commits");
         self.jobs.push(job);
         self.jobs.len() - 1

@@ -8,7 +8,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
-    Created, Journal, JournalError, Options, Reader, Record, Records, Remedy, Store,
+    Journal, JournalError, NewJob, Options, Reader, Record, Records, Remedy, Store,
 };
 
 const LIMITS: Limits = Limits {
@@ -44,7 +44,7 @@ fn new_job(number: i64) -> (Job, Record) {
         job,
         Record::of(
             number,
-            Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+            Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
             decision,
         ),
     )

@@ -12,8 +12,8 @@ use workflow_manager::engine::{
     Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::Open;
-use workflow_manager::journal::{Created, JobNumber, Options, Reader, Record, Store};
 use workflow_manager::journal::{Filter, Journal, Records};
+use workflow_manager::journal::{JobNumber, NewJob, Options, Reader, Record, Store};
 use workflow_manager::journal::{NEWEST, StatusFilter};
 
 const LIMITS: Limits = Limits {
@@ -118,7 +118,7 @@ impl Live {
         let context = Context { now: Timestamp(now), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };
-        live.keep(decision, Some(Created { origin: Arc::new(origin), root: number, parent: None }));
+        live.keep(decision, Some(NewJob { origin: Arc::new(origin), root: number, parent: None }));
         live
     }
 
@@ -146,7 +146,7 @@ impl Live {
         })
     }
 
-    fn keep(&mut self, decision: Decision, created: Option<Created>) {
+    fn keep(&mut self, decision: Decision, created: Option<NewJob>) {
         self.records.push(Record::of(self.number, created, decision));
     }
 

@@ -24,7 +24,7 @@ use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Step,
     Timestamp,
 };
-use workflow_manager::journal::{Created, Journal, Options, Record, Store};
+use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
 
 /// Disks tried at each point.
 const SEEDS: u64 = 2;
@@ -253,7 +253,7 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
         job,
         Record::of(
             number,
-            Some(Created { origin: Arc::new(origin), root: number, parent: None }),
+            Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
             decision,
         ),
     )

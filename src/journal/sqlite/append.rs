@@ -3,7 +3,7 @@
 
 use super::confirms::Confirms;
 use super::core::{Core, fail_point};
-use super::relation::Failed;
+use super::relation::WriteFailed;
 use super::row::{
     Told, checksum, content_hash, damaged_entry, encode, insert_notice, origin_text, place,
     whole_checksum,
@@ -54,8 +54,8 @@ impl Core {
             // The transaction is gone, and with it what it may have added.
             self.forget_definitions();
             match failed {
-                Failed::Sqlite(error) | Failed::Relation(_, error) => self.error(error),
-                Failed::Journal(error) => error,
+                WriteFailed::Sqlite(error) | WriteFailed::Relation(_, error) => self.error(error),
+                WriteFailed::Journal(error) => error,
             }
         })?;
         let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
@@ -77,7 +77,7 @@ impl Core {
         Ok(gone)
     }
 
-    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<Written, Failed> {
+    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<Written, WriteFailed> {
         let mut written = Written { last: self.last, ..Written::default() };
         let transaction = self.connection.transaction()?;
         {
@@ -190,7 +190,7 @@ pub(super) const INSERT_ENTRY: &str =
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// Whether a record is in the journal already, by its job and its place; an error if another one is.
-fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), Failed> {
+fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteFailed> {
     let rows = FileRows { connection, file, is_derived: false };
     let known = rows.rows_of(record.job)?;
     let row = known.iter().find(|row| row.first == record.recorded.first);

@@ -16,7 +16,7 @@ pub(super) struct Tail {
     /// What changes in `jobs`.
     pub(super) jobs: BTreeMap<JobNumber, JobChange>,
     /// What changes in the relations of statuses.
-    pub(super) statuses: Changes,
+    pub(super) statuses: StatusChanges,
 }
 
 /// What changes in a row of `jobs`: several records of a job come to one change.
@@ -87,10 +87,10 @@ impl Tail {
 
 /// What changes in the relations of statuses: for each job one row, written once.
 #[derive(Default)]
-pub(super) struct Changes(pub(super) BTreeMap<JobNumber, Change>);
+pub(super) struct StatusChanges(pub(super) BTreeMap<JobNumber, StatusChange>);
 
 /// What changes in one row.
-pub(super) struct Change {
+pub(super) struct StatusChange {
     pub(super) job: JobNumber,
     /// Of a job that is new: its id, its time, its definition's number.
     pub(super) created: Option<(JobId, Timestamp, i64)>,
@@ -99,15 +99,15 @@ pub(super) struct Change {
     pub(super) statuses: Vec<(StepIndex, Arc<str>)>,
 }
 
-impl Change {
+impl StatusChange {
     /// The whole row of a job.
     pub(super) fn whole(
         number: JobNumber,
         job: &Job,
         updated: Timestamp,
         definition: i64,
-    ) -> Change {
-        Change {
+    ) -> StatusChange {
+        StatusChange {
             job: number,
             created: Some((job.id(), job.origin().created, definition)),
             state: Some(job.state()),
@@ -117,7 +117,7 @@ impl Change {
     }
 }
 
-impl Changes {
+impl StatusChanges {
     /// Adds what a record changes; `definition` is the number of the definition of a job that is
     /// new.
     fn add(&mut self, record: &Record, definition: Option<i64>) {
@@ -129,7 +129,7 @@ impl Changes {
         let created = created
             .zip(definition)
             .map(|(created, definition)| (created.origin.id, created.origin.created, definition));
-        let change = self.0.entry(record.job).or_insert_with(|| Change {
+        let change = self.0.entry(record.job).or_insert_with(|| StatusChange {
             job: record.job,
             created,
             state: None,

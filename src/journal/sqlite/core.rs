@@ -3,7 +3,7 @@
 use super::changes::{NewIds, Tail};
 use super::confirms::Confirms;
 use super::place::{self, Lock, NotTaken};
-use super::relation::{Failed, Relation, is_of_relation};
+use super::relation::{Relation, WriteFailed, is_of_relation};
 use super::row::failed;
 use super::rows::FileRows;
 use super::schema::{self, Options, read_only};
@@ -13,7 +13,7 @@ use crate::engine::{Definition, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss, Remedy};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{self, JobRow, Parts, Recovered};
+use crate::journal::recover::{self, JobParts, JobRow, Recovered};
 use rusqlite::{Connection, ErrorCode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
@@ -120,7 +120,7 @@ impl Core {
     /// makes it anew; one that does so again is done without until the next start.
     pub(super) fn mending<T>(
         &mut self,
-        mut write: impl FnMut(&mut Core) -> Result<T, Failed>,
+        mut write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
     ) -> Result<T, JournalError> {
         let mut mended = HashSet::new();
         loop {
@@ -132,9 +132,9 @@ impl Core {
             self.forget_definitions();
             self.relations.layouts.clear();
             let (relation, error) = match failed {
-                Failed::Sqlite(error) => return Err(self.error(error)),
-                Failed::Journal(error) => return Err(error),
-                Failed::Relation(relation, error) => (relation, error),
+                WriteFailed::Sqlite(error) => return Err(self.error(error)),
+                WriteFailed::Journal(error) => return Err(error),
+                WriteFailed::Relation(relation, error) => (relation, error),
             };
             let workflow = &relation.workflow;
             let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
@@ -166,7 +166,7 @@ impl Core {
     pub(super) fn recover(&mut self) -> Result<Vec<Recovered>, JournalError> {
         self.derive()?;
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let Parts { mut jobs, definitions } = Parts::of(&self.rows(), cores)?;
+        let JobParts { mut jobs, definitions } = JobParts::of(&self.rows(), cores)?;
         let own = jobs.pop().unwrap_or_default();
         let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_derived());
         let mut recovered = std::thread::scope(|scope| {

@@ -3,9 +3,9 @@
 //! which also says up to which row they are true.
 
 use super::append::INSERT_ENTRY;
-use super::changes::{Change, Changes, Tail};
+use super::changes::{StatusChange, StatusChanges, Tail};
 use super::core::{Core, fail_point};
-use super::relation::Failed;
+use super::relation::WriteFailed;
 use super::row::{
     GROUP_ROWS, Told, checked_group, damaged_or_failed, encode, job_checksum, place, whole_checksum,
 };
@@ -50,19 +50,19 @@ impl Core {
         derived
     }
 
-    fn derive_in_transaction(&mut self, tail: &Tail) -> Result<(), Failed> {
+    fn derive_in_transaction(&mut self, tail: &Tail) -> Result<(), WriteFailed> {
         let transaction = self.connection.transaction()?;
         fail_point("journal::derive")?;
         for (number, change) in &tail.jobs {
             match &change.new {
                 Some((row, workflow)) => {
                     let (state, ended) = change.state.unwrap_or((JobState::Running, None));
-                    let now = Now { state, ended, open: change.open.unwrap_or(true) };
+                    let now = JobNow { state, ended, open: change.open.unwrap_or(true) };
                     insert_job(&transaction, row, workflow, &now)?;
                 }
                 None => match (change.state, change.open) {
                     (Some((state, ended)), open) => {
-                        let now = Now { state, ended, open: open.unwrap_or(true) };
+                        let now = JobNow { state, ended, open: open.unwrap_or(true) };
                         update_job(&transaction, *number, &now)?;
                     }
                     (None, Some(open)) => {
@@ -138,7 +138,7 @@ impl Core {
         Ok(())
     }
 
-    fn catch_up_in_transaction(&mut self) -> Result<i64, Failed> {
+    fn catch_up_in_transaction(&mut self) -> Result<i64, WriteFailed> {
         let mut last = self.last;
         let transaction = self.connection.transaction()?;
         let file = self.file.clone();
@@ -148,7 +148,7 @@ impl Core {
         for row in rows.entry_rows(TAIL, [])? {
             if let Some(origin) = &row.origin {
                 let workflow = rebuild.definition(origin.definition)?.full_name();
-                let now = Now { state: JobState::Running, ended: None, open: true };
+                let now = JobNow { state: JobState::Running, ended: None, open: true };
                 insert_job(&transaction, origin, &workflow, &now)?;
             }
             insert_place(&transaction, (row.job, row.first, row.seq))?;
@@ -162,7 +162,7 @@ impl Core {
         }
         transaction.execute("DELETE FROM confirmed", [])?;
         set_mark(&transaction, last)?;
-        let mut statuses = Changes::default();
+        let mut statuses = StatusChanges::default();
         for number in touched {
             let damaged = || JournalError::Damaged {
                 file: file.to_string(),
@@ -172,9 +172,9 @@ impl Core {
             };
             let Past { job, changed, definition } = rebuild.past(number)?.ok_or_else(damaged)?;
             let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
-            update_job(&transaction, number, &Now { state, ended, open: !job.is_closed() })?;
+            update_job(&transaction, number, &JobNow { state, ended, open: !job.is_closed() })?;
             if job.origin().parent.is_none() {
-                statuses.0.insert(number, Change::whole(number, &job, changed, definition));
+                statuses.0.insert(number, StatusChange::whole(number, &job, changed, definition));
             }
         }
         self.relations.write(&transaction, &self.file, &statuses)?;
@@ -184,7 +184,10 @@ impl Core {
 }
 
 /// What is confirmed to jobs that have no row behind it.
-fn unheard(connection: &Connection, file: &str) -> Result<BTreeMap<JobNumber, Vec<Told>>, Failed> {
+fn unheard(
+    connection: &Connection,
+    file: &str,
+) -> Result<BTreeMap<JobNumber, Vec<Told>>, WriteFailed> {
     let mut unheard: BTreeMap<JobNumber, Vec<Told>> = BTreeMap::new();
     let mut statement = connection.prepare(&format!("{} ORDER BY seq", GROUP_ROWS))?;
     let mut last_of = connection.prepare("SELECT max(seq) FROM places WHERE job = ?1")?;
@@ -203,7 +206,7 @@ fn unheard(connection: &Connection, file: &str) -> Result<BTreeMap<JobNumber, Ve
 }
 
 /// What changes about a job.
-struct Now {
+struct JobNow {
     state: JobState,
     ended: Option<Timestamp>,
     open: bool,
@@ -213,7 +216,7 @@ fn insert_job(
     connection: &Connection,
     row: &JobRow,
     workflow: &str,
-    now: &Now,
+    now: &JobNow,
 ) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, ended, open, checksum)
@@ -240,7 +243,7 @@ fn insert_job(
         .map(|_| ())
 }
 
-fn update_job(connection: &Connection, number: JobNumber, now: &Now) -> rusqlite::Result<()> {
+fn update_job(connection: &Connection, number: JobNumber, now: &JobNow) -> rusqlite::Result<()> {
     connection
         .prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?
         .execute(params![number, now.state.word(), now.ended.map(|at| at.0), now.open])

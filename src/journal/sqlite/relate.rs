@@ -1,7 +1,7 @@
 //! Making the relations of the definitions that are loaded, before their first jobs.
 
 use super::core::Core;
-use super::relation::{Failed, Relation, Tally, tallies};
+use super::relation::{Relation, Tally, WriteFailed, tallies};
 use super::row::damaged_or_failed;
 use crate::engine::Definition;
 use crate::journal::error::JournalError;
@@ -31,7 +31,7 @@ impl Core {
         &mut self,
         definition: &Definition,
         tallies: &HashMap<String, Tally>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), WriteFailed> {
         let relation = Relation::of(definition);
         if self.relations.given_up.contains(&relation.key()) {
             return Ok(());

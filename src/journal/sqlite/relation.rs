@@ -1,6 +1,6 @@
 //! The relation of one workflow: its table, columns, indexes and rows.
 
-use super::changes::Change;
+use super::changes::StatusChange;
 use super::rows::FileRows;
 use crate::engine::{Definition, JobState, StepIndex};
 use crate::journal::error::JournalError;
@@ -26,7 +26,7 @@ const OWN_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 const PREFIX: &str = "status_";
 
 /// Why a transaction failed.
-pub(super) enum Failed {
+pub(super) enum WriteFailed {
     /// In the journal's own tables, or for want of room.
     Sqlite(rusqlite::Error),
     /// In a relation: it is not as it was made, or damaged.
@@ -35,15 +35,15 @@ pub(super) enum Failed {
     Journal(JournalError),
 }
 
-impl From<rusqlite::Error> for Failed {
-    fn from(error: rusqlite::Error) -> Failed {
-        Failed::Sqlite(error)
+impl From<rusqlite::Error> for WriteFailed {
+    fn from(error: rusqlite::Error) -> WriteFailed {
+        WriteFailed::Sqlite(error)
     }
 }
 
-impl From<JournalError> for Failed {
-    fn from(error: JournalError) -> Failed {
-        Failed::Journal(error)
+impl From<JournalError> for WriteFailed {
+    fn from(error: JournalError) -> WriteFailed {
+        WriteFailed::Journal(error)
     }
 }
 
@@ -86,7 +86,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn write(&self, connection: &Connection, change: &Change) -> rusqlite::Result<()> {
+    pub(super) fn write(
+        &self,
+        connection: &Connection,
+        change: &StatusChange,
+    ) -> rusqlite::Result<()> {
         let column = |step: StepIndex| self.columns.get(step.at()).and_then(Option::as_deref);
         let columns =
             change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, &**status)));
@@ -191,11 +195,11 @@ impl Relation {
         quoted(&self.name())
     }
 
-    pub(super) fn failed(&self, error: rusqlite::Error) -> Failed {
+    pub(super) fn failed(&self, error: rusqlite::Error) -> WriteFailed {
         if is_of_relation(&error) {
-            Failed::Relation(self.clone(), error)
+            WriteFailed::Relation(self.clone(), error)
         } else {
-            Failed::Sqlite(error)
+            WriteFailed::Sqlite(error)
         }
     }
 
@@ -205,7 +209,7 @@ impl Relation {
         connection: &Connection,
         file: &str,
         definition: &Definition,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, WriteFailed> {
         let failed = |error| self.failed(error);
         let columns = self.columns(connection).map_err(failed)?;
         let is_there = match &columns {
@@ -332,7 +336,7 @@ impl Relation {
         &self,
         connection: &Connection,
         definition: &Definition,
-    ) -> Result<Layout, Failed> {
+    ) -> Result<Layout, WriteFailed> {
         let known =
             self.columns(connection).map_err(|error| self.failed(error))?.unwrap_or_default();
         let known: HashMap<String, String> =
@@ -363,7 +367,7 @@ impl Relation {
         connection: &Connection,
         rebuild: &mut Rebuild<'_>,
         jobs: &[(JobNumber, i64)],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), WriteFailed> {
         if !jobs.is_empty() {
             tracing::info!(
                 workflow = self.workflow,
@@ -378,13 +382,13 @@ impl Relation {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => place.insert(self.layout(connection, job.definition())?),
             };
-            let change = Change::whole(number, &job, changed, definition);
+            let change = StatusChange::whole(number, &job, changed, definition);
             layout.write(connection, &change).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
 
-    pub(super) fn tally(&self, connection: &Connection) -> Result<Tally, Failed> {
+    pub(super) fn tally(&self, connection: &Connection) -> Result<Tally, WriteFailed> {
         let sql = format!(
             "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), (SELECT max(_rowid_) FROM {0})",
             self.quoted()

@@ -2,7 +2,7 @@
 //! as the setting.
 
 use super::core::Core;
-use super::relation::Failed;
+use super::relation::WriteFailed;
 use crate::engine::{JobId, Millis, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{Deleted, JobNumber, Open};
@@ -110,7 +110,7 @@ impl Core {
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],
-    ) -> Result<(Deleted, Vec<JobNumber>), Failed> {
+    ) -> Result<(Deleted, Vec<JobNumber>), WriteFailed> {
         let transaction = self.connection.transaction()?;
         let (mut deleted, mut numbers) = (Deleted::default(), Vec::new());
         for root in roots {

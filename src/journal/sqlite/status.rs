@@ -6,8 +6,8 @@
 //! other jobs. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
 //! is made anew; one that cannot be made is done without.
 
-use super::changes::Changes;
-use super::relation::{Failed, Layout, Relation};
+use super::changes::StatusChanges;
+use super::relation::{Layout, Relation, WriteFailed};
 use super::rows::FileRows;
 use crate::journal::record::JobNumber;
 use crate::journal::recover::Rebuild;
@@ -30,8 +30,8 @@ impl Relations {
         &mut self,
         connection: &Connection,
         file: &str,
-        changes: &Changes,
-    ) -> Result<(), Failed> {
+        changes: &StatusChanges,
+    ) -> Result<(), WriteFailed> {
         for change in changes.0.values() {
             let definition = match change.created {
                 Some((_, _, definition)) => Some(definition),
@@ -57,7 +57,7 @@ impl Relations {
         connection: &Connection,
         workflow: &str,
         job: JobNumber,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), WriteFailed> {
         let relation = Relation::named(workflow);
         if relation.kind(connection)?.is_none() {
             return Ok(());
@@ -79,7 +79,7 @@ impl Relations {
         connection: &Connection,
         file: &str,
         number: i64,
-    ) -> Result<Option<Arc<Layout>>, Failed> {
+    ) -> Result<Option<Arc<Layout>>, WriteFailed> {
         if let Some(known) = self.layouts.get(&number) {
             return Ok(known.clone());
         }
