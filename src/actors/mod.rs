@@ -1,8 +1,8 @@
 //! The shell: actors that own the engine's jobs, the journal's writer and the buses, and nothing
 //! else.
 //!
-//! A file imports only from files above it in this list (`tests/fast/floors.rs` holds that there is
-//! no circle):
+//! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a
+//! circle):
 //!
 //! | what | files |
 //! |---|---|

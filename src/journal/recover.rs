@@ -156,7 +156,7 @@ pub(super) fn all(
     rebuild.finish()
 }
 
-/// Those of these jobs that there are, with what is to be done for them, as at a start.
+/// Those of these jobs that exist, with what is to be done for them, as at a start.
 pub(super) fn some(
     rebuild: &mut Rebuild<'_>,
     numbers: &[JobNumber],

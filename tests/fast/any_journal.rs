@@ -1,12 +1,12 @@
 //! What holds of any journal, asked through the traits alone: each rule is a test for each kind of
 //! journal. What is told of files and of SQLite is in `journal`, `journal_files` and `derived`.
 
+use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Instruction, Job,
-    JobId, JobState, Limits, Message, Millis, Operation, Order, Origin, Reply, Step, StepIndex,
-    Timestamp,
+    JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
@@ -84,14 +84,6 @@ rules! {
     notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again
     a_closed_reader_refuses_and_says_why
 }
-
-const LIMITS: Limits = Limits {
-    step_message_bytes_max: 1 << 20,
-    reply_bytes_max: 1 << 20,
-    depth_max: 32,
-    window: 100,
-    window_bytes: 1 << 26,
-};
 
 const FIRST: StepIndex = StepIndex(0);
 

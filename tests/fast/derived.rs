@@ -2,24 +2,17 @@
 //! are committed, lists and statuses wait for what is committed, and a crash loses nothing. The
 //! same goes for confirms, of which many share a row.
 
+use crate::world::LIMITS;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Definition, Dependency, Effect, Graph, Input, Job, JobId, JobState, Limits, Message,
-    Origin, Reply, Step, StepIndex, Timestamp,
+    Context, Definition, Dependency, Effect, Graph, Input, Job, JobId, JobState, Message, Origin,
+    Reply, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     EndedCursor, Filter, JobNumber, Journal, NEWEST, NewJob, Options, Reader, Record, Records,
     Store,
-};
-
-const LIMITS: Limits = Limits {
-    step_message_bytes_max: 1 << 20,
-    reply_bytes_max: 1 << 20,
-    depth_max: 32,
-    window: 100,
-    window_bytes: 1 << 26,
 };
 
 const FIRST: StepIndex = StepIndex(0);

@@ -1,22 +1,15 @@
 //! The journal on real files: what is appended comes back, damage is found and named, one process
 //! has the file.
 
+use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Definition, Graph, Job, JobId, Limits, Message, Origin, Reply, Step, Timestamp,
+    Context, Definition, Graph, Job, JobId, Message, Origin, Reply, Step, Timestamp,
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Remedy, Store,
-};
-
-const LIMITS: Limits = Limits {
-    step_message_bytes_max: 1 << 20,
-    reply_bytes_max: 1 << 20,
-    depth_max: 32,
-    window: 100,
-    window_bytes: 1 << 26,
 };
 
 fn options(file: &Path) -> Options {

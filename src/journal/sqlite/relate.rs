@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 impl Core {
     /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
-    /// rows of the jobs that there are. Called with the loaded definitions before their first jobs.
+    /// rows of the jobs in the journal. Called with the loaded definitions before their first jobs.
     ///
     /// # Errors
     ///

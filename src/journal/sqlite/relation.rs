@@ -350,7 +350,7 @@ impl Relation {
         Ok(Layout { relation: self.clone(), columns })
     }
 
-    /// The top-level jobs that there are, in the order of their creation, each with its
+    /// All top-level jobs, in the order of their creation, each with its
     /// definition's number.
     fn jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
         let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL AND workflow = ?1 COLLATE NOCASE UNION ALL

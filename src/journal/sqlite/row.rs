@@ -324,3 +324,19 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
         .execute(params![notice.at.0, notice.body, checksum(notice.at.0, &notice.body)])
         .map(|_| ())
 }
+
+/// Does something with each row that a query on a file gives.
+pub(super) fn each_row(
+    (connection, file): (&Connection, &str),
+    sql: &str,
+    values: impl rusqlite::Params,
+    mut each: impl FnMut(&Row<'_>) -> Result<(), JournalError>,
+) -> Result<(), JournalError> {
+    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+    let mut rows = statement.query(values).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        each(row)?;
+    }
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use super::row::{
     ENTRY_COLUMNS, EntryRow, GROUP_ROWS, JOB_ROWS, checked_definition, checked_entry,
-    checked_group, damaged_or_failed, job_row, misplaced, place, recorded,
+    checked_group, damaged_or_failed, each_row, job_row, misplaced, place, recorded,
 };
 use crate::engine::Recorded;
 use crate::journal::error::JournalError;
@@ -71,13 +71,8 @@ impl FileRows<'_> {
         values: impl rusqlite::Params,
         each: EachRow<'_>,
     ) -> Result<(), JournalError> {
-        let mut statement =
-            self.connection.prepare_cached(sql).map_err(|error| self.failed(error))?;
-        let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
-        while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
-            each(checked_entry(row, self.file)?)?;
-        }
-        Ok(())
+        let (connection, file) = (self.connection, self.file);
+        each_row((connection, file), sql, values, |row| each(checked_entry(row, file)?))
     }
 
     /// The numbers of a job's rows, from the one that has the entry numbered `first`.
@@ -124,18 +119,14 @@ impl FileRows<'_> {
         job: JobNumber,
         behind: i64,
     ) -> Result<Vec<Recorded>, JournalError> {
-        let failed = |error| self.failed(error);
-        let mut statement = self
-            .connection
-            .prepare_cached(&format!("{GROUP_ROWS} WHERE seq > ?1 ORDER BY seq"))
-            .map_err(failed)?;
-        let mut rows = statement.query([behind]).map_err(failed)?;
+        let sql = format!("{GROUP_ROWS} WHERE seq > ?1 ORDER BY seq");
         let mut confirmed = Vec::new();
-        while let Some(row) = rows.next().map_err(failed)? {
+        each_row((self.connection, self.file), &sql, [behind], |row| {
             let (_, group) = checked_group(row, self.file)?;
             let own = group.into_iter().filter(|(of, _)| *of == job);
             confirmed.extend(own.flat_map(|(_, told)| told).map(recorded));
-        }
+            Ok(())
+        })?;
         Ok(confirmed)
     }
 
@@ -144,15 +135,12 @@ impl FileRows<'_> {
         condition: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<JobRow>, JournalError> {
-        let mut statement = self
-            .connection
-            .prepare_cached(&format!("{JOB_ROWS} WHERE {condition}"))
-            .map_err(|error| self.failed(error))?;
-        let mut rows = statement.query(values).map_err(|error| self.failed(error))?;
+        let sql = format!("{JOB_ROWS} WHERE {condition}");
         let mut found = Vec::new();
-        while let Some(row) = rows.next().map_err(|error| self.failed(error))? {
+        each_row((self.connection, self.file), &sql, values, |row| {
             found.push(job_row(row, self.file)?);
-        }
+            Ok(())
+        })?;
         Ok(found)
     }
 

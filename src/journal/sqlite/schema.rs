@@ -3,12 +3,12 @@
 
 use super::row::{
     ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, checked_definition, checked_entry,
-    checked_group, damaged_or_failed, job_row, notice,
+    checked_group, damaged_or_failed, each_row, job_row, notice,
 };
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -315,13 +315,15 @@ fn verify(
 /// Checks every row's checksum, and what rows say of each other.
 fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
-    each_row(connection, "SELECT number, hash, body FROM definitions", file, |row| {
+    each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
         checked_definition(row, file).map(|_| ())
     })?;
-    each_row(connection, JOB_ROWS, file, |row| job_row(row, file).map(|_| ()))?;
+    each_row((connection, file), JOB_ROWS, [], |row| job_row(row, file).map(|_| ()))?;
     let is_derived = version >= DERIVED_SINCE;
     if version < ENTRIES_HAVE_PLACES {
-        each_row(connection, former::ROWS, file, |row| former::checked(row, file).map(|_| ()))?;
+        each_row((connection, file), former::ROWS, [], |row| {
+            former::checked(row, file).map(|_| ())
+        })?;
     } else {
         let columns = if is_derived {
             ENTRY_COLUMNS.to_owned()
@@ -329,11 +331,11 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
             ENTRY_COLUMNS.replace("confirms, origin", "NULL, NULL")
         };
         let entries = format!("SELECT {columns} FROM entries");
-        each_row(connection, &entries, file, |row| checked_entry(row, file).map(|_| ()))?;
+        each_row((connection, file), &entries, [], |row| checked_entry(row, file).map(|_| ()))?;
     }
     if is_derived {
-        each_row(connection, GROUP_ROWS, file, |row| checked_group(row, file).map(|_| ()))?;
-        each_row(connection, MISPLACED, file, |row| {
+        each_row((connection, file), GROUP_ROWS, [], |row| checked_group(row, file).map(|_| ()))?;
+        each_row((connection, file), MISPLACED, [], |row| {
             Err(JournalError::Damaged {
                 file: file.to_owned(),
                 table: "places",
@@ -349,9 +351,9 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
         })
         .map_err(failed)?;
     if has_notices > 0 {
-        each_row(connection, NOTICE_ROWS, file, |row| notice(row, file).map(|_| ()))?;
+        each_row((connection, file), NOTICE_ROWS, [], |row| notice(row, file).map(|_| ()))?;
     }
-    each_row(connection, CONTRADICTIONS, file, |row| {
+    each_row((connection, file), CONTRADICTIONS, [], |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
         Err(JournalError::Damaged {
             file: file.to_owned(),
@@ -412,21 +414,6 @@ fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
         .take(FINDINGS_SHOWN_MAX)
         .collect();
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
-}
-
-fn each_row(
-    connection: &Connection,
-    sql: &str,
-    file: &str,
-    mut check: impl FnMut(&Row<'_>) -> Result<(), JournalError>,
-) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
-    let mut statement = connection.prepare(sql).map_err(failed)?;
-    let mut rows = statement.query([]).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        check(row)?;
-    }
-    Ok(())
 }
 
 /// Rows of `places` without their row of `entries`, and the other way around.
