@@ -3,6 +3,7 @@
 //!
 //! A relay between bus and broker plays the network that breaks.
 
+mod late;
 mod rig;
 
 use futures_util::StreamExt;
@@ -16,6 +17,7 @@ use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, Served};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;
 
+use late::LateConfirm;
 use rig::{
     Client, Observed, Relay, Seen, arguments, on_an_arbiter, server, settings, text, unique, until,
 };
@@ -156,6 +158,29 @@ fn a_queue_replaced_behind_the_managers_back_is_reported_as_well() {
             let (returned, missing) = (seen.count(BusNotice::Returned), seen.missing.len());
             assert_eq!(returned > 0, missing > 0, "{returned} returned, {missing} times reported");
         }
+        client.delete(&queue).await;
+        observed.bus.close().await;
+    });
+}
+
+/// The confirm is the old queue's, so the message goes out again: at once, whatever else happens.
+#[test]
+fn a_confirm_that_comes_after_its_queue_was_replaced_is_worth_nothing() {
+    on_an_arbiter(async {
+        let queue = unique("late");
+        let client = Client::connect().await;
+        client.declare(&queue, FieldTable::default()).await;
+        let late = LateConfirm::open().await;
+        let mut observed = Observed::connect(settings(&late.server(), "late"));
+        let first = observed.publish(&queue, 1);
+        until("the confirm is on its way", async || late.is_held()).await;
+        client.delete(&queue).await;
+        let second = observed.publish(&queue, 1);
+        observed.until("the second is confirmed", |seen| seen.confirmed == second).await;
+        assert_eq!((observed.seen().missing.len(), client.ready(&queue).await), (1, Some(1)));
+        late.release();
+        observed.until_confirmed(&[first, second].concat()).await;
+        assert_eq!((observed.seen().missing.len(), client.ready(&queue).await), (1, Some(2)));
         client.delete(&queue).await;
         observed.bus.close().await;
     });

@@ -150,6 +150,10 @@ impl Publisher {
             if let Err(reason) = self.settle_certain(link) {
                 return End::Lost(reason);
             }
+            // What came back since the burst goes out now: nothing else need happen that would send it.
+            if self.may_publish(link) {
+                continue;
+            }
             link.raise_barrier();
             if is_ending && self.is_done(link) {
                 return End::Closed;
@@ -222,19 +226,24 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes what may be published now.
-    fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
-        let (flight_max, bytes_max) =
-            (self.shared.settings.unconfirmed_max, self.shared.settings.unconfirmed_bytes_max);
-        // Messages that wait only for the barrier leave room for as many again: the broker has
-        // answered them. A blocked connection is given nothing: lapin would keep it in memory. The
-        // first message over the budget in bytes still goes out: a single one may be larger than
-        // the whole budget.
-        while !link.is_blocked
+    /// Whether a message waits for which the link has room.
+    ///
+    /// Messages that wait only for the barrier leave room for as many again: the broker has
+    /// answered them. A blocked connection is given nothing: lapin would keep it in memory. The
+    /// first message over the budget in bytes still goes out: a single one may be larger than the
+    /// whole budget.
+    fn may_publish(&self, link: &Link) -> bool {
+        let flight_max = self.shared.settings.unconfirmed_max;
+        !self.backlog.waiting.is_empty()
+            && !link.is_blocked
             && link.flight.len() < flight_max
             && link.published.len() < 2 * flight_max
-            && link.published_bytes < bytes_max
-        {
+            && link.published_bytes < self.shared.settings.unconfirmed_bytes_max
+    }
+
+    /// Publishes what may be published now.
+    fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
+        while self.may_publish(link) {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = &held.message.to.queue;
             // A caller's queue is its own matter: it is neither looked at nor declared.
