@@ -131,14 +131,18 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
 fn taken(ways: &Ways, receipt: Receipt) {
     // Every message that is sent has such a receipt.
     let Ok(sent) = receipt.open() else { return };
-    let (job, input) = match sent {
-        Sent::Step { job, step, attempt } => (job, Input::Confirmed { step, attempt }),
-        Sent::Answer { job, caller, end } => (job, Input::Answered { caller, end }),
+    let (job, created, input) = match sent {
+        Sent::Step { job, created, step, attempt } => {
+            (job, created, Input::Confirmed { step, attempt })
+        }
+        Sent::Answer { job, created, caller, end } => {
+            (job, created, Input::Answered { caller, end })
+        }
         Sent::Refusal { ack, .. } => return ack.ack(),
     };
     // A job that has ended needs no confirm.
     if let Some(job) = ways.routes.find(job) {
-        job.post(JobInput::Take { input, ack: None });
+        job.post(JobInput::Sent { created, input });
     }
 }
 

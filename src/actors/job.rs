@@ -352,6 +352,11 @@ impl JobActor {
             JobInput::Take { input, ack } => {
                 self.take(input, ack.map(Outgoing::Ack).into_iter().collect())
             }
+            JobInput::Sent { created, input } => {
+                if self.job().is_some_and(|job| job.origin().created == created) {
+                    self.take(input, Vec::new());
+                }
+            }
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
             JobInput::Vouch(call) => self.vouch(call),
@@ -385,7 +390,8 @@ impl JobActor {
     ) {
         let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
         // Messages that the broker has confirmed meanwhile are not sent again.
-        let is_of = |input: &JobInput, sent| matches!(input, JobInput::Take { input: Input::Confirmed { step, attempt }, .. } if (*step, *attempt) == sent);
+        let created = recovered.job.origin().created;
+        let is_of = |input: &JobInput, sent| matches!(input, JobInput::Sent { created: of, input: Input::Confirmed { step, attempt } } if (*of, (*step, *attempt)) == (created, sent));
         let is_confirmed = |sent| set_aside.iter().any(|input| is_of(input, sent));
         recovered.effects.retain(|effect| !matches!(effect, Effect::Dispatch { step, attempt, .. } if is_confirmed((*step, *attempt))));
         self.resume(recovered.job, recovered.effects);

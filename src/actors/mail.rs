@@ -6,7 +6,7 @@ use super::bulk::{Bulk, Census};
 use super::call::Call;
 use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
 use crate::engine::{
-    ChildEnd, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Parent,
+    ChildEnd, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Parent, Timestamp,
 };
 use crate::events::Event;
 use crate::journal::{Creation, JobNumber, NoticeNumber, Record, Recovered};
@@ -99,6 +99,13 @@ pub enum JobInput {
         input: Input,
         /// The delivery.
         ack: Option<Acknowledge>,
+    },
+    /// The broker has a message of the job that was created at this time under this id.
+    Sent {
+        /// When that job was created: a late confirm may be for one that had the id before.
+        created: Timestamp,
+        /// What that means for it.
+        input: Input,
     },
     /// A client asks for a job under the same id. It gets the same answer if it asks for the same
     /// job, a conflict otherwise.

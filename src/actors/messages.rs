@@ -15,6 +15,8 @@ pub enum Sent {
     Step {
         /// The job or child job.
         job: JobId,
+        /// When it was created: another job may get its id once it has ended.
+        created: Timestamp,
         /// The step.
         step: StepIndex,
         /// The attempt.
@@ -24,6 +26,8 @@ pub enum Sent {
     Answer {
         /// The job.
         job: JobId,
+        /// When it was created.
+        created: Timestamp,
         /// The caller's number in the job.
         caller: u32,
         /// Which end of the job it is.
@@ -85,7 +89,7 @@ pub(super) fn step_message(
         timestamp_s: times::seconds(now),
         headers,
         body: input.into(),
-        receipt: Receipt::new(Sent::Step { job: id, step, attempt }),
+        receipt: Receipt::new(Sent::Step { job: id, created: job.origin().created, step, attempt }),
     }
 }
 
@@ -154,7 +158,7 @@ pub(super) fn caller_answer(
         workflow: job.definition().full_name(),
         job: job.id(),
         result,
-        sent: Sent::Answer { job: job.id(), caller, end },
+        sent: Sent::Answer { job: job.id(), created: job.origin().created, caller, end },
     };
     Some(answer(told, job.caller(caller)?, bus, now))
 }

@@ -25,6 +25,7 @@ mod orders;
 mod properties;
 mod races;
 mod reasons;
+mod receipts;
 mod redispatch;
 mod rehearsal;
 #[cfg(feature = "failpoints")]

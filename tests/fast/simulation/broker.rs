@@ -14,7 +14,7 @@ use workflow_manager::bus::{
     Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Publication,
     QueueLook, Receipt, Served, Settled, Settlement, Verdict,
 };
-use workflow_manager::engine::{CorrelationId, JobId, StepIndex};
+use workflow_manager::engine::{CorrelationId, JobId, StepIndex, Timestamp};
 
 /// The queue that callers wait at, and one that is not there.
 pub(crate) const CALLERS: &str = "callers";
@@ -29,12 +29,17 @@ pub(crate) struct Asks {
     pub(crate) reply_to: Option<String>,
 }
 
+/// An attempt of a job's step. Its job is named by its id and its beginning.
+pub(crate) type Attempt = (JobId, Timestamp, u16, u32);
+
 /// The message of a step, as it lies in the broker.
 #[derive(Clone)]
 pub(crate) struct StepMessage {
     pub(crate) id: String,
     pub(crate) correlation_id: Arc<str>,
     pub(crate) job: JobId,
+    /// When the job was created: its id may be used again.
+    pub(crate) created: Timestamp,
     pub(crate) root: JobId,
     pub(crate) step: StepIndex,
     pub(crate) step_name: String,
@@ -47,12 +52,15 @@ impl StepMessage {
     /// None: it is no step's.
     pub(crate) fn of(message: Publication) -> Option<StepMessage> {
         let root = message.text("job")?.parse().ok()?;
-        let Sent::Step { job, step, attempt } = message.receipt.open().ok()? else { return None };
+        let Sent::Step { job, created, step, attempt } = message.receipt.open().ok()? else {
+            return None;
+        };
         let correlation_id = message.correlation_id?;
         let place: CorrelationId = correlation_id.parse().ok()?;
         Some(StepMessage {
             id: message.id,
             job,
+            created,
             root,
             step,
             step_name: place.step,
@@ -63,10 +71,15 @@ impl StepMessage {
         })
     }
 
+    /// The attempt that it begins.
+    pub(crate) fn of_attempt(&self) -> Attempt {
+        (self.job, self.created, self.step.0, self.attempt)
+    }
+
     /// What the broker tells once it has the message.
     pub(crate) fn taken(&self) -> BusEvent {
-        let StepMessage { job, step, attempt, .. } = *self;
-        BusEvent::Taken(Receipt::new(Sent::Step { job, step, attempt }))
+        let StepMessage { job, created, step, attempt, .. } = *self;
+        BusEvent::Taken(Receipt::new(Sent::Step { job, created, step, attempt }))
     }
 }
 

@@ -7,7 +7,7 @@ mod faults;
 pub(crate) mod invariants;
 mod odd;
 
-use super::broker::{Asks, Broker, CALLERS, Link, NOWHERE};
+use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
 use super::oracle;
 use committed::Committed;
 use fastrand::Rng;
@@ -125,9 +125,9 @@ pub(crate) struct World {
     /// Jobs as they were committed last, whose rows of statuses are to be compared.
     uncompared: BTreeMap<JobNumber, Job>,
     published: BTreeMap<(JobNumber, u16, u32), u32>,
-    confirmed: BTreeMap<(JobId, u16, u32), i64>,
+    confirmed: BTreeMap<Attempt, i64>,
     /// Confirms that were told long before a crash.
-    surely_confirmed: BTreeSet<(JobId, u16, u32)>,
+    surely_confirmed: BTreeSet<Attempt>,
     lost_queues: BTreeSet<Arc<str>>,
     /// Steps whose messages clients have had sent once more.
     redispatched: BTreeSet<(JobId, u16)>,
@@ -391,7 +391,7 @@ impl World {
             0 => Turn::Tell(link.send(&mut self.broker)),
             1 => {
                 let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
-                self.confirmed.insert((message.job, message.step.0, message.attempt), self.ran_ns);
+                self.confirmed.insert(message.of_attempt(), self.ran_ns);
                 Turn::Tell(vec![message.taken()])
             }
             2 => {

@@ -70,7 +70,7 @@ impl World {
         let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
         let is_repeated = *times > 1;
-        let key = (message.job, message.step.0, message.attempt);
+        let key = message.of_attempt();
         let step = job.step(message.step);
         if step.attempt < message.attempt {
             self.violate(format!("{name} was dispatched before its start was committed"));

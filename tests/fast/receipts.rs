@@ -1,0 +1,114 @@
+//! What the broker tells of a message is for the job that sent it, not for one that got its id
+//! later.
+
+use futures_util::future::LocalBoxFuture;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use workflow_manager::actors::door;
+use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
+use workflow_manager::actors::transport::BusMaker;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueLook, Served};
+use workflow_manager::engine::{Job, JobId, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A bus whose broker takes nothing until the test says so.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<(Vec<Publication>, Option<EventSink>)>>);
+
+impl Held {
+    fn parts(&self) -> MutexGuard<'_, (Vec<Publication>, Option<EventSink>)> {
+        self.0.lock().expect("no test panics while it looks")
+    }
+
+    async fn until_published(&self, count: usize) {
+        let published = async {
+            while self.parts().0.len() < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, published).await.expect("published in time");
+    }
+
+    /// The broker takes the oldest message.
+    fn take(&self) {
+        let (message, sink) = {
+            let mut parts = self.parts();
+            (parts.0.remove(0), parts.1.clone().expect("the bus is open"))
+        };
+        sink(BusEvent::Taken(message.receipt));
+    }
+}
+
+impl Bus for Held {
+    fn publish(&mut self, message: Publication) {
+        self.parts().0.push(message);
+    }
+
+    fn unconfirmed(&self) -> usize {
+        self.parts().0.len()
+    }
+
+    fn inspect(&mut self, _: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
+        Box::pin(std::future::ready(QueueLook::Unknown("nobody asks".to_owned())))
+    }
+
+    fn serve(&mut self, _: Served) {}
+
+    fn close(&mut self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+async fn create(manager: &Manager, id: JobId) {
+    let message = Message::parse(b"{}").expect("a message");
+    manager.create("one", Some(id), message).await.expect("created");
+}
+
+/// Whether the job's step counts as confirmed, once all that it has heard is committed.
+async fn is_confirmed(manager: &Manager, id: JobId) -> bool {
+    let step = |job: &Job| job.steps().all(|(_, run)| run.confirmed);
+    door::look(manager.ways(), id, step).await.expect("it is under way")
+}
+
+#[test]
+fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.journal.file = folder.path().join("j.db");
+        let text = "workflows: [{name: one, steps: [{name: work}]}]";
+        let definitions = load_text("one.yaml", text).expect("valid").definitions;
+        let held = Held::default();
+        let bus = held.clone();
+        let parts = Parts {
+            transport: Arc::new(move |_, _, _| {
+                let bus = bus.clone();
+                let maker: BusMaker = Box::new(move |sink| {
+                    bus.parts().1 = Some(sink);
+                    Box::new(bus.clone())
+                });
+                Ok(maker)
+            }),
+            ..Parts::usual(Workers::new())
+        };
+        let manager = manager::start_on(Threads::Current, settings, definitions, parts);
+        let manager = manager.expect("starts");
+        let id = JobId(uuid::Uuid::from_u128(7));
+        create(&manager, id).await;
+        held.until_published(1).await;
+        manager.cancel(id).await.expect("cancelled");
+        manager.erase(id).await.expect("erased");
+        create(&manager, id).await;
+        held.until_published(2).await;
+        held.take();
+        assert!(!is_confirmed(&manager, id).await, "the broker has not its message");
+        held.take();
+        assert!(is_confirmed(&manager, id).await, "now it has");
+        manager.stop().await;
+    });
+}
