@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::sync::Arc;
 
 /// A page reads rows up to this total size, in bytes; the last row may exceed it.
-const PAGE_BYTES_MAX: usize = 1 << 20;
+pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// What a row takes while it is read and shown, as a multiple of its size: its text, what is
 /// parsed, the answer.
@@ -66,12 +66,17 @@ pub(super) async fn at(
     let shown = reads::rebuilt(common, id, load, move |then, answer| match then {
         Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
         Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),
-        Then::Never { entries } => Err(Problem::malformed(format!(
-            "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
-             /api/job/{id}/entries lists them"
-        ))),
+        Then::Never { entries } => Err(no_entry(id, at, entries)),
     });
     Ok(shown.await?.1.into_response())
+}
+
+/// The problem of an entry that the record does not have.
+pub(super) fn no_entry(id: JobId, at: u64, entries: u64) -> Problem {
+    Problem::malformed(format!(
+        "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
+         /api/job/{id}/entries lists them"
+    ))
 }
 
 /// The number of an entry.

@@ -16,8 +16,8 @@ use crate::engine::{JobId, JobState, Message, Timestamp};
 use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Records};
 use crate::view::JobView;
-use actix_web::http::header;
-use actix_web::{HttpResponse, web};
+use actix_web::http::header::{self, ETag, EntityTag, Header, IfNoneMatch, TryIntoHeaderValue};
+use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -358,6 +358,7 @@ impl Streaming {
 /// over.
 pub async fn job(
     ways: web::Data<Ways>,
+    request: HttpRequest,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -369,7 +370,7 @@ pub async fn job(
     }
     let now = clock::now();
     if is_light {
-        return light(&ways, id, now).await;
+        return light(&ways, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
     let whole = reads::job(&ways.common, id, move |found, answer| {
         answer.json(&JobView::whole(&found.job, now))
@@ -377,16 +378,54 @@ pub async fn job(
     Ok(whole.await?.1.into_response())
 }
 
-/// The actor of a job under way answers for it, whatever the length of its record.
-async fn light(ways: &Ways, id: JobId, now: Timestamp) -> Result<HttpResponse, Problem> {
-    let told = live::look(ways, id, move |job| serde_json::to_vec(&JobView::light(job, now)));
-    if let Some(Ok(body)) = told.await {
-        return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
+/// The actor of a job under way answers for it, whatever the length of its record. A client that
+/// has this state of the job already is told so.
+async fn light(
+    ways: &Ways,
+    id: JobId,
+    now: Timestamp,
+    known: Option<IfNoneMatch>,
+) -> Result<HttpResponse, Problem> {
+    let tag =
+        |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
+    let told = live::look(ways, id, move |job| {
+        let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
+        Some((job.origin().created, job.length(), body))
+    });
+    if let Some(Some((created, entries, body))) = told.await {
+        let tag = tag(created, entries);
+        return Ok(if is_known(known.as_ref(), &tag) {
+            HttpResponse::NotModified().insert_header(ETag(tag)).finish()
+        } else {
+            HttpResponse::Ok()
+                .insert_header(ETag(tag))
+                .content_type(mime::APPLICATION_JSON)
+                .body(body)
+        });
+    }
+    let kept = read(&ways.common, move |reader| reader.length(id)).await?;
+    let (created, entries) = kept.ok_or_else(|| Problem::unknown_job(id))?;
+    let asked = tag(created, entries);
+    if is_known(known.as_ref(), &asked) {
+        return Ok(HttpResponse::NotModified().insert_header(ETag(asked)).finish());
     }
     let light = reads::job(&ways.common, id, move |found, answer| {
-        answer.json(&JobView::light(&found.job, now))
+        answer.json(&JobView::light(&found.job, now))?;
+        Ok((found.job.origin().created, found.job.length()))
     });
-    Ok(light.await?.1.into_response())
+    let ((created, entries), written) = light.await?;
+    let mut answer = written.into_response();
+    if let Ok(value) = ETag(tag(created, entries)).try_into_value() {
+        answer.headers_mut().insert(header::ETAG, value);
+    }
+    Ok(answer)
+}
+
+fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
+    match known {
+        Some(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
+        Some(IfNoneMatch::Any) | None => false,
+    }
 }
 
 /// `GET /api/job/{id}/result`: the result of a job that is completed, and nothing else.

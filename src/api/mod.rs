@@ -3,10 +3,12 @@
 
 mod children;
 mod connections;
+mod definitions;
 pub mod events;
 mod guard;
 mod history;
 mod incoming;
+mod items;
 pub mod jobs;
 mod live;
 mod named;
@@ -17,6 +19,7 @@ mod query;
 mod reads;
 pub mod redispatch;
 pub mod status;
+mod step;
 pub mod why;
 
 use crate::actors::common::Common;
@@ -104,6 +107,7 @@ fn routes(config: &mut web::ServiceConfig) {
         )
         .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
         .service(resource("/api/job/{id}/entries", "GET, HEAD").route(get().to(history::of_job)))
+        .service(resource("/api/job/{id}/message", "GET, HEAD").route(get().to(step::message)))
         .service(resource("/api/job/{id}/result", "GET, HEAD").route(get().to(jobs::result)))
         .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
         .service(
@@ -115,7 +119,22 @@ fn routes(config: &mut web::ServiceConfig) {
                 .route(web::post().to(redispatch::by_queue)),
         )
         .service(
-            resource("/api/job/{id}/step/{step}", "POST").route(web::post().to(operations::reply)),
+            resource("/api/job/{id}/step/{step}", "GET, HEAD, POST")
+                .route(get().to(step::detail))
+                .route(web::post().to(operations::reply)),
+        )
+        .service(
+            resource("/api/job/{id}/step/{step}/input", "GET, HEAD").route(get().to(step::input)),
+        )
+        .service(
+            resource("/api/job/{id}/step/{step}/output", "GET, HEAD").route(get().to(step::output)),
+        )
+        .service(
+            resource("/api/job/{id}/step/{step}/items", "GET, HEAD")
+                .route(get().to(items::of_step)),
+        )
+        .service(
+            resource("/api/definition/{hash}", "GET, HEAD").route(get().to(definitions::by_hash)),
         )
         .service(
             resource("/api/job/{id}/{operation}", "POST")

@@ -9,6 +9,7 @@ use crate::journal::JournalError;
 use crate::journal::{KeptJob, Records};
 use crate::room::{Room, Taken};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::http::header::{self, HeaderMap};
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
@@ -59,10 +60,18 @@ pub(super) async fn answer(
     bytes: usize,
     query: impl FnOnce(&dyn Records, &mut Written) -> Result<(), Problem> + Send + 'static,
 ) -> Result<HttpResponse, Problem> {
+    Ok(written(common, bytes, query).await?.into_response())
+}
+
+/// What `query` writes: about this many bytes in total.
+pub(super) async fn written(
+    common: &Arc<Common>,
+    bytes: usize,
+    query: impl FnOnce(&dyn Records, &mut Written) -> Result<(), Problem> + Send + 'static,
+) -> Result<Written, Problem> {
     let taken = waited(common, &common.rooms.answers, bytes).await?;
     let mut written = Written::new(common, taken, 0);
-    let written = placed(common, move |reader| query(reader, &mut written).map(|()| written));
-    Ok(written.await?.into_response())
+    placed(common, move |reader| query(reader, &mut written).map(|()| written)).await
 }
 
 /// What `view` makes of the job with this id. The caller keeps the room that it takes as long as
@@ -166,12 +175,35 @@ pub(super) fn pieces<S: Send + 'static>(
     })
 }
 
+/// A part of an answer, in bytes (RFC 9110, section 14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    first: usize,
+    last: usize,
+}
+
+impl Part {
+    /// The part that a request asks for. Of anything but one range with a beginning the whole is
+    /// answered.
+    pub(super) fn asked_for(headers: &HeaderMap) -> Option<Part> {
+        let range = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
+        let (first, last) = range.split_once('-')?;
+        let first = first.parse().ok()?;
+        let last = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
+        (first <= last).then_some(Part { first, last })
+    }
+}
+
 /// An answer in JSON as it is written, piece by piece, and the room that is taken for it.
 pub(super) struct Written {
     common: Arc<Common>,
     taken: Taken,
     /// Bytes that are held besides it.
     besides: usize,
+    /// The part of it that is asked for.
+    part: Option<Part>,
+    /// How much was written, of the whole.
+    whole: usize,
     pieces: VecDeque<Bytes>,
     last: Vec<u8>,
     length: usize,
@@ -183,10 +215,17 @@ impl Written {
             common: common.clone(),
             taken,
             besides,
+            part: None,
+            whole: 0,
             pieces: VecDeque::new(),
             last: Vec::new(),
             length: 0,
         }
+    }
+
+    /// Keeps this part alone of what is written from now on.
+    pub(super) fn only(&mut self, part: Option<Part>) {
+        self.part = part;
     }
 
     /// Writes a value as JSON.
@@ -203,9 +242,26 @@ impl Written {
         }
     }
 
-    pub(super) fn into_response(mut self) -> HttpResponse {
+    pub(super) fn into_response(self) -> HttpResponse {
+        self.into_response_of(mime::APPLICATION_JSON)
+    }
+
+    pub(super) fn into_response_of(mut self, content: mime::Mime) -> HttpResponse {
         let mut answer = HttpResponse::Ok();
-        answer.content_type(mime::APPLICATION_JSON);
+        if let Some(part) = self.part {
+            if part.first >= self.whole {
+                return HttpResponse::RangeNotSatisfiable()
+                    .insert_header((header::CONTENT_RANGE, format!("bytes */{}", self.whole)))
+                    .finish();
+            }
+            let last = part.first + self.length - 1;
+            answer = HttpResponse::PartialContent();
+            answer.insert_header((
+                header::CONTENT_RANGE,
+                format!("bytes {}-{last}/{}", part.first, self.whole),
+            ));
+        }
+        answer.content_type(content);
         if self.pieces.is_empty() {
             return answer.body(self.last);
         }
@@ -217,6 +273,26 @@ impl Written {
 
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(part) = self.part else { return self.keep(bytes) };
+        // What lies before the part, or behind it, is counted and dropped.
+        let before = part.first.saturating_sub(self.whole).min(bytes.len());
+        let wanted = part.last.saturating_add(1).saturating_sub(self.whole.max(part.first));
+        let done = match &bytes[before..] {
+            _ if before > 0 => before,
+            behind if wanted == 0 => behind.len(),
+            inside => self.keep(&inside[..inside.len().min(wanted)])?,
+        };
+        self.whole += done;
+        Ok(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Written {
+    fn keep(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.last.len() >= PIECE_BYTES {
             if !self
                 .common
@@ -235,10 +311,6 @@ impl io::Write for Written {
         self.last.extend_from_slice(some);
         self.length += some.len();
         Ok(some.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! `check`: validates workflow files; prints what they say, or everything that is wrong with them.
 
 use super::check_json::print_json;
-use super::words::{counted, dependency_name, tolerate_text};
+use super::words::counted;
 use crate::engine::words::{escaped, escaped_lines};
 use crate::engine::{
     Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
@@ -141,7 +141,7 @@ impl View<'_> {
         for step in in_order(graph) {
             let name = format!("{}{}", "  ".repeat(depth), step.name);
             let waits_for =
-                joined(step.depends.iter().map(|dependency| dependency_name(graph, *dependency)));
+                joined(step.depends.iter().map(|dependency| graph.dependency_name(*dependency)));
             rows.push([name, waits_for, self.target(step)]);
             if let Some(task) = step.task
                 && !self.shown[usize::from(task)]
@@ -215,7 +215,7 @@ fn fan_out(keys: &FanOutKeys) -> String {
     let tolerate = if keys.tolerate == Tolerate::default() {
         String::new()
     } else {
-        format!(", {} may fail", tolerate_text(keys.tolerate))
+        format!(", {} may fail", keys.tolerate)
     };
     format!(" for each of {} → {}{window}{tolerate}", keys.list_key, keys.item_key)
 }

@@ -1,89 +1,16 @@
 //! `check --json`: the keys are those of the workflow file.
 
-use super::words::{dependency_name, tolerate_text};
-use crate::engine::{Definition, Expression, Graph, OnFailure, Retry, Step, Tolerate};
 use crate::load::{LoadErrors, Loaded, Problem};
+use crate::view::DefinitionView;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 #[derive(Serialize)]
 struct Outcome<'l> {
     valid: bool,
-    workflows: Vec<WorkflowView<'l>>,
+    workflows: Vec<DefinitionView<'l>>,
     warnings: &'l [Problem],
     errors: &'l [Problem],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WorkflowView<'d> {
-    vhost: &'d str,
-    name: &'d str,
-    steps: Vec<StepView<'d>>,
-    tasks: Vec<TaskView<'d>>,
-    queues: Vec<Arc<str>>,
-    result: Vec<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retention: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TaskView<'d> {
-    name: &'d str,
-    item_list_key: &'d str,
-    item_key: &'d str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_concurrency: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tolerate: Option<String>,
-    recursive: bool,
-    steps: Vec<StepView<'d>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StepView<'d> {
-    name: &'d str,
-    depends: Vec<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    priority: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry: Option<RetryView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    when: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cancel_when: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_failure: Option<&'static str>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    external: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status_key: Option<&'d str>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    statuses: &'d [Arc<str>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    skipped_status: Option<&'d str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cancelled_status: Option<&'d str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct RetryView {
-    attempts: u32,
-    backoff: String,
-    factor: f64,
-    max_backoff: String,
 }
 
 /// Prints what the files say, or everything that is wrong with them.
@@ -97,7 +24,7 @@ pub(super) fn print_json(
             workflows: loaded
                 .definitions
                 .iter()
-                .map(|definition| workflow_view(definition))
+                .map(|definition| DefinitionView::of(definition))
                 .collect(),
             warnings: &loaded.warnings,
             errors: &[],
@@ -108,84 +35,4 @@ pub(super) fn print_json(
     };
     serde_json::to_writer_pretty(&mut *out, &view)?;
     writeln!(out)
-}
-
-fn workflow_view(definition: &Definition) -> WorkflowView<'_> {
-    let graph = definition.graph();
-    let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {
-        let keys = task.fan_out.as_ref()?;
-        Some(TaskView {
-            name: &task.name,
-            item_list_key: &keys.list_key,
-            item_key: &keys.item_key,
-            max_concurrency: keys.max_concurrency,
-            tolerate: (keys.tolerate != Tolerate::default()).then(|| tolerate_text(keys.tolerate)),
-            recursive: leads_to_itself(definition, at),
-            steps: step_views(definition, task),
-        })
-    });
-    WorkflowView {
-        vhost: &definition.vhost,
-        name: &definition.name,
-        steps: step_views(definition, graph),
-        tasks: tasks.collect(),
-        queues: definition.queues(),
-        result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
-        deadline: definition.deadline.map(|span| span.to_string()),
-        retention: definition.retention.map(|span| span.to_string()),
-    }
-}
-
-fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
-    let view = |step: &'d Step| StepView {
-        name: &step.name,
-        depends: step
-            .depends
-            .iter()
-            .map(|dependency| dependency_name(graph, *dependency))
-            .collect(),
-        queue: step.has_queue().then_some(&*step.queue),
-        task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
-        priority: step.priority,
-        timeout: step.timeout.map(|span| span.to_string()),
-        retry: step.retry.map(retry_view),
-        when: step.when.as_ref().map(Expression::text),
-        cancel_when: step.cancel_when.as_ref().map(Expression::text),
-        on_failure: match step.on_failure {
-            OnFailure::Fail => None,
-            OnFailure::Continue => Some("continue"),
-        },
-        external: step.external,
-        status_key: step.status.key.as_deref(),
-        statuses: &step.status.words,
-        skipped_status: step.status.skipped.as_deref(),
-        cancelled_status: step.status.cancelled.as_deref(),
-    };
-    graph.steps.iter().map(view).collect()
-}
-
-fn retry_view(retry: Retry) -> RetryView {
-    RetryView {
-        attempts: retry.attempts,
-        backoff: retry.backoff.to_string(),
-        factor: f64::from(retry.factor_milli) / 1_000.0,
-        max_backoff: retry.max_backoff.to_string(),
-    }
-}
-
-fn leads_to_itself(definition: &Definition, graph: usize) -> bool {
-    let tasks_of = |at: usize| {
-        definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from)
-    };
-    let mut seen = vec![false; definition.graphs.len()];
-    let mut next: Vec<usize> = tasks_of(graph).collect();
-    while let Some(at) = next.pop() {
-        if at == graph {
-            return true;
-        }
-        if !std::mem::replace(&mut seen[at], true) {
-            next.extend(tasks_of(at));
-        }
-    }
-    false
 }

@@ -6,6 +6,9 @@ use super::expression::Expression;
 use super::id::StepIndex;
 use super::time::Millis;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// A workflow: its own graph and the graphs of its tasks. It is plain data: nothing that can be
@@ -25,6 +28,61 @@ pub struct Definition {
     pub retention: Option<Millis>,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
     pub graphs: Vec<Graph>,
+}
+
+impl Definition {
+    /// The hash of its content.
+    pub fn hash(&self) -> DefinitionHash {
+        // Plain data of texts and numbers has a JSON text.
+        DefinitionHash::of(&serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+/// The name of a definition's content, whatever the workflow is called: SHA-256 over its JSON text,
+/// written as 64 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DefinitionHash(pub [u8; 32]);
+
+impl DefinitionHash {
+    /// The hash of a definition's JSON text.
+    pub fn of(body: &str) -> DefinitionHash {
+        DefinitionHash(Sha256::digest(body.as_bytes()).into())
+    }
+}
+
+impl fmt::Display for DefinitionHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for DefinitionHash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A text is no hash of a definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a definition is named by its hash, 64 hex digits")]
+pub struct InvalidHash;
+
+impl FromStr for DefinitionHash {
+    type Err = InvalidHash;
+
+    fn from_str(text: &str) -> Result<DefinitionHash, InvalidHash> {
+        let (digits, left) = text.as_bytes().as_chunks::<2>();
+        let bytes: Option<Vec<u8>> = digits.iter().map(|pair| byte(*pair)).collect();
+        match (bytes.and_then(|bytes| bytes.try_into().ok()), left) {
+            (Some(hash), []) => Ok(DefinitionHash(hash)),
+            _ => Err(InvalidHash),
+        }
+    }
+}
+
+fn byte([high, low]: [u8; 2]) -> Option<u8> {
+    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// The position of a graph in its definition; 0 is the workflow's own.
@@ -98,6 +156,22 @@ impl Default for Retry {
 impl Default for Tolerate {
     fn default() -> Tolerate {
         Tolerate::Count(0)
+    }
+}
+
+/// As a workflow file writes it: `5` or `2.5%`.
+impl fmt::Display for Tolerate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tolerate::Count(count) => write!(f, "{count}"),
+            Tolerate::Share(share) => {
+                let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
+                match hundredths.trim_end_matches('0') {
+                    "" => write!(f, "{percent}%"),
+                    fraction => write!(f, "{percent}.{fraction}%"),
+                }
+            }
+        }
     }
 }
 
@@ -290,6 +364,14 @@ impl Graph {
             .position(|step| &*step.name == name)
             .and_then(|at| u16::try_from(at).ok())
             .map(StepIndex)
+    }
+
+    /// What a step depends on, by name: `__start__` is the job's message.
+    pub fn dependency_name(&self, dependency: Dependency) -> &str {
+        match dependency {
+            Dependency::Start => "__start__",
+            Dependency::Step(at) => &self.step(at).name,
+        }
     }
 
     /// All steps' positions.

@@ -46,6 +46,19 @@ enum Slot {
     Failed,
 }
 
+/// What has become of an item, as readers are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemState {
+    /// Its child job has not started.
+    Waiting,
+    /// Its child job is under way.
+    Running,
+    /// Its child job has completed.
+    Completed,
+    /// Its child job has failed or was cancelled.
+    Failed,
+}
+
 /// Where a key of the output comes from: the child's index, then the key's position in that child's
 /// result.
 type KeyPlace = (u32, u16);
@@ -127,6 +140,18 @@ impl FanOut {
     /// How many results came without the singular key; each became `null` in the list.
     pub fn without_item(&self) -> u32 {
         self.without_item
+    }
+
+    /// What has become of each item, in order. None: the step is over, and keeps counts alone.
+    pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
+        (self.slots.len() == self.items as usize).then(|| {
+            self.slots.iter().map(|slot| match slot {
+                Slot::NotStarted => ItemState::Waiting,
+                Slot::UnderWay => ItemState::Running,
+                Slot::Completed(_) => ItemState::Completed,
+                Slot::Failed => ItemState::Failed,
+            })
+        })
     }
 
     /// The key of the item in a child job's result.

@@ -277,6 +277,12 @@ impl Job {
         Message::merge(parts)
     }
 
+    /// Whether a step has its input: all that it depends on is done.
+    pub fn has_input(&self, step: StepIndex) -> bool {
+        let run = &self.steps[step.at()];
+        run.attempt > 0 && run.state != StepState::Waiting
+    }
+
     /// Asserts the invariants. Called after every `evolve` in debug builds, and always after
     /// recovery and in the simulation.
     pub fn check(&self) {
@@ -352,7 +358,8 @@ impl Job {
         }
     }
 
-    pub(super) fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
+    /// What a step with a task fans out over.
+    pub fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
         let task = self.graph().step(step).task?;
         self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()
     }

@@ -61,15 +61,15 @@ pub use caller::Caller;
 pub use cause::Cause;
 pub use decision::Decision;
 pub use definition::{
-    Definition, Dependency, FanOutKeys, Graph, GraphIndex, OnFailure, Retry, StatusWords, Step,
-    Tolerate,
+    Definition, DefinitionHash, Dependency, FanOutKeys, Graph, GraphIndex, InvalidHash, OnFailure,
+    Retry, StatusWords, Step, Tolerate,
 };
 pub use effect::Effect;
 pub use entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
 pub use expression::Expression;
-pub use fanout::FanOut;
+pub use fanout::{FanOut, ItemState};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,

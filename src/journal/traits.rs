@@ -8,7 +8,7 @@ use super::query::{
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
 use super::recover::Recovered;
-use crate::engine::{Definition, JobId, Millis, Timestamp};
+use crate::engine::{Definition, DefinitionHash, JobId, JobState, Millis, StepIndex, Timestamp};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +96,12 @@ pub trait Records: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
+    /// When a job was created, and how many entries its record has.
+    fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
+
+    /// The definition of this content, if any job that is kept has it.
+    fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError>;
+
     /// How a job was created.
     fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError>;
 
@@ -159,6 +165,15 @@ pub trait Records: Send + Sync {
         after: ChildCursor,
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError>;
+
+    /// Hands over the items of a step whose child jobs were started, in order, each with the state
+    /// of its newest child job.
+    fn items(
+        &self,
+        of: &Family,
+        step: StepIndex,
+        each: &mut dyn FnMut(u32, JobState),
+    ) -> Result<(), JournalError>;
 
     /// The columns of a workflow's statuses; none if it has no table of them.
     fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;

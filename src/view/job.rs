@@ -1,7 +1,7 @@
 //! A job and its steps.
 
 use crate::engine::{
-    Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
+    DefinitionHash, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
 };
 use crate::times::Time;
 use serde::Serialize;
@@ -33,6 +33,9 @@ pub struct JobView<'a> {
     /// How many entries its record has; in the light view.
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<u64>,
+    /// The definition that it runs; in the light view.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition: Option<DefinitionHash>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     running: Vec<StepEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -63,7 +66,7 @@ struct StepEntry<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct StepView<'a> {
+pub(super) struct StepView<'a> {
     name: &'a str,
     state: StepState,
     status: &'a str,
@@ -182,7 +185,12 @@ impl<'a> JobView<'a> {
         let steps =
             job.graph().indices().map(|step| StepView::of(job, step, now).lightened()).collect();
         let head = JobView::head(job, steps);
-        JobView { entries: Some(job.length()), reason: head.reason.map(cut), ..head }
+        JobView {
+            entries: Some(job.length()),
+            definition: Some(job.definition().hash()),
+            reason: head.reason.map(cut),
+            ..head
+        }
     }
 
     fn head(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
@@ -202,6 +210,7 @@ impl<'a> JobView<'a> {
                 item: parent.index,
             }),
             entries: None,
+            definition: None,
             running: Vec::new(),
             completed: Vec::new(),
             steps,
@@ -234,7 +243,7 @@ impl<'a> StepEntry<'a> {
 }
 
 impl<'a> StepView<'a> {
-    fn of(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
+    pub(super) fn of(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
         let (step, run) = (job.graph().step(index), job.step(index));
         let is_under_way = run.state == StepState::Running;
         let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
@@ -287,7 +296,7 @@ impl<'a> StepView<'a> {
     }
 }
 
-fn cut(text: &str) -> &str {
+pub(super) fn cut(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 

@@ -5,11 +5,10 @@ use super::confirms::Confirms;
 use super::core::{Core, fail_point};
 use super::relation::WriteFailed;
 use super::row::{
-    Told, checksum, content_hash, damaged_entry, encode, insert_notice, origin_text, place,
-    whole_checksum,
+    Told, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
 };
 use super::rows::FileRows;
-use crate::engine::Definition;
+use crate::engine::{Definition, DefinitionHash};
 use crate::journal::error::JournalError;
 use crate::journal::record::{JobNumber, Record};
 use crate::journal::recover::JobRow;
@@ -205,23 +204,23 @@ fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(
 
 fn definition_number(
     connection: &Connection,
-    known: &mut HashMap<[u8; 32], i64>,
+    known: &mut HashMap<DefinitionHash, i64>,
     definition: &Definition,
 ) -> rusqlite::Result<i64> {
     let body = encode(definition)?;
-    let hash = content_hash(&body);
+    let hash = DefinitionHash::of(&body);
     if let Some(number) = known.get(&hash) {
         return Ok(*number);
     }
     let found = connection
-        .query_row("SELECT number FROM definitions WHERE hash = ?1", [&hash[..]], |row| row.get(0))
+        .query_row("SELECT number FROM definitions WHERE hash = ?1", [hash.0], |row| row.get(0))
         .optional()?;
     let number = match found {
         Some(number) => number,
         None => {
             connection.execute(
                 "INSERT INTO definitions(hash, body) VALUES (?1, ?2)",
-                params![&hash[..], body],
+                params![hash.0, body],
             )?;
             connection.last_insert_rowid()
         }

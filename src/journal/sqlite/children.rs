@@ -7,7 +7,7 @@ use crate::journal::error::JournalError;
 use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
 use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
 impl Reader {
@@ -65,6 +65,38 @@ impl Reader {
                 row.reason = self.reason(connection, row.cursor.number)?;
             }
             Ok(rows)
+        })
+    }
+
+    /// Hands over the items of a step whose child jobs were started, in order, each with the state
+    /// of its newest child job.
+    pub(super) fn items(
+        &self,
+        of: &Family,
+        step: StepIndex,
+        each: &mut dyn FnMut(u32, JobState),
+    ) -> Result<(), JournalError> {
+        let sql = "SELECT item, state FROM jobs INDEXED BY jobs_by_place
+                   WHERE root = ?1 AND parent = ?2 AND step = ?3 ORDER BY item, number";
+        self.with_derived(|connection| {
+            let mut read = || -> rusqlite::Result<()> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let mut rows = statement.query(params![of.root, of.number, step.0])?;
+                // Of several child jobs of an item the newest comes last.
+                let mut newest = None;
+                while let Some(row) = rows.next()? {
+                    let (item, state) = (row.get(0)?, JobState::of_word(row.get_ref(1)?.as_str()?));
+                    match newest.replace((item, state)) {
+                        Some((before, Some(state))) if before != item => each(before, state),
+                        Some(_) | None => {}
+                    }
+                }
+                if let Some((item, Some(state))) = newest {
+                    each(item, state);
+                }
+                Ok(())
+            };
+            read().map_err(|error| self.failed(error))
         })
     }
 

@@ -9,7 +9,7 @@ use super::rows::FileRows;
 use super::schema::{self, Options, read_only};
 use super::status::Relations;
 use super::watch::Watch;
-use crate::engine::{Definition, Millis};
+use crate::engine::{Definition, DefinitionHash, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss, Remedy};
 use crate::journal::record::JobNumber;
@@ -27,7 +27,7 @@ pub(super) struct Core {
     pub(super) file: Arc<str>,
     path: PathBuf,
     /// Definitions that are in the file, by content hash.
-    pub(super) definitions: HashMap<[u8; 32], i64>,
+    pub(super) definitions: HashMap<DefinitionHash, i64>,
     /// The one looked up last: mostly the next one too, and its hash need not be made again.
     pub(super) latest: Option<(Arc<Definition>, i64)>,
     pub(super) relations: Relations,

@@ -3,7 +3,7 @@
 
 use super::reader::Reader;
 use super::schema;
-use crate::engine::{JobId, Recorded};
+use crate::engine::{JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{RecordPage, Then};
 use crate::journal::recover::Rows;
@@ -63,6 +63,27 @@ impl Reader {
                 add(&mut page, recorded, after, &mut left);
             }
             Ok(Some(page))
+        })
+    }
+
+    /// When the newest job with this id was created, and how many entries its record has.
+    pub(super) fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
+        let is_new = self.may_be_new(id);
+        self.with(|connection| {
+            let rows = self.rows(connection);
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let (mut last, mut length) = (i64::MAX, 0);
+            let mut count =
+                |recorded: &Recorded| length = recorded.first + recorded.entries.len() as u64;
+            if let Some(seq) = rows.from(number, u64::MAX)?.pop() {
+                last = seq;
+                for row in rows.entry_rows("seq = ?1", [seq])? {
+                    row.recorded(self.file())?.iter().for_each(&mut count);
+                }
+            }
+            rows.confirmed(number, last)?.iter().for_each(count);
+            Ok(Some((job.created, length)))
         })
     }
 

@@ -1,7 +1,7 @@
 //! The reading end of a journal in a file, as the manager asks it.
 
 use super::reader::Reader;
-use crate::engine::{JobId, Timestamp};
+use crate::engine::{Definition, DefinitionHash, JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
@@ -11,6 +11,7 @@ use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::Recovered;
 use crate::journal::traits::Records;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Records for Reader {
@@ -34,6 +35,14 @@ impl Records for Reader {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
         Reader::record(self, id, after, limit, bytes_max)
+    }
+
+    fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
+        Reader::length(self, id)
+    }
+
+    fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError> {
+        Reader::definition(self, hash)
     }
 
     fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
@@ -107,6 +116,15 @@ impl Records for Reader {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError> {
         Reader::children(self, of, filter, after, limit)
+    }
+
+    fn items(
+        &self,
+        of: &Family,
+        step: StepIndex,
+        each: &mut dyn FnMut(u32, JobState),
+    ) -> Result<(), JournalError> {
+        Reader::items(self, of, step, each)
     }
 
     fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {

@@ -1,11 +1,10 @@
 //! Rows as they stand in the file: their columns and checksums.
 
-use crate::engine::{Entry, JobId, Recorded, Timestamp};
+use crate::engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::JobRow;
 use rusqlite::{Connection, Row, params};
-use sha2::{Digest, Sha256};
 
 /// The checksum of a text, which ties it to a number.
 pub(super) fn checksum(number: i64, text: &str) -> u32 {
@@ -50,11 +49,6 @@ pub(super) fn whole_checksum(
 pub(super) fn encode<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Result<String> {
     serde_json::to_string(entries)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
-}
-
-/// The content hash that names a definition.
-pub(super) fn content_hash(body: &str) -> [u8; 32] {
-    Sha256::digest(body.as_bytes()).into()
 }
 
 /// The checked columns of `jobs`, in the order that [`job_row`] reads.
@@ -264,7 +258,7 @@ pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, Jo
     };
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
     let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
-    if content_hash(&body) == hash {
+    if DefinitionHash::of(&body).0 == hash {
         Ok(body)
     } else {
         Err(damaged("the content does not match its hash".to_owned()))

@@ -1,0 +1,207 @@
+//! One step of a job, with its attempts.
+
+use super::job::{StepView, cut};
+use crate::engine::{
+    Entry, Failure, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
+    StepState, Timestamp,
+};
+use crate::times::Time;
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// The most attempts that are shown; of more the newest.
+const ATTEMPTS_SHOWN_MAX: usize = 100;
+
+/// A step with all that a reader asks of it, but for its payloads.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepDetail<'a> {
+    #[serde(flatten)]
+    step: StepView<'a>,
+    /// The size of its input, once it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_bytes: Option<usize>,
+    /// The size of its output, once it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_bytes: Option<usize>,
+    attempts: Vec<Attempt>,
+    /// How many older attempts are left out.
+    #[serde(skip_serializing_if = "is_none")]
+    attempts_omitted: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+impl<'a> StepDetail<'a> {
+    /// The step as the job has it. What runs has run until `now`.
+    pub fn of(job: &'a Job, step: StepIndex, attempts: Attempts, now: Timestamp) -> StepDetail<'a> {
+        let run = job.step(step);
+        let input = job.has_input(step).then(|| match &run.fan_out {
+            Some(fan_out) => fan_out.input().encoded_len(),
+            None => job.input_of(step).encoded_len(),
+        });
+        let Attempts { mut shown, omitted, .. } = attempts;
+        if let Some(last) = shown.back_mut().filter(|last| last.state == AttemptState::Running) {
+            last.state = match job.step_state(step) {
+                StepState::Cancelled | StepState::Skipped => AttemptState::Cancelled,
+                StepState::Running if job.state() == JobState::Cancelled => AttemptState::Cancelled,
+                StepState::Waiting
+                | StepState::Running
+                | StepState::Completed
+                | StepState::Failed => last.state,
+            };
+        }
+        StepDetail {
+            step: StepView::of(job, step, now),
+            input_bytes: input,
+            output_bytes: run.output.as_ref().map(|output| output.encoded_len()),
+            attempts: shown.into(),
+            attempts_omitted: omitted,
+        }
+    }
+}
+
+/// The attempts of a step, gathered from the rows of its job's record, which are taken in order.
+#[derive(Clone)]
+pub struct Attempts {
+    of: StepIndex,
+    shown: VecDeque<Attempt>,
+    omitted: u64,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Attempt {
+    attempt: u32,
+    start_time: Time,
+    /// When the broker took its message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed: Option<Time>,
+    /// How often the message was sent once more.
+    #[serde(skip_serializing_if = "is_never")]
+    redispatched: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_time: Option<Time>,
+    state: AttemptState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<String>,
+    /// When the next attempt was due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum AttemptState {
+    Running,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+fn is_never(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Attempts {
+    /// No attempts yet.
+    pub fn of(step: StepIndex) -> Attempts {
+        Attempts { of: step, shown: VecDeque::new(), omitted: 0 }
+    }
+
+    /// Takes the next row.
+    pub fn take(&mut self, row: &Recorded) {
+        for entry in &row.entries {
+            match entry {
+                Entry::Step(step, entry) if *step == self.of => self.step(entry, row.at),
+                Entry::FanOut(step, entry) if *step == self.of => self.fan_out(entry, row.at),
+                Entry::Job(JobEntry::Cancelled { .. }) => {
+                    self.end(AttemptState::Cancelled, row.at);
+                }
+                Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => {}
+            }
+        }
+    }
+
+    fn step(&mut self, entry: &StepEntry, at: Timestamp) {
+        match entry {
+            StepEntry::Started { attempt, .. } => self.begin(*attempt, at),
+            StepEntry::Confirmed => {
+                if let Some(last) = self.shown.back_mut() {
+                    last.confirmed = Some(Time(at));
+                }
+            }
+            StepEntry::Unconfirmed => {
+                if let Some(last) = self.shown.back_mut() {
+                    last.confirmed = None;
+                    last.redispatched += 1;
+                }
+            }
+            StepEntry::Completed(_) => self.end(AttemptState::Completed, at),
+            StepEntry::AttemptFailed { failure, retry_at, .. } => {
+                self.fail(failure, at);
+                if let Some(last) = self.shown.back_mut() {
+                    last.retry_at = Some(Time(*retry_at));
+                }
+            }
+            StepEntry::Failed(failure) => self.fail(failure, at),
+            StepEntry::Cancelled | StepEntry::Skipped => self.end(AttemptState::Cancelled, at),
+            StepEntry::Progressed { .. } => {}
+        }
+    }
+
+    fn fan_out(&mut self, entry: &FanOutEntry, at: Timestamp) {
+        match entry {
+            FanOutEntry::Started { .. } => {
+                let attempt = self.shown.back().map_or(1, |last| last.attempt + 1);
+                self.begin(attempt, at);
+            }
+            FanOutEntry::Restarted { attempt, .. } => self.begin(*attempt, at),
+            FanOutEntry::Completed => self.end(AttemptState::Completed, at),
+            FanOutEntry::ChildrenStarted { .. }
+            | FanOutEntry::ChildStarted { .. }
+            | FanOutEntry::ChildCompleted { .. }
+            | FanOutEntry::ChildFailed { .. } => {}
+        }
+    }
+
+    fn begin(&mut self, attempt: u32, at: Timestamp) {
+        if self.shown.len() == ATTEMPTS_SHOWN_MAX {
+            self.shown.pop_front();
+            self.omitted += 1;
+        }
+        self.shown.push_back(Attempt {
+            attempt,
+            start_time: Time(at),
+            confirmed: None,
+            redispatched: 0,
+            end_time: None,
+            state: AttemptState::Running,
+            reason: None,
+            raw: None,
+            retry_at: None,
+        });
+    }
+
+    /// Ends the last attempt, unless it has ended.
+    fn end(&mut self, state: AttemptState, at: Timestamp) {
+        if let Some(last) = self.shown.back_mut().filter(|last| last.state == AttemptState::Running)
+        {
+            last.state = state;
+            last.end_time = Some(Time(at));
+        }
+    }
+
+    fn fail(&mut self, failure: &Failure, at: Timestamp) {
+        self.end(AttemptState::Failed, at);
+        if let Some(last) = self.shown.back_mut().filter(|last| last.state == AttemptState::Failed)
+        {
+            last.reason = Some(cut(&failure.reason).to_owned());
+            last.raw = failure.raw.as_deref().map(str::to_owned);
+        }
+    }
+}
