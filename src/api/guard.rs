@@ -206,7 +206,10 @@ pub(super) async fn harden(
     let payload = has_body(request.headers()).then(|| held(&mut request));
     let mut response = next.call(request).await?;
     for (name, value) in HEADERS {
-        response.headers_mut().insert(name, value);
+        // A handler may know better: what a hash names may be kept.
+        if !response.headers().contains_key(&name) {
+            response.headers_mut().insert(name, value);
+        }
     }
     Ok(response.map_body(|_, body| match (is_head, payload) {
         (true, _) => BoxBody::new(HeadOnly(body.size())),

@@ -5,8 +5,9 @@ use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Instruction, Job,
-    JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Step, StepIndex, Timestamp,
+    Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
+    Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Step,
+    StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
@@ -171,6 +172,8 @@ impl Live {
     fn assert_read_by(&self, records: &dyn Records, what: &str) {
         let found = records.job(self.job.id()).expect("reads").expect(what);
         assert_eq!(found.number, self.number, "{what}");
+        let length = records.length(self.job.id()).expect("reads");
+        assert_eq!(length, Some((self.job.origin().created, self.job.length())), "{what}");
         assert!(found.job == self.job, "{what}: the job that is read is another");
     }
 }
@@ -426,6 +429,11 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
             }
             assert!(read == all, "in pages of {limit}");
         }
+        let hash = live.job.definition().hash();
+        let found = records.definition(hash).expect("reads").expect("is there");
+        assert_eq!(*found, **live.job.definition());
+        let unknown = records.definition(DefinitionHash([7; 32])).expect("reads");
+        assert!(unknown.is_none(), "no job runs it");
         let bytes = records.job_bytes(id).expect("reads").expect("is there");
         assert!(bytes > 10, "{bytes}");
         let at = |entry| records.job_at(id, entry).expect("reads").expect("is there");
@@ -507,6 +515,14 @@ fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
         rows.iter().map(|row| row.id).collect()
     };
     assert_eq!(listed(ChildFilter::default(), ChildCursor::START), [child]);
+    let items = |step| {
+        let mut items = Vec::new();
+        let read = records.items(&family, step, &mut |item, state| items.push((item, state)));
+        read.expect("reads");
+        items
+    };
+    assert_eq!(items(FIRST), [(0, JobState::Running)]);
+    assert!(items(StepIndex(1)).is_empty());
     let failed = ChildFilter { state: Some(JobState::Failed), step: None };
     assert!(listed(failed, ChildCursor::START).is_empty());
     let other = ChildFilter { state: None, step: Some(StepIndex(1)) };

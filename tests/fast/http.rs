@@ -33,7 +33,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn header(&self, name: impl header::AsHeaderName) -> &str {
+    pub(crate) fn header(&self, name: impl header::AsHeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 

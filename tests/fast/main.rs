@@ -31,6 +31,7 @@ mod rehearsal;
 #[cfg(feature = "failpoints")]
 mod simulation;
 mod statuses;
+mod steps;
 #[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
