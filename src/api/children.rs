@@ -3,8 +3,7 @@
 use super::named::job_id;
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::PAGE_ROWS;
-use super::reads::{self, read};
+use super::reads::{self, PAGE_ROWS, cut, read};
 use crate::actors::common::Common;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use crate::engine::{Graph, JobId, StepIndex};
@@ -76,7 +75,7 @@ fn shown<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
         state: &row.state,
         created: Time(row.created),
         ended: row.ended.map(Time),
-        reason: row.reason.as_ref().map(|reason| cut(reason)),
+        reason: row.reason.as_ref().map(|reason| cut(reason, REASON_CHARS_MAX)),
     }
 }
 
@@ -111,12 +110,5 @@ fn cursor(text: &str) -> Result<ChildCursor, Problem> {
             "after is {}, which this API did not give: pass on the \"next\" of the page before",
             quoted(text)
         ))),
-    }
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(REASON_CHARS_MAX) {
-        None => text.to_owned(),
-        Some((at, _)) => format!("{}…", &text[..at]),
     }
 }

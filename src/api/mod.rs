@@ -18,6 +18,7 @@ mod problem;
 mod query;
 mod reads;
 pub mod redispatch;
+mod search;
 pub mod status;
 mod step;
 pub mod why;
@@ -100,7 +101,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
         .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
-        .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(operations::search)))
+        .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(search::search)))
         .service(
             resource("/api/jobs/{operation}", "POST")
                 .route(web::post().to(operations::operate_all)),

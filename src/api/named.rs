@@ -5,7 +5,7 @@ use super::reads::read;
 use crate::actors::common::Common;
 use crate::engine::words::did_you_mean;
 use crate::engine::{Definition, JobId};
-use crate::journal::{Filter, JobNumber};
+use crate::journal::{Filter, NEWEST, SearchOrder};
 use std::sync::Arc;
 
 pub(super) fn job_id(text: &str) -> Result<JobId, Problem> {
@@ -35,7 +35,9 @@ pub(super) async fn with_jobs(
     };
     let full = full_name(name, vhost);
     let filter = Filter { workflow: Some(full.clone()), ..Filter::default() };
-    let found = read(common, move |reader| reader.search(&filter, JobNumber::MAX, 1)).await?;
+    let found =
+        read(common, move |reader| reader.search(&filter, SearchOrder::NewestFirst, NEWEST, 1))
+            .await?;
     if found.is_empty() { Err(unknown) } else { Ok(full) }
 }
 

@@ -1,26 +1,22 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
 use super::incoming::Incoming;
-use super::named::{job_id, with_jobs};
+use super::named::job_id;
 use super::problem::Problem;
 use super::problem::unknown_job_text;
-use super::query::{self, Query};
+use super::query::Query;
 use super::reads::{self, read};
-use super::reads::{PAGE_ROWS, row_bytes};
+use super::search::{FILTERS, Kind, Row, SearchQuery, next_page, row_bytes};
 use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
-use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::engine::{JobId, Operation, Reply};
-use crate::journal::JobNumber;
-use crate::journal::{Filter, Hit};
 use crate::reload;
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Serialize;
-use std::sync::Arc;
 
 /// How many jobs of a bulk operation are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
@@ -146,147 +142,6 @@ fn shown_step(step: &StepNow) -> serde_json::Value {
     shown
 }
 
-/// The parameters of a search; a bulk operation has two more.
-const SEARCH_PARAMETERS: [&str; 8] =
-    ["workflow", "vhost", "state", "after", "before", "status.<step>", "limit", "cursor"];
-const BULK_PARAMETERS: [&str; 2] = ["dryRun", "step"];
-
-/// What the query of a search, or of a bulk operation, asks for.
-#[derive(Default)]
-struct SearchQuery {
-    filter: Filter,
-    limit: Option<u32>,
-    below: Option<JobNumber>,
-    dry_run: Option<bool>,
-    step: Option<String>,
-}
-
-impl SearchQuery {
-    /// `more`: those of [`BULK_PARAMETERS`] that the call takes.
-    async fn parse(
-        common: &Arc<Common>,
-        pairs: Vec<(String, String)>,
-        more: &[&'static str],
-    ) -> Result<SearchQuery, Problem> {
-        let mut asked = SearchQuery::default();
-        let (mut workflow, mut vhost) = (None, None);
-        for (key, value) in pairs {
-            match key.as_str() {
-                "vhost" => query::set(&mut vhost, &key, value)?,
-                "workflow" => query::set(&mut workflow, &key, value)?,
-                "state" => query::set(&mut asked.filter.state, &key, query::state(&value)?)?,
-                "after" => {
-                    query::set(&mut asked.filter.created_from, &key, query::time(&key, &value)?)?
-                }
-                "before" => {
-                    query::set(&mut asked.filter.created_before, &key, query::time(&key, &value)?)?
-                }
-                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
-                "cursor" => query::set(&mut asked.below, &key, query::cursor(&value)?)?,
-                "dryRun" if more.contains(&"dryRun") => {
-                    query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
-                }
-                "step" if more.contains(&"step") => query::set(&mut asked.step, &key, value)?,
-                _ => match key.strip_prefix("status.") {
-                    Some(step) => asked.filter.statuses.push((step.to_owned(), value)),
-                    None => return Err(query::unknown(&key, &[&SEARCH_PARAMETERS, more].concat())),
-                },
-            }
-        }
-        query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
-        if let Some(name) = workflow {
-            asked.filter.workflow = Some(with_jobs(common, &name, vhost.as_deref()).await?);
-        }
-        asked.check_steps(common).await?;
-        Ok(asked)
-    }
-
-    fn limit(&self) -> u32 {
-        self.limit.unwrap_or(PAGE_ROWS)
-    }
-
-    fn below(&self) -> JobNumber {
-        self.below.unwrap_or(JobNumber::MAX)
-    }
-
-    async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
-        let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
-        let Some(workflow) = &self.filter.workflow else {
-            return Err(Problem::malformed(format!(
-                "status.{first} needs workflow=NAME: steps belong to a workflow"
-            )));
-        };
-        let known: Vec<String> = match common.definitions().get(workflow) {
-            Some(definition) => {
-                definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
-            }
-            None => {
-                let workflow = workflow.clone();
-                read(common, move |reader| reader.status_columns(&workflow))
-                    .await?
-                    .unwrap_or_default()
-            }
-        };
-        match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
-            None => Ok(()),
-            Some((unknown, _)) => Err(Problem::malformed(format!(
-                "workflow {workflow} has no step {unknown:?}; its steps are {}",
-                known.join(", ")
-            ))),
-        }
-    }
-}
-
-/// `GET /api/jobs/search?…`: top-level jobs by workflow, state, status and time of creation, newest
-/// first, paged.
-pub async fn search(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
-    let asked = SearchQuery::parse(&common, query.into_pairs(), &[]).await?;
-    let limit = asked.limit();
-    let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
-        let hits = reader.search(&asked.filter, asked.below(), limit)?;
-        answer.json(&SearchAnswer {
-            jobs: hits.iter().map(Row::of).collect(),
-            next: next_page(&hits, limit),
-        })
-    });
-    found.await
-}
-
-/// What a search found.
-#[derive(Serialize)]
-struct SearchAnswer<'a> {
-    jobs: Vec<Row<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    created: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<Time>,
-    job: JobId,
-    state: &'a str,
-    workflow: &'a str,
-}
-
-impl Row<'_> {
-    fn of(hit: &Hit) -> Row<'_> {
-        Row {
-            created: Time(hit.created),
-            ended: hit.ended.map(Time),
-            job: hit.id,
-            state: &hit.state,
-            workflow: &hit.workflow,
-        }
-    }
-}
-
-/// Where the next page begins.
-fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
-    hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
-}
-
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
 /// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
 pub async fn operate_all(
@@ -295,18 +150,19 @@ pub async fn operate_all(
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = SearchQuery::parse(&ways.common, query.into_pairs(), &BULK_PARAMETERS).await?;
-    let (below, limit) = (asked.below(), asked.limit());
+    let asked = SearchQuery::parse(&ways.common, query.into_pairs(), Kind::Bulk).await?;
+    let (order, beyond, limit) = (asked.order, asked.beyond(), asked.limit());
     // Refused before anything is done.
     operation(&word, asked.step.clone())?;
     if asked.filter.is_empty() {
         return Err(Problem::malformed(format!(
-            "{word} for all jobs needs a filter: workflow, state, status.<step>, after or before"
+            "{word} for all jobs needs a filter: {}",
+            FILTERS.join(", ")
         )));
     }
     if asked.dry_run == Some(true) {
         let told = reads::answer(&ways.common, row_bytes(limit), move |reader, answer| {
-            let hits = reader.search(&asked.filter, below, limit)?;
+            let hits = reader.search(&asked.filter, order, beyond, limit)?;
             let jobs = hits.iter().map(Row::of).collect();
             answer.json(&Dry {
                 dry_run: true,
@@ -319,7 +175,8 @@ pub async fn operate_all(
         return told.await;
     }
     let filter = asked.filter.clone();
-    let hits = read(&ways.common, move |reader| reader.search(&filter, below, limit)).await?;
+    let hits =
+        read(&ways.common, move |reader| reader.search(&filter, order, beyond, limit)).await?;
     let mut answer = serde_json::json!({ "operation": word, "matched": hits.len() });
     if let Some(next) = next_page(&hits, limit) {
         answer["next"] = next.into();

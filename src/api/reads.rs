@@ -46,6 +46,14 @@ pub(super) fn row_bytes(limit: u32) -> usize {
     ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
+/// The beginning of a text, so many characters.
+pub(super) fn cut(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}
+
 /// Reads something that is small.
 pub(super) async fn read<T: Send + 'static>(
     common: &Arc<Common>,

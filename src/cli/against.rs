@@ -5,7 +5,7 @@ use super::check;
 use super::client::ClientError;
 use crate::engine::words::escaped;
 use crate::engine::{Definition, JobId, JobState};
-use crate::journal::{Filter, JournalError, NEWEST, Reader, Records};
+use crate::journal::{Filter, JournalError, NEWEST, Reader, Records, SearchOrder};
 use crate::load::load_files_or_input;
 use crate::rehearsal::{Change, changes, differences_under};
 use serde::Serialize;
@@ -151,7 +151,7 @@ fn of_workflow(
     let mut found = Workflow { workflow: full_name, ..Workflow::default() };
     let mut below = NEWEST;
     loop {
-        let page = reader.search(&filter, below, PAGE_JOBS)?;
+        let page = reader.search(&filter, SearchOrder::NewestFirst, below, PAGE_JOBS)?;
         for hit in &page {
             below = hit.number;
             of_job(reader, hit.id, definition, &mut found)?;

@@ -88,25 +88,61 @@ impl EndedCursor {
 pub struct Filter {
     /// The workflow's full name.
     pub workflow: Option<String>,
-    /// The state.
-    pub state: Option<JobState>,
+    /// The states, of which one must fit; none given: any.
+    pub states: Vec<JobState>,
+    /// The ids lie between these two, which are among them.
+    pub ids: Option<(JobId, JobId)>,
     /// Statuses by step; only with a workflow.
     pub statuses: Vec<(String, String)>,
     /// Created at this time or later.
     pub created_from: Option<Timestamp>,
     /// Created before this time.
     pub created_before: Option<Timestamp>,
+    /// Ended at this time or later.
+    pub ended_from: Option<Timestamp>,
+    /// Ended before this time.
+    pub ended_before: Option<Timestamp>,
+}
+
+/// In which order jobs are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SearchOrder {
+    /// By creation, the newest first.
+    #[default]
+    NewestFirst,
+    /// By creation, the oldest first.
+    OldestFirst,
+}
+
+impl SearchOrder {
+    /// What the first page begins behind.
+    pub fn start(self) -> JobNumber {
+        match self {
+            SearchOrder::NewestFirst => NEWEST,
+            SearchOrder::OldestFirst => -1,
+        }
+    }
 }
 
 impl Filter {
     /// Whether it lets every job through.
     pub fn is_empty(&self) -> bool {
-        let Filter { workflow, state, statuses, created_from, created_before } = self;
+        let Filter {
+            workflow,
+            states,
+            ids,
+            statuses,
+            created_from,
+            created_before,
+            ended_from,
+            ended_before,
+        } = self;
+        let times = [created_from, created_before, ended_from, ended_before];
         workflow.is_none()
-            && state.is_none()
+            && states.is_empty()
+            && ids.is_none()
             && statuses.is_empty()
-            && created_from.is_none()
-            && created_before.is_none()
+            && times.iter().all(|time| time.is_none())
     }
 }
 
@@ -125,6 +161,8 @@ pub struct Hit {
     pub created: Timestamp,
     /// When it ended.
     pub ended: Option<Timestamp>,
+    /// Why it failed or was cancelled.
+    pub reason: Option<Arc<str>>,
 }
 
 /// A job whose child jobs are asked for.

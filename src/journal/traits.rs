@@ -4,7 +4,7 @@
 use super::error::{JournalError, Loss};
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
-    RecordPage, StatusFilter, StatusRow, Then,
+    RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
 use super::recover::Recovered;
@@ -146,13 +146,17 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Top-level jobs that the filter lets through, newest first, below a number.
+    /// Top-level jobs that the filter lets through, beyond a number in this order.
     fn search(
         &self,
         filter: &Filter,
-        below: JobNumber,
+        order: SearchOrder,
+        beyond: JobNumber,
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError>;
+
+    /// How many top-level jobs the filter lets through; counted up to `most`.
+    fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError>;
 
     /// A job whose child jobs are asked for.
     fn family(&self, id: JobId) -> Result<Option<Family>, JournalError>;

@@ -1,7 +1,10 @@
 //! What holds of any journal, asked through the traits alone: each rule is a test for each kind of
 //! journal. What is told of files and of SQLite is in `journal`, `journal_files` and `derived`.
 
+mod searches;
+
 use crate::world::LIMITS;
+use searches::a_search_finds_by_all_that_is_kept_in_either_order;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
@@ -11,7 +14,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{
     ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
-    NewJob, Notice, Options, Record, Records, Remedy, StatusFilter, Store, Then,
+    NewJob, Notice, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store, Then,
 };
 
 /// Where a journal is kept.
@@ -79,7 +82,8 @@ rules! {
     retention_deletes_what_ended_and_nothing_else
     an_id_that_comes_back_leads_to_the_newest_job
     a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry
-    lists_searches_and_statuses_show_what_is_committed
+    lists_and_statuses_show_what_is_committed
+    a_search_finds_by_all_that_is_kept_in_either_order
     child_jobs_are_listed_under_their_parent
     some_jobs_are_recovered_as_at_a_start
     notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again
@@ -449,7 +453,7 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
     }
 }
 
-fn lists_searches_and_statuses_show_what_is_committed(place: &dyn Place) {
+fn lists_and_statuses_show_what_is_committed(place: &dyn Place) {
     let mut journal = opened(place);
     let records = journal.records();
     let (mut ended, created) = Live::create(1, 1, &chain());
@@ -469,25 +473,6 @@ fn lists_searches_and_statuses_show_what_is_committed(place: &dyn Place) {
     assert_eq!(listed, [(cursor, ended.job.id(), "completed".to_owned())]);
     assert_eq!(records.ended("w", Timestamp(101), EndedCursor::NEWEST, 9).expect("reads"), []);
     assert_eq!(records.ended("w", Timestamp(0), cursor, 9).expect("reads"), [], "beyond");
-
-    let found = |filter: Filter, below, limit| -> Vec<JobNumber> {
-        let hits = records.search(&filter, below, limit).expect("reads");
-        hits.iter().map(|hit| hit.number).collect()
-    };
-    assert_eq!(found(Filter::default(), NEWEST, 9), [2, 1], "newest first");
-    assert_eq!(found(Filter::default(), NEWEST, 1), [2]);
-    assert_eq!(found(Filter::default(), 2, 9), [1]);
-    let of_state = |state| Filter { state: Some(state), ..Filter::default() };
-    assert_eq!(found(of_state(JobState::Completed), NEWEST, 9), [1]);
-    let of = |workflow: &str| Filter { workflow: Some(workflow.to_owned()), ..Filter::default() };
-    assert_eq!(found(of("w"), NEWEST, 9), [2, 1]);
-    assert!(found(of("x"), NEWEST, 9).is_empty());
-    let step = |status: &str| vec![("a".to_owned(), status.to_owned())];
-    assert_eq!(found(Filter { statuses: step("COMPLETED"), ..of("w") }, NEWEST, 9), [1]);
-    let from = Filter { created_from: Some(Timestamp(2)), ..Filter::default() };
-    assert_eq!(found(from, NEWEST, 9), [2]);
-    let before = Filter { created_before: Some(Timestamp(2)), ..Filter::default() };
-    assert_eq!(found(before, NEWEST, 9), [1]);
 
     assert_eq!(records.status_columns("x").expect("reads"), None);
     let columns = records.status_columns("w").expect("reads").expect("has some");
@@ -531,7 +516,14 @@ fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
     let cursor = rows.expect("reads")[0].cursor;
     assert!(listed(ChildFilter::default(), cursor).is_empty(), "behind the last");
     assert!(records.family(JobId(uuid::Uuid::from_u128(99))).expect("reads").is_none());
-    assert_eq!(records.search(&Filter::default(), NEWEST, 9).expect("reads").len(), 1, "top-level");
+    assert_eq!(
+        records
+            .search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9)
+            .expect("reads")
+            .len(),
+        1,
+        "top-level"
+    );
 }
 
 fn some_jobs_are_recovered_as_at_a_start(place: &dyn Place) {

@@ -12,7 +12,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{
     EndedCursor, Filter, JobNumber, Journal, NEWEST, NewJob, Options, Reader, Record, Records,
-    Store,
+    SearchOrder, Store,
 };
 
 const FIRST: StepIndex = StepIndex(0);
@@ -135,9 +135,11 @@ fn a_commit_writes_entries_alone_and_every_reader_sees_it() {
         assert!(reader.job_bytes(live.job.id()).expect("reads").expect("is there") > 10);
     }
     assert_eq!(place.count("jobs"), 0, "jobs are read without deriving them");
-    let none = reading.search(&Filter::default(), NEWEST, 9).expect("reads");
+    let none =
+        reading.search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
     assert!(none.is_empty(), "a reader of its own takes what is derived");
-    let found = waiting.search(&Filter::default(), NEWEST, 9).expect("reads");
+    let found =
+        waiting.search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
     assert_eq!(found[0].state, JobState::Completed.word(), "what is listed is derived first");
     assert!(!store.is_behind());
     assert_eq!((place.count("entries"), place.count("jobs"), place.count("places")), (3, 1, 3));

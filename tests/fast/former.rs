@@ -31,7 +31,7 @@ pub(crate) fn downgrade(file: &Path) {
         .expect("reads");
     connection
         .execute_batch(
-            "DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
+            "DROP INDEX jobs_top_by_state; DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
              CREATE TABLE entries(
                seq INTEGER PRIMARY KEY,
                job INTEGER NOT NULL,

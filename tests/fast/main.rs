@@ -28,6 +28,7 @@ mod reasons;
 mod receipts;
 mod redispatch;
 mod rehearsal;
+mod searches;
 #[cfg(feature = "failpoints")]
 mod simulation;
 mod statuses;

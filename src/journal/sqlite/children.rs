@@ -2,6 +2,7 @@
 
 use super::reader::{Reader, id_of};
 use super::rows::FileRows;
+use super::search::ends_with_reason;
 use crate::engine::{JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
@@ -9,6 +10,10 @@ use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
+
+/// How many rows are read at once where a job's end is looked for, from the last row on: little comes
+/// behind it, such as a late reply.
+const ROWS_AT_ONCE: u32 = 16;
 
 impl Reader {
     /// The newest job with this id, as a parent.
@@ -60,8 +65,7 @@ impl Reader {
             };
             let mut rows = read().map_err(|error| self.failed(error))?;
             // Only the entries have it, so it is read for the rows of this page alone.
-            let without_result = [JobState::Failed.word(), JobState::Cancelled.word()];
-            for row in rows.iter_mut().filter(|row| without_result.contains(&&*row.state)) {
+            for row in rows.iter_mut().filter(|row| ends_with_reason(&row.state)) {
                 row.reason = self.reason(connection, row.cursor.number)?;
             }
             Ok(rows)
@@ -101,20 +105,26 @@ impl Reader {
     }
 
     /// Why a job came to its end, from the last entry that gave it a state.
-    fn reason(
+    pub(super) fn reason(
         &self,
         connection: &Connection,
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
         let rows = FileRows { connection, file: self.file(), is_derived: true };
-        for row in rows.rows_of(number)?.into_iter().rev() {
-            let entries = row.entries();
-            if let Some(entry) = entries.into_iter().rev().find(|entry| entry.job_state().is_some())
-            {
-                return Ok(entry.into_reason());
+        let mut before = u64::MAX;
+        loop {
+            let last = rows.last_before(number, before, ROWS_AT_ONCE)?;
+            let Some(first) = last.last() else { return Ok(None) };
+            before = first.first;
+            for row in last {
+                let entries = row.entries();
+                if let Some(entry) =
+                    entries.into_iter().rev().find(|entry| entry.job_state().is_some())
+                {
+                    return Ok(entry.into_reason());
+                }
             }
         }
-        Ok(None)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::engine::{Definition, DefinitionHash, JobId, JobState, StepIndex, Time
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
-    RecordPage, StatusFilter, StatusRow, Then,
+    RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::Recovered;
@@ -98,10 +98,15 @@ impl Records for Reader {
     fn search(
         &self,
         filter: &Filter,
-        below: JobNumber,
+        order: SearchOrder,
+        beyond: JobNumber,
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError> {
-        Reader::search(self, filter, below, limit)
+        Reader::search(self, filter, order, beyond, limit)
+    }
+
+    fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
+        Reader::count(self, filter, most)
     }
 
     fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {

@@ -52,6 +52,20 @@ impl FileRows<'_> {
         Ok(found)
     }
 
+    /// The last rows of a job before the entry numbered `before`, the newest first, of a file of
+    /// which all is derived.
+    pub(super) fn last_before(
+        &self,
+        job: JobNumber,
+        before: u64,
+        count: u32,
+    ) -> Result<Vec<EntryRow>, JournalError> {
+        let last = "seq IN (SELECT seq FROM places WHERE job = ?1 AND first < ?2 ORDER BY first DESC LIMIT ?3)";
+        let mut rows = self.entry_rows(last, params![job, place(before), count])?;
+        rows.reverse();
+        Ok(rows)
+    }
+
     fn each_row_of(&self, job: JobNumber, each: EachRow<'_>) -> Result<(), JournalError> {
         // By the order of the places: nothing is sorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin

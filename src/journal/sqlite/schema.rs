@@ -126,6 +126,10 @@ CREATE TABLE confirmed(
   checksum INTEGER NOT NULL
 ) STRICT;
 ",
+    "
+-- Jobs of all workflows by state: what has failed is looked for most.
+CREATE INDEX jobs_top_by_state ON jobs(state, number) WHERE parent IS NULL;
+",
 ];
 
 /// The schema version whose script is followed by the rewriting of all rows of `entries`.

@@ -1,32 +1,45 @@
-//! Searching top-level jobs by workflow, state, status and time.
+//! Searching top-level jobs by workflow, state, status, id and time.
 
 use super::reader::{Reader, id_of};
 use super::relation::{Relation, quoted};
-use crate::engine::Timestamp;
+use crate::engine::{JobState, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{Filter, Hit};
+use crate::journal::query::{Filter, Hit, SearchOrder};
 use crate::journal::record::JobNumber;
-use rusqlite::params_from_iter;
 use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
 
 impl Filter {
     fn relation(&self) -> Relation {
         Relation::named(self.workflow.as_deref().unwrap_or_default())
     }
 
-    fn sql(&self, below: JobNumber, limit: u32) -> (String, Vec<Value>) {
-        let mut conditions = vec!["parent IS NULL".to_owned(), "number < ?".to_owned()];
-        let mut values = vec![Value::from(below)];
+    /// The states to look for, one after another: each has its jobs in order, all together do not.
+    fn each_state(&self) -> Vec<Option<JobState>> {
+        match self.states.as_slice() {
+            [] => vec![None],
+            states => states.iter().copied().map(Some).collect(),
+        }
+    }
+
+    /// Where to look, and what must hold there.
+    fn conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
+        let (mut conditions, mut values) = (vec!["parent IS NULL".to_owned()], Vec::new());
         let mut add = |condition: String, value: Value| {
             conditions.push(condition);
             values.push(value);
         };
         self.workflow.iter().for_each(|name| add("workflow = ?".to_owned(), name.clone().into()));
-        self.state
-            .iter()
-            .for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
-        self.created_from.iter().for_each(|time| add("created >= ?".to_owned(), time.0.into()));
-        self.created_before.iter().for_each(|time| add("created < ?".to_owned(), time.0.into()));
+        state.iter().for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
+        let times = [
+            ("created >= ?", self.created_from),
+            ("created < ?", self.created_before),
+            ("ended >= ?", self.ended_from),
+            ("ended < ?", self.ended_before),
+        ];
+        for (condition, time) in times {
+            time.iter().for_each(|time| add(condition.to_owned(), time.0.into()));
+        }
         let relation = self.relation().quoted();
         for (step, word) in &self.statuses {
             add(
@@ -34,46 +47,163 @@ impl Filter {
                 word.clone().into(),
             );
         }
-        values.push(limit.into());
-        let order = "ORDER BY number DESC LIMIT ?";
-        (
-            format!(
-                "SELECT number, id, workflow, state, created, ended FROM jobs WHERE {} {order}",
-                conditions.join(" AND ")
-            ),
-            values,
-        )
+        let mut table = "jobs";
+        if let Some((first, last)) = self.ids {
+            // Few jobs have an id of a range: whatever else is asked for, they are found first.
+            table = "jobs INDEXED BY jobs_by_id";
+            for (condition, id) in [("id >= ?", first), ("id <= ?", last)] {
+                add(condition.to_owned(), id.0.as_bytes().to_vec().into());
+            }
+        }
+        (format!("{table} WHERE {}", conditions.join(" AND ")), values)
+    }
+
+    fn sql(
+        &self,
+        state: Option<JobState>,
+        order: SearchOrder,
+        beyond: JobNumber,
+        limit: u32,
+    ) -> (String, Vec<Value>) {
+        let (place, mut values) = self.conditions(state);
+        values.extend([beyond.into(), limit.into()]);
+        let (side, direction) = match order {
+            SearchOrder::NewestFirst => ("<", "DESC"),
+            SearchOrder::OldestFirst => (">", "ASC"),
+        };
+        let columns = "number, id, workflow, state, created, ended";
+        let sql = format!(
+            "SELECT {columns} FROM {place} AND number {side} ? ORDER BY number {direction} LIMIT ?"
+        );
+        (sql, values)
     }
 }
 
 impl Reader {
-    /// Top-level jobs that meet the filter, newest first, below a number.
+    /// Top-level jobs that meet the filter, beyond a number in this order.
     pub(super) fn search(
         &self,
         filter: &Filter,
-        below: JobNumber,
+        order: SearchOrder,
+        beyond: JobNumber,
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError> {
         self.with_derived(|connection| {
-            let read = || -> rusqlite::Result<Vec<Hit>> {
-                if !filter.statuses.is_empty() && filter.relation().columns(connection)?.is_none() {
-                    return Ok(Vec::new());
-                }
-                let (sql, values) = filter.sql(below, limit);
-                let mut statement = connection.prepare_cached(&sql)?;
-                let rows = statement.query_map(params_from_iter(values), |row| {
-                    Ok(Hit {
-                        number: row.get(0)?,
-                        id: id_of(row.get(1)?),
-                        workflow: row.get(2)?,
-                        state: row.get(3)?,
-                        created: Timestamp(row.get(4)?),
-                        ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
-                    })
-                })?;
-                rows.collect()
-            };
-            read().map_err(|error| self.failed(error))
+            if !self.has_columns(connection, filter)? {
+                return Ok(Vec::new());
+            }
+            let mut hits = Vec::new();
+            for state in filter.each_state() {
+                let (sql, values) = filter.sql(state, order, beyond, limit);
+                let read = || -> rusqlite::Result<Vec<Hit>> {
+                    let mut statement = connection.prepare_cached(&sql)?;
+                    let rows = statement.query_map(params_from_iter(values), |row| {
+                        Ok(Hit {
+                            number: row.get(0)?,
+                            id: id_of(row.get(1)?),
+                            workflow: row.get(2)?,
+                            state: row.get(3)?,
+                            created: Timestamp(row.get(4)?),
+                            ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
+                            reason: None,
+                        })
+                    })?;
+                    rows.collect()
+                };
+                hits.extend(read().map_err(|error| self.failed(error))?);
+            }
+            match order {
+                SearchOrder::NewestFirst => hits.sort_unstable_by_key(|hit| -hit.number),
+                SearchOrder::OldestFirst => hits.sort_unstable_by_key(|hit| hit.number),
+            }
+            hits.truncate(limit as usize);
+            for hit in hits.iter_mut().filter(|hit| ends_with_reason(&hit.state)) {
+                hit.reason = self.reason(connection, hit.number)?;
+            }
+            Ok(hits)
         })
+    }
+
+    /// How many top-level jobs meet the filter; counted up to `most`.
+    pub(super) fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
+        self.with_derived(|connection| {
+            if !self.has_columns(connection, filter)? {
+                return Ok(0);
+            }
+            let mut count = 0;
+            for state in filter.each_state() {
+                let (place, mut values) = filter.conditions(state);
+                values.push((most - count).into());
+                let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {place} LIMIT ?)");
+                let read = || -> rusqlite::Result<u32> {
+                    let mut statement = connection.prepare_cached(&sql)?;
+                    statement.query_row(params_from_iter(values), |row| row.get(0))
+                };
+                count += read().map_err(|error| self.failed(error))?;
+            }
+            Ok(count)
+        })
+    }
+
+    /// Whether the workflow has a table of statuses, if any are asked for.
+    fn has_columns(&self, connection: &Connection, filter: &Filter) -> Result<bool, JournalError> {
+        if filter.statuses.is_empty() {
+            return Ok(true);
+        }
+        let columns = filter.relation().columns(connection).map_err(|error| self.failed(error))?;
+        Ok(columns.is_some())
+    }
+}
+
+/// Whether a job in this state has a reason for it.
+pub(super) fn ends_with_reason(state: &str) -> bool {
+    [JobState::Failed.word(), JobState::Cancelled.word()].contains(&state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::JobId;
+    use crate::journal::query::NEWEST;
+    use crate::journal::sqlite::{Options, Store};
+    use uuid::Uuid;
+
+    /// How SQLite looks for what a filter lets through.
+    fn plan(connection: &Connection, filter: &Filter, order: SearchOrder) -> String {
+        let state = filter.each_state().remove(0);
+        let (sql, values) = filter.sql(state, order, NEWEST, 10);
+        let mut statement =
+            connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
+        let steps = statement.query_map(params_from_iter(values), |row| row.get::<_, String>(3));
+        steps.expect("a plan").map(|step| step.expect("a step")).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn what_a_page_asks_for_most_is_read_from_an_index_in_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        let options =
+            Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
+        drop(Store::open(&options).expect("a journal"));
+        let connection = Connection::open(&file).expect("opens");
+        let any = Filter::default();
+        let failed = Filter { states: vec![JobState::Failed], ..Filter::default() };
+        let of_workflow = |filter: &Filter| Filter { workflow: Some("w".into()), ..filter.clone() };
+        let one = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
+        let by_id = Filter { ids: one, ..failed.clone() };
+        for (filter, index) in [
+            (&any, "jobs_top "),
+            (&failed, "jobs_top_by_state "),
+            (&of_workflow(&failed), "jobs_by_state "),
+            (&by_id, "jobs_by_id "),
+        ] {
+            for order in [SearchOrder::NewestFirst, SearchOrder::OldestFirst] {
+                let plan = plan(&connection, filter, order);
+                assert!(plan.contains(&format!("{index}(")), "{plan}");
+                // Few have an id of a range: they are sorted.
+                let sorts = plan.contains("ORDER BY");
+                assert_eq!(sorts, filter.ids.is_some(), "{plan}");
+            }
+        }
     }
 }

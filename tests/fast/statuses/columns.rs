@@ -1,6 +1,7 @@
 //! Which table a workflow has, and which columns its steps get.
 
 use super::*;
+use workflow_manager::journal::SearchOrder;
 
 #[test]
 fn a_table_is_there_and_empty_before_the_first_job() {
@@ -79,7 +80,7 @@ fn a_definition_that_was_not_related_is_when_its_job_is_created() {
         statuses: vec![("rowid".to_owned(), "COMPLETED".to_owned())],
         ..Filter::default()
     };
-    let found = place.reader().search(&filter, NEWEST, 9).expect("reads");
+    let found = place.reader().search(&filter, SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
     assert_eq!(found.iter().map(|hit| hit.number).collect::<Vec<_>>(), [3, 1]);
 }
 

@@ -1,0 +1,257 @@
+//! Searching top-level jobs: for a list, or for an operation on all that are found.
+
+use super::named::with_jobs;
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{self, PAGE_ROWS, cut, read};
+use crate::actors::common::Common;
+use crate::engine::words::quoted;
+use crate::engine::{JobId, JobState};
+use crate::journal::{Filter, Hit, JobNumber, SearchOrder};
+use crate::times::Time;
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// What a search can filter by.
+pub(super) const FILTERS: [&str; 8] =
+    ["workflow", "state", "id", "after", "before", "endedAfter", "endedBefore", "status.<step>"];
+
+/// The parameters of a search that filter nothing.
+const OTHERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
+
+/// Jobs are counted up to this number.
+const COUNT_MAX: u32 = 10_000;
+
+/// How much of a reason a list shows, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// The fewest digits of an id that are looked for.
+const ID_DIGITS_MIN: usize = 4;
+
+/// The digits of a whole id.
+const ID_DIGITS: usize = 32;
+
+/// What a row takes at worst, in bytes: as read, with its reason, and as text.
+const ROW_BYTES: usize = 4 * 1024;
+
+pub(super) fn row_bytes(limit: u32) -> usize {
+    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// What a search is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    List,
+    /// An operation on all that is found.
+    Bulk,
+}
+
+impl Kind {
+    /// Its parameters besides those that both have.
+    fn own(self) -> &'static [&'static str] {
+        match self {
+            Kind::List => &["count"],
+            Kind::Bulk => &["dryRun", "step"],
+        }
+    }
+}
+
+/// What the query of a search, or of a bulk operation, asks for.
+#[derive(Default)]
+pub(super) struct SearchQuery {
+    pub(super) filter: Filter,
+    pub(super) order: SearchOrder,
+    limit: Option<u32>,
+    beyond: Option<JobNumber>,
+    counts: Option<bool>,
+    pub(super) dry_run: Option<bool>,
+    pub(super) step: Option<String>,
+}
+
+impl SearchQuery {
+    pub(super) async fn parse(
+        common: &Arc<Common>,
+        pairs: Vec<(String, String)>,
+        kind: Kind,
+    ) -> Result<SearchQuery, Problem> {
+        let mut asked = SearchQuery::default();
+        let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
+        for (key, value) in pairs {
+            let own = kind.own().contains(&key.as_str());
+            let filter = &mut asked.filter;
+            let time = || query::time(&key, &value);
+            match key.as_str() {
+                "vhost" => query::set(&mut vhost, &key, value)?,
+                "workflow" => query::set(&mut workflow, &key, value)?,
+                "state" => {
+                    let each: Result<Vec<JobState>, _> =
+                        value.split(',').map(query::state).collect();
+                    query::set(&mut states, &key, each?)?;
+                }
+                "id" => query::set(&mut filter.ids, &key, ids(&value)?)?,
+                "after" => query::set(&mut filter.created_from, &key, time()?)?,
+                "before" => query::set(&mut filter.created_before, &key, time()?)?,
+                "endedAfter" => query::set(&mut filter.ended_from, &key, time()?)?,
+                "endedBefore" => query::set(&mut filter.ended_before, &key, time()?)?,
+                "order" => query::set(&mut order, &key, order_of(&value)?)?,
+                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
+                "cursor" => query::set(&mut asked.beyond, &key, query::cursor(&value)?)?,
+                "count" if own => query::set(&mut asked.counts, &key, query::flag(&key, &value)?)?,
+                "dryRun" if own => {
+                    query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
+                }
+                "step" if own => query::set(&mut asked.step, &key, value)?,
+                _ => match key.strip_prefix("status.") {
+                    Some(step) => filter.statuses.push((step.to_owned(), value)),
+                    None => {
+                        let known = [&FILTERS[..], &OTHERS, kind.own()].concat();
+                        return Err(query::unknown(&key, &known));
+                    }
+                },
+            }
+        }
+        query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
+        let states = states.unwrap_or_default();
+        asked.filter.states =
+            JobState::ALL.into_iter().filter(|state| states.contains(state)).collect();
+        asked.order = order.unwrap_or_default();
+        if let Some(name) = workflow {
+            asked.filter.workflow = Some(with_jobs(common, &name, vhost.as_deref()).await?);
+        }
+        asked.check_steps(common).await?;
+        Ok(asked)
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        self.limit.unwrap_or(PAGE_ROWS)
+    }
+
+    /// What the page begins behind.
+    pub(super) fn beyond(&self) -> JobNumber {
+        self.beyond.unwrap_or(self.order.start())
+    }
+
+    async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
+        let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
+        let Some(workflow) = &self.filter.workflow else {
+            return Err(Problem::malformed(format!(
+                "status.{first} needs workflow=NAME: steps belong to a workflow"
+            )));
+        };
+        let known: Vec<String> = match common.definitions().get(workflow) {
+            Some(definition) => {
+                definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+            }
+            None => {
+                let workflow = workflow.clone();
+                read(common, move |reader| reader.status_columns(&workflow))
+                    .await?
+                    .unwrap_or_default()
+            }
+        };
+        match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
+            None => Ok(()),
+            Some((unknown, _)) => Err(Problem::malformed(format!(
+                "workflow {workflow} has no step {unknown:?}; its steps are {}",
+                known.join(", ")
+            ))),
+        }
+    }
+}
+
+/// The ids that begin with these digits: the first and the last.
+fn ids(text: &str) -> Result<(JobId, JobId), Problem> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let fits = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
+    let filled = |digit: char| {
+        let whole: String =
+            digits.chars().chain(std::iter::repeat(digit)).take(ID_DIGITS).collect();
+        u128::from_str_radix(&whole, 16).ok().map(|id| JobId(uuid::Uuid::from_u128(id)))
+    };
+    let is_hex = digits.chars().all(|c| c.is_ascii_hexdigit());
+    match (filled('0'), filled('f')) {
+        (Some(first), Some(last)) if fits && is_hex => Ok((first, last)),
+        _ => Err(Problem::malformed(format!(
+            "id is {}, expected a job's id or its beginning: {ID_DIGITS_MIN} to {ID_DIGITS} hex \
+             digits, hyphens are ignored",
+            quoted(text)
+        ))),
+    }
+}
+
+fn order_of(word: &str) -> Result<SearchOrder, Problem> {
+    match word {
+        "newest" => Ok(SearchOrder::NewestFirst),
+        "oldest" => Ok(SearchOrder::OldestFirst),
+        other => Err(Problem::malformed(format!("order is {other:?}, expected newest or oldest"))),
+    }
+}
+
+/// `GET /api/jobs/search?…`: top-level jobs, paged; with `count=true` also how many there are.
+pub(super) async fn search(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let asked = SearchQuery::parse(&common, query.into_pairs(), Kind::List).await?;
+    let limit = asked.limit();
+    let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
+        let hits = reader.search(&asked.filter, asked.order, asked.beyond(), limit)?;
+        let count = match asked.counts {
+            Some(true) => Some(reader.count(&asked.filter, COUNT_MAX + 1)?),
+            Some(false) | None => None,
+        };
+        answer.json(&SearchAnswer {
+            jobs: hits.iter().map(Row::of).collect(),
+            next: next_page(&hits, limit),
+            count: count.map(|count| count.min(COUNT_MAX)),
+            count_is_minimum: count.is_some_and(|count| count > COUNT_MAX),
+        })
+    });
+    found.await
+}
+
+/// What a search found.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SearchAnswer<'a> {
+    jobs: Vec<Row<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// How many there are on all pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    /// There are more than are counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    count_is_minimum: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Row<'a> {
+    created: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Time>,
+    job: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    state: &'a str,
+    workflow: &'a str,
+}
+
+impl Row<'_> {
+    pub(super) fn of(hit: &Hit) -> Row<'_> {
+        Row {
+            created: Time(hit.created),
+            ended: hit.ended.map(Time),
+            job: hit.id,
+            reason: hit.reason.as_ref().map(|reason| cut(reason, REASON_CHARS_MAX)),
+            state: &hit.state,
+            workflow: &hit.workflow,
+        }
+    }
+}
+
+/// Where the next page begins.
+pub(super) fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
+    hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
+}
