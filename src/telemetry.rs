@@ -4,10 +4,12 @@
 mod lines;
 pub mod log;
 
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
+use serde::Serialize;
 
 /// All metrics of a process.
 #[derive(Clone)]
@@ -271,6 +273,22 @@ impl Metrics {
         metrics
     }
 
+    /// What each kind of actor has waiting and has handled.
+    pub fn actors(&self) -> Vec<ActorCounts> {
+        let families = self.mailbox_depth.collect();
+        let depths = families.iter().flat_map(|family| family.get_metric());
+        let kinds = depths.flat_map(|depth| depth.get_label()).map(|label| label.value());
+        kinds
+            .map(|kind| ActorCounts {
+                kind: kind.to_owned(),
+                mailbox: self.mailbox_depth.with_label_values(&[kind]).get(),
+                mailbox_max: self.mailbox_high_water.with_label_values(&[kind]).get(),
+                handled: self.messages.with_label_values(&[kind]).get(),
+                restarts: self.restarts.with_label_values(&[kind]).get(),
+            })
+            .collect()
+    }
+
     /// The exposition text.
     pub fn render(&self) -> String {
         let mut text = Vec::new();
@@ -278,6 +296,22 @@ impl Metrics {
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
+}
+
+/// What a kind of actor has waiting and has handled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActorCounts {
+    /// The kind.
+    pub kind: String,
+    /// Messages that wait.
+    pub mailbox: i64,
+    /// The most that ever waited in one mailbox.
+    pub mailbox_max: i64,
+    /// Messages handled.
+    pub handled: u64,
+    /// Rebuilt after a panic.
+    pub restarts: u64,
 }
 
 impl Default for Metrics {

@@ -37,10 +37,10 @@ impl BusActor {
                 messages.into_iter().for_each(|message| self.bus.publish(message));
             }
             BusInput::Serve(served) => self.bus.serve(served),
-            BusInput::Inspect(queue, answer) => {
-                let look = self.bus.inspect(queue);
+            BusInput::Inspect(queues, answer) => {
+                let looks = self.bus.inspect(queues);
                 // Whoever asked may have given up.
-                let told = async move { drop(answer.send(look.await)) };
+                let told = async move { drop(answer.send(looks.await)) };
                 ctx.spawn(told.into_actor(self));
             }
             BusInput::Depths(answer) => {

@@ -5,10 +5,11 @@ use super::health::Health;
 use super::losses::Losses;
 use super::mail::Definitions;
 use super::mailbox::Kind;
+use super::queue_looks::QueueLooks;
 use super::rules::Rules;
 use crate::bus::embedded;
 use crate::clock;
-use crate::engine::{Definition, Job, Limits};
+use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::events::{Feeds, Webhook};
 use crate::journal::{JobNumber, Records};
 use crate::room::Rooms;
@@ -44,6 +45,10 @@ pub struct Common {
     pub health: Health,
     /// Queues that have lost messages.
     pub losses: Losses,
+    /// What queues were found to hold.
+    pub queue_looks: QueueLooks,
+    /// When the process began.
+    pub began: (Timestamp, tokio::time::Instant),
     /// Keeps what strangers send from flooding the log.
     pub throttle: Throttle,
     /// Places for creations that are asked for and not yet answered.
@@ -93,6 +98,8 @@ impl Common {
             reader,
             health: Health::default(),
             losses: Losses::default(),
+            queue_looks: QueueLooks::default(),
+            began: (clock::now(), clock::ticks()),
             throttle: Throttle::default(),
             creations,
             rooms,

@@ -6,11 +6,19 @@ use super::bulk::Bulk;
 use super::mail::{
     BusInput, Definitions, Done, JobInput, Look, NewJob, RouterInput, SupervisorInput,
 };
+use super::queue_looks::Looked;
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
+use crate::clock;
 use crate::engine::{Job, JobId, Message, Operation};
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long a look at the queues of a bus may take.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Asks for a job of a workflow, under an id if one is chosen; answered after the commit.
 ///
@@ -115,11 +123,39 @@ pub async fn redefine(ways: &Ways, definitions: Definitions) -> Result<(), Strin
     answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
 }
 
-/// What a bus knows of a queue; none: there is no such bus, or it is closing.
-pub async fn inspect(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> Option<QueueLook> {
+/// What a bus knows of each of these queues; none: there is no such bus, or it is closing.
+pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Option<Vec<QueueLook>> {
     let (answer, answered) = oneshot::channel();
-    ways.buses.find(bus)?.post(BusInput::Inspect(queue.clone(), answer));
+    ways.buses.find(bus)?.post(BusInput::Inspect(queues, answer));
     answered.await.ok()
+}
+
+/// What all queues of the loaded workflows hold; at most some seconds old.
+pub async fn queues(ways: &Ways) -> Arc<Looked> {
+    ways.common.queue_looks.last_or(look_at_all(ways)).await
+}
+
+async fn look_at_all(ways: &Ways) -> Looked {
+    let mut asked: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
+    for definition in ways.common.definitions().values() {
+        asked.entry(ways.buses.of(definition)).or_default().extend(definition.queues());
+    }
+    let looks = asked.into_iter().map(|(bus, mut queues)| async move {
+        queues.sort_unstable();
+        queues.dedup();
+        let look = tokio::time::timeout(LOOK_MAX, inspect(ways, &bus, queues.clone()));
+        let unknown = |reason: String| vec![QueueLook::Unknown(reason); queues.len()];
+        let found = match look.await {
+            Ok(Some(found)) => found,
+            Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
+            Err(_) => unknown(format!("no answer within {LOOK_MAX:?}")),
+        };
+        (bus, queues, found)
+    });
+    let found = join_all(looks).await.into_iter().flat_map(|(bus, queues, found)| {
+        queues.into_iter().zip(found).map(move |(queue, look)| ((bus.clone(), queue), look))
+    });
+    Looked { at: clock::now(), found: found.collect(), ticks: clock::ticks() }
 }
 
 /// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is

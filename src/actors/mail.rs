@@ -261,8 +261,8 @@ pub enum BusInput {
     Publish(Vec<Publication>),
     /// The queues of the workflows that are loaded now.
     Serve(Served),
-    /// Look at a queue.
-    Inspect(Arc<str>, oneshot::Sender<QueueLook>),
+    /// Look at queues.
+    Inspect(Vec<Arc<str>>, oneshot::Sender<Vec<QueueLook>>),
     /// Tell how much each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.

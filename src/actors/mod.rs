@@ -33,6 +33,7 @@ pub mod mailbox;
 pub mod manager;
 pub mod messages;
 pub mod outbox;
+pub mod queue_looks;
 pub mod router;
 pub mod routes;
 pub mod rules;

@@ -1,10 +1,12 @@
 //! Definitions of workflows, by their content.
 
+use super::named::with_jobs;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads::read;
 use crate::actors::common::Common;
 use crate::engine::{DefinitionHash, InvalidHash};
+use crate::times::Time;
 use crate::view::DefinitionView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
@@ -18,6 +20,48 @@ struct Named<'d> {
     hash: DefinitionHash,
     #[serde(flatten)]
     definition: DefinitionView<'d>,
+}
+
+#[derive(Serialize)]
+struct Definitions {
+    definitions: Vec<Version>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    hash: DefinitionHash,
+    /// New jobs run it.
+    loaded: bool,
+    running: i64,
+    ended: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ended: Option<Time>,
+}
+
+/// `GET /api/definitions?workflow=W[&vhost=V]`: the definition that new jobs run, and those
+/// that kept jobs run.
+pub(super) async fn of_workflow(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [workflow, vhost] = query.of(["workflow", "vhost"])?;
+    let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
+    let workflow = with_jobs(&common, &name, vhost.as_deref()).await?;
+    let loaded = common.definitions().get(&workflow).map(|definition| definition.hash());
+    let uses = read(&common, move |reader| reader.definitions_of(&workflow)).await?;
+    let unused = loaded.filter(|hash| uses.iter().all(|used| used.hash != *hash));
+    let first =
+        unused.map(|hash| Version { hash, loaded: true, running: 0, ended: 0, last_ended: None });
+    let others = uses.into_iter().map(|used| Version {
+        hash: used.hash,
+        loaded: Some(used.hash) == loaded,
+        running: used.running,
+        ended: used.ended,
+        last_ended: used.last_ended.map(Time),
+    });
+    let definitions = first.into_iter().chain(others).collect();
+    Ok(HttpResponse::Ok().json(Definitions { definitions }))
 }
 
 /// `GET /api/definition/{hash}`: a definition that is loaded, or that a kept job runs.

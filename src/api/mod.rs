@@ -11,11 +11,13 @@ mod incoming;
 mod items;
 pub mod jobs;
 mod live;
+mod manager;
 mod named;
 pub mod observe;
 pub mod operations;
 mod problem;
 mod query;
+mod queues;
 mod reads;
 pub mod redispatch;
 mod search;
@@ -93,12 +95,18 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/workflows", "GET, HEAD").route(get().to(jobs::workflows)))
         .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(jobs::workflows)))
         .service(
+            resource("/api/definitions", "GET, HEAD").route(get().to(definitions::of_workflow)),
+        )
+        .service(
             resource("/api/workflow/{name:.*}", "GET, HEAD, POST")
                 .route(get().to(jobs::of_workflow))
                 .route(web::post().to(jobs::create)),
         )
         .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::running)))
         .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
+        .service(resource("/api/queues", "GET, HEAD").route(get().to(queues::all)))
+        .service(resource("/api/manager", "GET, HEAD").route(get().to(manager::about)))
+        .service(resource("/api/settings", "GET, HEAD").route(get().to(manager::settings)))
         .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
         .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(search::search)))

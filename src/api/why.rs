@@ -442,7 +442,8 @@ fn waiting(job: &Job) -> Why {
 }
 
 async fn look(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
-    match tokio::time::timeout(LOOK_MAX, door::inspect(ways, bus, queue)).await {
+    let asked = door::inspect(ways, bus, vec![queue.clone()]);
+    match tokio::time::timeout(LOOK_MAX, asked).await.map(|looks| looks?.pop()) {
         Ok(Some(look)) => look,
         Ok(None) => QueueLook::Unknown("there is no bus, or it is closing".to_owned()),
         Err(_) => QueueLook::Unknown(format!("no answer within {LOOK_MAX:?}")),

@@ -166,16 +166,19 @@ impl Bus for EmbeddedBus {
         self.queues.values().map(|queue| guard(&queue.waiting).messages.len()).sum()
     }
 
-    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
-        let messages =
-            self.queues.get(&queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
-        let consumers = self.workers.0.get(&*queue).map_or(0, |(_, threads)| *threads);
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Box::pin(std::future::ready(QueueLook::There {
-            messages: count(messages),
-            unacknowledged: None,
-            consumers: count(consumers),
-        }))
+        let look = |queue: &Arc<str>| {
+            let messages =
+                self.queues.get(queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
+            let consumers = self.workers.0.get(&**queue).map_or(0, |(_, threads)| *threads);
+            QueueLook::There {
+                messages: count(messages),
+                unacknowledged: None,
+                consumers: count(consumers),
+            }
+        };
+        Box::pin(std::future::ready(queues.iter().map(look).collect()))
     }
 
     fn serve(&mut self, served: Served) {

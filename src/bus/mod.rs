@@ -533,8 +533,8 @@ pub trait Bus {
     /// How many messages were taken and are not confirmed yet.
     fn unconfirmed(&self) -> usize;
 
-    /// Looks at a queue, without changing anything.
-    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook>;
+    /// Looks at queues, without changing anything: what is known of each, in the same order.
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>>;
 
     /// How much each queue of its virtual host holds, or why that is unknown.
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {

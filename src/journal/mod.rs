@@ -13,8 +13,8 @@ mod traits;
 
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
-    NEWEST, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
+    KeptJob, NEWEST, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;

@@ -2,7 +2,8 @@
 
 use super::record::JobNumber;
 use crate::engine::{
-    Definition, Graph, Job, JobId, JobState, Message, Recorded, StepIndex, Timestamp,
+    Definition, DefinitionHash, Graph, Job, JobId, JobState, Message, Recorded, StepIndex,
+    Timestamp,
 };
 use std::sync::Arc;
 
@@ -163,6 +164,19 @@ pub struct Hit {
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
+}
+
+/// How many kept jobs run a definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefinitionUse {
+    /// The definition.
+    pub hash: DefinitionHash,
+    /// Top-level jobs under way.
+    pub running: i64,
+    /// Top-level jobs that have ended.
+    pub ended: i64,
+    /// When the last of these ended.
+    pub last_ended: Option<Timestamp>,
 }
 
 /// A job whose child jobs are asked for.

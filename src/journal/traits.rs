@@ -3,8 +3,8 @@
 
 use super::error::{JournalError, Loss};
 use super::query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
-    RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
+    KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
 use super::recover::Recovered;
@@ -101,6 +101,9 @@ pub trait Records: Send + Sync {
 
     /// The definition of this content, if any job that is kept has it.
     fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError>;
+
+    /// The definitions of a workflow that kept jobs run, the newest first.
+    fn definitions_of(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
 
     /// How a job was created.
     fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError>;

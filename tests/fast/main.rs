@@ -1,6 +1,7 @@
 //! The fast suite: no broker, no network. Rules of the engine, the journal on real files, the
 //! embedded bus.
 
+mod about;
 mod against;
 mod any_journal;
 mod archive;

@@ -1,4 +1,4 @@
-//! A look at one queue, on a connection of its own: looks are rare and must not disturb the loops.
+//! A look at some queues, on a connection of its own: looks are rare and must not disturb the loops.
 //! Also what the management API, where there is one, knows about all queues.
 
 use super::connection::close;
@@ -6,38 +6,59 @@ use super::management::QueueCounts;
 use super::queues::{Found, Queues};
 use super::shared::Shared;
 use crate::bus::{QueueDepth, QueueLook};
+use futures_util::future::join_all;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(super) async fn inspect(shared: Rc<Shared>, queue: Arc<str>) -> QueueLook {
-    let (found, unacknowledged) =
-        tokio::join!(look(&shared, &queue), unacknowledged(&shared, &queue));
+pub(super) async fn inspect(shared: Rc<Shared>, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
+    let (found, held) = tokio::join!(look(&shared, &queues), unacknowledged(&shared, &queues));
     match found {
-        Ok(Found::There { consumers, messages }) => {
-            QueueLook::There { messages, unacknowledged, consumers }
-        }
-        Ok(Found::Missing) => QueueLook::Missing,
-        Ok(Found::Locked) => {
-            QueueLook::Unknown("it is an exclusive queue of another connection".to_owned())
-        }
-        Ok(Found::Refused(said)) => QueueLook::Unknown(said),
-        Ok(Found::Lost(error)) => QueueLook::Unknown(shared.address.explain(&error)),
-        Err(reason) => QueueLook::Unknown(reason),
+        Err(reason) => vec![QueueLook::Unknown(reason); queues.len()],
+        Ok(found) => found
+            .into_iter()
+            .zip(&queues)
+            .map(|(found, queue)| told(&shared, found, held.get(&**queue).copied()))
+            .collect(),
     }
 }
 
-async fn look(shared: &Shared, queue: &str) -> Result<Found, String> {
+fn told(shared: &Shared, found: Found, unacknowledged: Option<u64>) -> QueueLook {
+    match found {
+        Found::There { consumers, messages } => {
+            QueueLook::There { messages, unacknowledged, consumers }
+        }
+        Found::Missing => QueueLook::Missing,
+        Found::Locked => {
+            QueueLook::Unknown("it is an exclusive queue of another connection".to_owned())
+        }
+        Found::Refused(said) => QueueLook::Unknown(said),
+        Found::Lost(error) => QueueLook::Unknown(shared.address.explain(&error)),
+    }
+}
+
+async fn look(shared: &Shared, queues: &[Arc<str>]) -> Result<Vec<Found>, String> {
     let connection = Rc::new(shared.address.open("inspecting").await?);
-    let found = Queues::new(connection.clone()).look(queue).await;
+    let looks = Queues::new(connection.clone());
+    let found = join_all(queues.iter().map(|queue| looks.look(queue))).await;
     close(&connection).await;
     Ok(found)
 }
 
-/// Unknown without the management API, and while it does not answer.
-async fn unacknowledged(shared: &Shared, queue: &Arc<str>) -> Option<u64> {
-    let (management, vhost, queue) =
-        (shared.management.clone()?, shared.address.vhost().to_owned(), queue.clone());
-    in_background(move || management.held_by(&vhost, &queue)).await.ok()?.messages_unacknowledged
+/// What workers have and have not acknowledged. Nothing is known without the management API, and
+/// while it does not answer.
+async fn unacknowledged(shared: &Shared, queues: &[Arc<str>]) -> HashMap<String, u64> {
+    let Some(management) = shared.management.clone() else { return HashMap::new() };
+    let vhost = shared.address.vhost().to_owned();
+    let held = match queues {
+        [queue] => {
+            let queue = queue.clone();
+            in_background(move || management.held_by(&vhost, &queue).map(|held| vec![held])).await
+        }
+        _ => in_background(move || management.held(&vhost)).await,
+    };
+    let counted = |counts: QueueCounts| Some((counts.name, counts.messages_unacknowledged?));
+    held.into_iter().flatten().filter_map(counted).collect()
 }
 
 /// What all queues of the virtual host hold.

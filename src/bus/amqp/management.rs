@@ -106,7 +106,10 @@ pub(super) struct QueueCounts {
 impl Management {
     /// What each queue of a virtual host holds.
     pub(super) fn held(&self, vhost: &str) -> Result<Vec<QueueCounts>, String> {
-        self.read(&format!("/api/queues/{}?columns=name,messages", encoded(vhost)))
+        self.read(&format!(
+            "/api/queues/{}?columns=name,messages,messages_unacknowledged",
+            encoded(vhost)
+        ))
     }
 
     /// What a queue holds.

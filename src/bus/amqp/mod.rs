@@ -123,12 +123,13 @@ impl Bus for AmqpBus {
         self.unconfirmed.get()
     }
 
-    fn inspect(&mut self, queue: Arc<str>) -> LocalBoxFuture<'static, QueueLook> {
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
         match self.shared.clone() {
-            Some(shared) => Box::pin(inspect::inspect(shared, queue)),
-            None => Box::pin(std::future::ready(QueueLook::Unknown(
-                "the bus is not connected".to_owned(),
-            ))),
+            Some(shared) => Box::pin(inspect::inspect(shared, queues)),
+            None => {
+                let unknown = QueueLook::Unknown("the bus is not connected".to_owned());
+                Box::pin(std::future::ready(vec![unknown; queues.len()]))
+            }
         }
     }
 

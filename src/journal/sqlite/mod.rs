@@ -11,6 +11,7 @@ mod changes;
 mod children;
 mod confirms;
 mod core;
+mod definitions;
 mod derive;
 mod former;
 mod history;

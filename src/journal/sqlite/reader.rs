@@ -6,7 +6,7 @@ use super::core::Core;
 use super::row::{EntryRow, ORIGIN_ID, damaged_or_failed};
 use super::rows::{FileRows, TAIL};
 use super::schema::read_only;
-use crate::engine::{Definition, DefinitionHash, Entry, JobEntry, JobId, Timestamp};
+use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::query::{Creation, EndedCursor, KeptJob};
 use crate::journal::record::JobNumber;
@@ -186,23 +186,6 @@ impl Reader {
                 next = parent.filter(|parent| *parent < number);
             }
             Ok(Some(bytes))
-        })
-    }
-
-    /// The definition of this content, if any job that is kept has it.
-    pub(super) fn definition(
-        &self,
-        hash: DefinitionHash,
-    ) -> Result<Option<Arc<Definition>>, JournalError> {
-        self.with(|connection| {
-            let number = connection
-                .prepare_cached("SELECT number FROM definitions WHERE hash = ?1")
-                .and_then(|mut statement| {
-                    statement.query_row([hash.0], |row| row.get(0)).optional()
-                })
-                .map_err(|error| self.failed(error))?;
-            let Some(number) = number else { return Ok(None) };
-            self.with_definitions(connection, |rebuild| rebuild.definition(number)).map(Some)
         })
     }
 

@@ -4,8 +4,8 @@ use super::reader::Reader;
 use crate::engine::{Definition, DefinitionHash, JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, EndedCursor, Family, Filter, Hit, KeptJob,
-    RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
+    KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::Recovered;
@@ -43,6 +43,10 @@ impl Records for Reader {
 
     fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError> {
         Reader::definition(self, hash)
+    }
+
+    fn definitions_of(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError> {
+        Reader::definitions_of(self, workflow)
     }
 
     fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {

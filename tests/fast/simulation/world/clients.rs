@@ -7,7 +7,7 @@ use workflow_manager::journal::Records;
 
 /// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
 /// passes.
-fn helps(job: &Job) -> bool {
+pub(super) fn helps(job: &Job) -> bool {
     job.reason().is_some_and(|reason| reason.contains("not today"))
 }
 

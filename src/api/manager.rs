@@ -1,0 +1,97 @@
+//! The manager itself: what it is, how it fares, and its settings.
+
+use super::observe::checks;
+use super::problem::Problem;
+use super::query::Query;
+use crate::actors::common::Common;
+use crate::telemetry::ActorCounts;
+use crate::times::Time;
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ManagerView {
+    version: &'static str,
+    started: Time,
+    /// Nanoseconds since then.
+    uptime: u64,
+    /// Whether all checks are good.
+    ready: bool,
+    checks: Vec<CheckView>,
+    journal: JournalView,
+    actors: Vec<ActorCounts>,
+    /// Streams of events that are open.
+    streams: i64,
+    /// Notices that the webhook has not taken yet.
+    webhook_waiting: i64,
+}
+
+#[derive(Serialize)]
+struct CheckView {
+    name: String,
+    ok: bool,
+    detail: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JournalView {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wal_bytes: Option<u64>,
+}
+
+/// `GET /api/manager`
+pub(super) async fn about(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.none()?;
+    let file = common.settings.journal.file.clone();
+    // The disk may stand still.
+    let journal = web::block(move || JournalView::of(&file))
+        .await
+        .map_err(|error| Problem::broken(error.to_string()))?;
+    let checks = checks(&common);
+    let (started, ticks) = common.began;
+    Ok(HttpResponse::Ok().json(ManagerView {
+        version: env!("CARGO_PKG_VERSION"),
+        started: Time(started),
+        uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        ready: checks.iter().all(|(_, good, _)| *good),
+        checks: checks
+            .into_iter()
+            .map(|(name, ok, detail)| CheckView { name, ok, detail })
+            .collect(),
+        journal,
+        actors: common.metrics.actors(),
+        streams: common.metrics.event_streams.get(),
+        webhook_waiting: common.metrics.webhook_waiting.get(),
+    }))
+}
+
+impl JournalView {
+    fn of(file: &Path) -> JournalView {
+        let bytes = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
+        let mut wal = file.as_os_str().to_owned();
+        wal.push("-wal");
+        JournalView {
+            file: file.to_string_lossy().into_owned(),
+            bytes: bytes(file),
+            wal_bytes: bytes(Path::new(&wal)),
+        }
+    }
+}
+
+/// `GET /api/settings`: the settings in force, with their secrets masked.
+pub(super) async fn settings(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.none()?;
+    Ok(HttpResponse::Ok().json(&common.settings))
+}

@@ -1,0 +1,117 @@
+//! The queues of the loaded workflows: what they hold, and who uses them.
+
+use super::problem::Problem;
+use super::query::Query;
+use crate::actors::door;
+use crate::actors::ways::Ways;
+use crate::bus::{BusKey, QueueLook};
+use crate::engine::Definition;
+use crate::times::Time;
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct Queues<'a> {
+    /// When the broker was asked.
+    looked: Time,
+    queues: Vec<QueueView<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueView<'a> {
+    queue: &'a str,
+    vhost: &'a str,
+    bus: &'a str,
+    /// Messages that wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u32>,
+    /// Messages that workers have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unacknowledged: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumers: Option<u32>,
+    /// It does not exist.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    missing: bool,
+    /// Why nothing is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<&'a str>,
+    used_by: Vec<Use<'a>>,
+}
+
+/// A step whose messages go to a queue.
+#[derive(Serialize)]
+struct Use<'a> {
+    workflow: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
+    step: &'a str,
+}
+
+/// `GET /api/queues`
+pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
+    let looked = door::queues(&ways).await;
+    let definitions = ways.common.definitions();
+    let mut uses: BTreeMap<(BusKey, Arc<str>), Vec<Use<'_>>> = BTreeMap::new();
+    for (name, definition) in definitions.iter() {
+        for (queue, used) in of_definition(name, definition) {
+            uses.entry((ways.buses.of(definition), queue)).or_default().push(used);
+        }
+    }
+    let queues = uses.iter_mut().map(|(place, used_by)| {
+        let (key, queue) = place;
+        QueueView::of(key, queue, looked.found.get(place), std::mem::take(used_by))
+    });
+    Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
+}
+
+/// The queues of a definition's steps, each with its step.
+fn of_definition<'a>(
+    workflow: &'a str,
+    definition: &'a Definition,
+) -> impl Iterator<Item = (Arc<str>, Use<'a>)> {
+    definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
+        let task = (at > 0).then_some(graph.name.as_str());
+        graph
+            .steps
+            .iter()
+            .filter(|step| step.has_queue())
+            .map(move |step| (step.queue.clone(), Use { workflow, task, step: &step.name }))
+    })
+}
+
+impl<'a> QueueView<'a> {
+    fn of(
+        key: &'a BusKey,
+        queue: &'a str,
+        look: Option<&'a QueueLook>,
+        used_by: Vec<Use<'a>>,
+    ) -> QueueView<'a> {
+        let view = QueueView {
+            queue,
+            vhost: &key.vhost,
+            bus: &key.bus,
+            messages: None,
+            unacknowledged: None,
+            consumers: None,
+            missing: false,
+            unknown: None,
+            used_by,
+        };
+        match look {
+            Some(QueueLook::There { messages, unacknowledged, consumers }) => QueueView {
+                messages: Some(*messages),
+                unacknowledged: *unacknowledged,
+                consumers: Some(*consumers),
+                ..view
+            },
+            Some(QueueLook::Missing) => QueueView { missing: true, ..view },
+            Some(QueueLook::Unknown(reason)) => QueueView { unknown: Some(reason), ..view },
+            None => QueueView { unknown: Some("it was loaded since the last look"), ..view },
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The definitions that kept jobs run.
+
+use super::reader::Reader;
+use crate::engine::{Definition, DefinitionHash, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::DefinitionUse;
+use rusqlite::OptionalExtension;
+use std::sync::Arc;
+
+/// A definition says whose it is, so none of another workflow is counted. A body that is no JSON is
+/// damage, which is told where it is read.
+const USES: &str = "
+SELECT hash, running, ended, last FROM (
+  SELECT d.number, d.hash,
+    (SELECT count(*) FROM jobs j WHERE j.workflow = ?1 AND j.parent IS NULL AND j.ended IS NULL AND j.definition = d.number) AS running,
+    (SELECT count(*) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL AND j.ended IS NOT NULL) AS ended,
+    (SELECT max(j.ended) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL AND j.ended IS NOT NULL) AS last
+  FROM definitions d
+  WHERE json_valid(d.body) AND ?1 = iif(coalesce(d.body ->> '$.vhost', '') = '', '', (d.body ->> '$.vhost') || '/') || (d.body ->> '$.name')
+) WHERE running + ended > 0 ORDER BY number DESC";
+
+impl Reader {
+    /// The definition of this content, if any job that is kept has it.
+    pub(super) fn definition(
+        &self,
+        hash: DefinitionHash,
+    ) -> Result<Option<Arc<Definition>>, JournalError> {
+        self.with(|connection| {
+            let number = connection
+                .prepare_cached("SELECT number FROM definitions WHERE hash = ?1")
+                .and_then(|mut statement| {
+                    statement.query_row([hash.0], |row| row.get(0)).optional()
+                })
+                .map_err(|error| self.failed(error))?;
+            let Some(number) = number else { return Ok(None) };
+            self.with_definitions(connection, |rebuild| rebuild.definition(number)).map(Some)
+        })
+    }
+
+    /// The definitions of a workflow that kept jobs run, the newest first.
+    pub(super) fn definitions_of(
+        &self,
+        workflow: &str,
+    ) -> Result<Vec<DefinitionUse>, JournalError> {
+        self.with_derived(|connection| {
+            let read = || -> rusqlite::Result<Vec<DefinitionUse>> {
+                let mut statement = connection.prepare_cached(USES)?;
+                let rows = statement.query_map([workflow], |row| {
+                    Ok(DefinitionUse {
+                        hash: DefinitionHash(row.get(0)?),
+                        running: row.get(1)?,
+                        ended: row.get(2)?,
+                        last_ended: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+                    })
+                })?;
+                rows.collect()
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! What the API tells of the manager itself: its queues, its definitions, how it fares, its
+//! settings.
+
+use crate::http::{Api, serving};
+use actix_web::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::settings::{Secret, Settings};
+
+const WORKFLOWS: &str = "
+workflows:
+  - name: fan
+    steps:
+      - { name: split, queue: shared }
+      - { name: sign, external: true }
+      - { name: each, task: piece, depends: [ split ] }
+    tasks:
+      - { name: piece, itemListKey: items, steps: [ { name: work, queue: shared }, { name: wrap } ] }
+  - { name: other, steps: [ { name: wrap } ] }
+";
+
+async fn get(api: &Api, path: &str) -> Value {
+    let answer = api.get(path, &[]).await;
+    assert_eq!(answer.status, StatusCode::OK, "{path}: {}", String::from_utf8_lossy(&answer.body));
+    answer.json()
+}
+
+#[test]
+fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
+    let workers = Workers::new().with("wrap", 3, |_| Ok("{}".into()));
+    serving(
+        WORKFLOWS,
+        workers,
+        |_| {},
+        |api, _| async move {
+            let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await;
+            assert_eq!(created.status, StatusCode::CREATED);
+            let told = get(&api, "/api/queues").await;
+            assert!(told["looked"].is_string(), "{told}");
+            assert_eq!(
+                told["queues"],
+                json!([
+                    {"queue": "shared", "vhost": "", "bus": "embedded", "messages": 1, "consumers": 0,
+                     "usedBy": [{"workflow": "fan", "step": "split"},
+                                {"workflow": "fan", "task": "piece", "step": "work"}]},
+                    {"queue": "wrap", "vhost": "", "bus": "embedded", "messages": 0, "consumers": 3,
+                     "usedBy": [{"workflow": "fan", "task": "piece", "step": "wrap"},
+                                {"workflow": "other", "step": "wrap"}]},
+                ])
+            );
+            // One look serves all who ask within a while.
+            assert_eq!(get(&api, "/api/queues").await["looked"], told["looked"]);
+        },
+    );
+}
+
+#[test]
+fn the_definitions_of_a_workflow_are_told_with_the_jobs_that_run_them() {
+    serving(
+        WORKFLOWS,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let definitions = async |workflow: &str| {
+                get(&api, &format!("/api/definitions?workflow={workflow}")).await["definitions"]
+                    .clone()
+            };
+            let unused = definitions("fan").await;
+            assert_eq!(
+                unused,
+                json!([{"hash": unused[0]["hash"], "loaded": true, "running": 0, "ended": 0}])
+            );
+            for end in [false, true, true] {
+                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
+                if end {
+                    let path =
+                        format!("/api/job/{}/cancel", created["id"].as_str().expect("an id"));
+                    assert_eq!(api.ask(Method::POST, &path, &[], "").await.status, StatusCode::OK);
+                }
+            }
+            let used = definitions("fan").await;
+            assert_eq!(used.as_array().map(Vec::len), Some(1), "{used}");
+            assert_eq!((&used[0]["hash"], &used[0]["loaded"]), (&unused[0]["hash"], &json!(true)));
+            assert_eq!((&used[0]["running"], &used[0]["ended"]), (&json!(1), &json!(2)));
+            assert!(used[0]["lastEnded"].is_string(), "{used}");
+            let other = definitions("other").await;
+            assert_ne!(other[0]["hash"], used[0]["hash"]);
+            assert_eq!(other[0]["running"], 0);
+            let hash = used[0]["hash"].as_str().expect("a hash");
+            assert_eq!(get(&api, &format!("/api/definition/{hash}")).await["name"], "fan");
+            for (path, said) in [
+                ("/api/definitions", "workflow=NAME is missing"),
+                ("/api/definitions?workflow=fun", "unknown workflow fun; did you mean \"fan\"?"),
+            ] {
+                assert_eq!(api.get(path, &[]).await.detail(), said);
+            }
+        },
+    );
+}
+
+#[test]
+fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
+    let change = |settings: &mut Settings| settings.http.token = Secret("for my eyes".to_owned());
+    serving(WORKFLOWS, Workers::new(), change, |api, _| async move {
+        let token = [("authorization", "Bearer for my eyes")];
+        for path in ["/api/manager", "/api/settings", "/api/queues", "/api/definitions"] {
+            assert_eq!(api.get(path, &[]).await.status, StatusCode::UNAUTHORIZED, "{path}");
+        }
+        let told = api.get("/api/manager", &token).await.json();
+        assert_eq!(
+            (&told["version"], &told["ready"]),
+            (&json!(env!("CARGO_PKG_VERSION")), &json!(true))
+        );
+        let checks = told["checks"].as_array().expect("a list");
+        assert!(checks.iter().all(|check| check["ok"] == true), "{told}");
+        assert!(checks.iter().any(|check| check["name"] == "journal"), "{told}");
+        assert!(
+            told["journal"]["file"].as_str().is_some_and(|file| file.ends_with("j.db")),
+            "{told}"
+        );
+        assert!(told["journal"]["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{told}");
+        assert!(told["uptime"].as_u64().is_some_and(|uptime| uptime > 0), "{told}");
+        let actors = told["actors"].as_array().expect("a list");
+        let journal = actors.iter().find(|actor| actor["kind"] == "journal").expect("its actor");
+        assert!(journal["mailboxMax"].is_u64() && journal["restarts"] == 0, "{journal}");
+
+        let settings = api.get("/api/settings", &token).await;
+        let text = String::from_utf8(settings.body.clone()).expect("text");
+        assert!(!text.contains("my eyes"), "{text}");
+        assert_eq!(settings.json()["http"]["listen"], "127.0.0.1:8088");
+    });
+}
