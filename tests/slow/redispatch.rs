@@ -237,3 +237,31 @@ fn with_the_setting_what_is_lost_is_sent_again_by_itself() {
         "{metrics}"
     );
 }
+
+#[test]
+fn each_queue_is_told_with_what_the_broker_says_of_it() {
+    let vhost = Vhost::new();
+    let daemon = with_management(&vhost).start();
+    let _worker = Worker::start(&vhost.url, &["workflow.called"], |_| crate::amqp::Answer::Silence);
+    for _ in 0..3 {
+        daemon.api.create("plain", "{}");
+    }
+    let client = vhost.client();
+    client.take("work");
+    eventually("a worker has one, two wait, and nobody consumes", || {
+        let told = daemon.api.get("/api/queues").expect(200).json();
+        let queues = told["queues"].as_array().expect("a list");
+        let work = queues.iter().find(|queue| queue["queue"] == "work").expect("it is used");
+        let counts = ["messages", "unacknowledged", "consumers"].map(|key| work[key].as_u64());
+        let uses = json!([{"workflow": "fan", "task": "t", "step": "part"},
+                          {"workflow": "plain", "step": "work"}]);
+        when(counts == [Some(2), Some(1), Some(0)] && work["usedBy"] == uses, &told)
+    });
+    client.delete("work");
+    eventually("the queue is gone", || {
+        let told = daemon.api.get("/api/queues").expect(200).json();
+        let queues = told["queues"].as_array().expect("a list");
+        let work = queues.iter().find(|queue| queue["queue"] == "work").expect("it is used");
+        when(work["missing"] == true && work.get("messages").is_none(), &told)
+    });
+}
