@@ -1,0 +1,22 @@
+// The page is drawn from its state, at most once in each frame.
+
+let asked = false;
+let draw = () => {};
+
+/** @param {() => void} how */
+export function drawWith(how) {
+  draw = how;
+}
+
+export function redraw() {
+  if (asked) return;
+  asked = true;
+  const run = () => {
+    if (!asked) return;
+    asked = false;
+    draw();
+  };
+  // A hidden page gets no frames, but it must be right when it is seen again.
+  if (globalThis.document?.hidden) setTimeout(run, 100);
+  else requestAnimationFrame(run);
+}

@@ -1,0 +1,3 @@
+import { nothingView } from './nothing.js';
+/** @param {import('../lib/route.js').Route} _route */
+export function overviewView(_route) { return nothingView(); }
