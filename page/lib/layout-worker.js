@@ -10,7 +10,7 @@ import { Graph, layout } from '../vendor/dagre@3.1.3/dagre.esm.js';
  */
 function place({ nodes, edges, down }) {
   const graph = new Graph();
-  graph.setGraph({ rankdir: down ? 'TB' : 'LR', nodesep: down ? 20 : 18, ranksep: down ? 34 : 44, edgesep: 12, marginx: 4, marginy: 4 });
+  graph.setGraph({ rankdir: down ? 'TB' : 'LR', nodesep: down ? 16 : 14, ranksep: down ? 30 : 34, edgesep: 10, marginx: 4, marginy: 4 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const { name, width, height } of nodes) graph.setNode(`n${name}`, { width, height });
   for (const { from, to } of edges) graph.setEdge(`n${from}`, `n${to}`);

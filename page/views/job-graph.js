@@ -14,9 +14,9 @@ import { count, plain, shown } from '../lib/text.js';
 
 /** Above this the outline is shown, and the graph only on demand. */
 const MANY = 500;
-const WIDTH = 178;
-const HEIGHT = 52;
-const END_SIZE = 26;
+const WIDTH = 158;
+const HEIGHT = 48;
+const END_SIZE = 24;
 
 export class GraphPanel {
   #asked = '';
@@ -56,7 +56,11 @@ export class GraphPanel {
     return html`<div class="graph ${layout ? '' : 'coming'}" ${css({ height: `${view.height}px` })} @pointerdown=${this.#down} @pointermove=${this.#move} @pointerup=${this.#up} @pointercancel=${this.#up} @wheel=${this.#wheel} ${attached(this.#attach)}>
       ${layout
         ? html`<div class="graph-plane" ${css({ width: `${layout.width}px`, height: `${layout.height}px`, transform: `translate(${view.x}px, ${view.y}px) scale(${view.scale})` })}>
-            <svg class="graph-edges" width=${layout.width} height=${layout.height} aria-hidden="true">${layout.edges.map((edge) => svg`<path class="edge ${edgeTone(byName.get(edge.from), byName.get(edge.to), edge)}" d=${curve(edge.points, down)} />${arrow(edge.points, down, edgeTone(byName.get(edge.from), byName.get(edge.to), edge))}`)}</svg>
+            <svg class="graph-edges" width=${layout.width} height=${layout.height} aria-hidden="true">${layout.edges.map((edge) => {
+              const kind = edgeTone(byName.get(edge.from), byName.get(edge.to), edge);
+              const points = way(layout, edge, down);
+              return svg`<path class="edge ${kind}" d=${curve(points, down)} />${arrow(points, down, kind)}`;
+            })}</svg>
             ${layout.nodes.map((box) => this.#node(box, byName.get(box.name), steps, chosen, link, ends))}
           </div>
           <div class="graph-tools"><button class="tool" aria-label="Smaller" @click=${() => this.zoom(1 / 1.25)}>${icon('minus')}</button><button class="tool" aria-label="Larger" @click=${() => this.zoom(1.25)}>${icon('plus')}</button><button class="tool" aria-label="All of it" @click=${this.fit}>${icon('expand')}</button></div>`
@@ -216,17 +220,34 @@ function edgeTone(from, to, edge) {
 }
 
 /**
- * A line with soft bends through the points of the layout.
+ * Lines leave a node in the middle of one side and reach the next in the middle of the other.
+ * @param {Layout} layout
+ * @param {Layout['edges'][number]} edge
+ * @param {boolean} down
+ * @returns {Point[]}
+ */
+function way(layout, { from, to, points }, down) {
+  const a = layout.nodes.find((box) => box.name === from);
+  const b = layout.nodes.find((box) => box.name === to);
+  if (!a || !b) return points;
+  const first = down ? { x: a.x + a.width / 2, y: a.y + a.height } : { x: a.x + a.width, y: a.y + a.height / 2 };
+  const last = down ? { x: b.x + b.width / 2, y: b.y - 2 } : { x: b.x - 2, y: b.y + b.height / 2 };
+  return [first, ...points.slice(1, -1).filter((point) => (down ? point.y > first.y + 14 && point.y < last.y - 14 : point.x > first.x + 14 && point.x < last.x - 14)), last];
+}
+
+/**
+ * A line with soft bends, straight along the graph in every point.
  * @param {Point[]} points
  * @param {boolean} down
  */
 function curve(points, down) {
-  let path = `M${points[0].x.toFixed(1)} ${points[0].y.toFixed(1)}`;
+  const n = (/** @type {number} */ value) => value.toFixed(1);
+  let path = `M${n(points[0].x)} ${n(points[0].y)}`;
   for (let index = 1; index < points.length; index += 1) {
     const a = points[index - 1];
     const b = points[index];
-    const [c1, c2] = down ? [`${a.x.toFixed(1)} ${((a.y + b.y) / 2).toFixed(1)}`, `${b.x.toFixed(1)} ${((a.y + b.y) / 2).toFixed(1)}`] : [`${((a.x + b.x) / 2).toFixed(1)} ${a.y.toFixed(1)}`, `${((a.x + b.x) / 2).toFixed(1)} ${b.y.toFixed(1)}`];
-    path += `C${c1} ${c2} ${b.x.toFixed(1)} ${b.y.toFixed(1)}`;
+    if (down) path += `C${n(a.x)} ${n((a.y + b.y) / 2)} ${n(b.x)} ${n((a.y + b.y) / 2)} ${n(b.x)} ${n(b.y)}`;
+    else path += `C${n((a.x + b.x) / 2)} ${n(a.y)} ${n((a.x + b.x) / 2)} ${n(b.y)} ${n(b.x)} ${n(b.y)}`;
   }
   return path;
 }
