@@ -15,12 +15,12 @@ export class Problem extends Error {
 
   /** Whether this build of the manager does not have the call or the parameter. */
   get notHere() {
-    return (this.status === 404 && this.message.startsWith('there is nothing at')) || (this.status === 400 && /^(unknown parameter|invalid uuid ".*\/)/.test(this.message)) || this.status === 405;
+    return (this.status === 404 && this.message.startsWith('there is nothing at')) || (this.status === 400 && /^(unknown parameter|invalid uuid ".*\/)/.test(this.message)) || /^unknown workflow .*\/definitions/.test(this.message) || this.status === 405;
   }
 }
 
 /** Where the API is: beside the page, whatever a proxy puts before it. */
-export const base = new URL('api/', globalThis.document?.baseURI.replace(/#.*/, '') ?? 'http://localhost/');
+export const base = new URL('api/', globalThis.document?.baseURI?.replace(/#.*/, '') ?? 'http://localhost/');
 
 /** @typedef {Record<string, string | number | boolean | undefined> | [string, string][]} Query */
 

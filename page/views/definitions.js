@@ -1,6 +1,7 @@
 // What is loaded: each workflow's graph and steps, its older versions, and what is different between two.
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { get } from '../lib/api.js';
 import { setQuery } from '../lib/app.js';
@@ -138,7 +139,7 @@ class Definitions {
       panel = new GraphPanel();
       this.#tasks.set(task.name, panel);
     }
-    return panel.template({ key: `definition ${definition.hash} ${task.name}`, steps: task.steps, states: task.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) });
+    return keyed(panel, panel.template({ key: `definition ${definition.hash} ${task.name}`, steps: task.steps, states: task.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) }));
   }
 
   /**

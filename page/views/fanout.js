@@ -47,6 +47,7 @@ class Fanout {
   #before = [];
   #timer;
   #mapTimer = 0;
+  #dark = matchMedia('(prefers-color-scheme: dark)');
   /** How many had ended, and when, for the rate. @type {{ at: number, ended: number }[]} */
   #seen = [];
   /** @type {HTMLCanvasElement | undefined} */
@@ -81,11 +82,13 @@ class Fanout {
       if (!document.hidden && this.#running) void this.#look();
     }, 1000);
     document.addEventListener('theme', this.#theme);
+    this.#dark.addEventListener('change', this.#theme);
   }
 
   stop() {
     clearInterval(this.#timer);
     document.removeEventListener('theme', this.#theme);
+    this.#dark.removeEventListener('change', this.#theme);
     this.#observer?.disconnect();
     for (const source of [this.#job, this.#items, this.#map, this.#reasons, this.#children]) source.stop();
   }
@@ -151,7 +154,7 @@ class Fanout {
   }
 
   live() {
-    return this.#running ? 'Every second' : 'Ended';
+    return this.#running ? 'every second' : 'Ended';
   }
 
   template() {
@@ -254,8 +257,13 @@ class Fanout {
     }
     const context = canvas.getContext('2d');
     if (!context) return;
-    const style = getComputedStyle(canvas);
-    const colours = ['--map-waiting', '--map-running', '--map-completed', '--map-failed'].map((name) => style.getPropertyValue(name).trim());
+    // A colour that depends on the theme is only known as the colour of something.
+    const colourOf = (/** @type {string} */ name) => {
+      canvas.style.setProperty('color', `var(${name})`);
+      return getComputedStyle(canvas).color;
+    };
+    const colours = ['--map-waiting', '--map-running', '--map-completed', '--map-failed'].map(colourOf);
+    const markColour = colourOf('--map-mark');
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const { worst, strength } = cells(map, figures.items, each);
@@ -267,7 +275,7 @@ class Fanout {
     }
     context.globalAlpha = 1;
     if (mark >= 0 && mark < worst.length) {
-      context.strokeStyle = style.getPropertyValue('--map-mark').trim();
+      context.strokeStyle = markColour;
       context.lineWidth = 2;
       context.strokeRect((mark % columns) * cell - 1, Math.floor(mark / columns) * cell - 1, cell + 1, cell + 1);
     }

@@ -14,7 +14,7 @@ import { count, plain, shown } from '../lib/text.js';
 
 /** Above this the outline is shown, and the graph only on demand. */
 const MANY = 500;
-const WIDTH = 158;
+const WIDTH = 166;
 const HEIGHT = 48;
 const END_SIZE = 24;
 
@@ -90,7 +90,7 @@ export class GraphPanel {
     const pad = 14;
     const fitted = Math.min(1, (width - 2 * pad) / layout.width);
     const least = Math.max(0.5, fitted);
-    const height = Math.min(560, Math.max(116, Math.round(layout.height * least + 2 * pad)));
+    const height = Math.min(420, Math.max(116, Math.round(layout.height * least + 2 * pad)));
     if (this.#scale === 0) {
       this.#scale = Math.max(0.5, Math.min(fitted, (height - 2 * pad) / layout.height));
       this.#shift = { x: Math.max(pad, (width - layout.width * this.#scale) / 2), y: Math.max(pad, (height - layout.height * this.#scale) / 2) };
@@ -232,7 +232,13 @@ function way(layout, { from, to, points }, down) {
   if (!a || !b) return points;
   const first = down ? { x: a.x + a.width / 2, y: a.y + a.height } : { x: a.x + a.width, y: a.y + a.height / 2 };
   const last = down ? { x: b.x + b.width / 2, y: b.y - 2 } : { x: b.x - 2, y: b.y + b.height / 2 };
-  return [first, ...points.slice(1, -1).filter((point) => (down ? point.y > first.y + 14 && point.y < last.y - 14 : point.x > first.x + 14 && point.x < last.x - 14)), last];
+  // Between neighbours one bend is enough. Longer lines keep to the places that the layout made free for them.
+  if (points.length <= 3) return [first, last];
+  const inner = points.slice(1, -1);
+  const kept = inner.filter((_, index) => index % 2 === 1);
+  // Beside a node the line runs straight.
+  const half = (down ? HEIGHT : WIDTH) / 2;
+  return [first, ...(kept.length ? kept : inner).flatMap(({ x, y }) => (down ? [{ x, y: y - half }, { x, y: y + half }] : [{ x: x - half, y }, { x: x + half, y }])), last];
 }
 
 /**

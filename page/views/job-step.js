@@ -79,10 +79,10 @@ export class StepPanel {
   }
 
   /**
-   * @param {{ job: Job, step: string, steps: Step[], definition: Definition | undefined, defined: StepDefinition[] | undefined, tab: string, at: number | undefined, tabLink: (tab: string) => string, close: string | undefined, done: () => void, now: number }} of
+   * @param {{ job: Job, step: string, steps: Step[], definition: Definition | undefined, defined: StepDefinition[] | undefined, tab: string, at: number | undefined, tabLink: (tab: string) => string, stepLink: (step: string) => string, close: string | undefined, done: () => void, now: number }} of
    */
-  template({ job, step: name, steps, definition, defined, tab, at, tabLink, close, done, now }) {
-    if (name === START || name === END) return this.#job(job, name, definition, at, close);
+  template({ job, step: name, steps, definition, defined, tab, at, tabLink, stepLink, close, done, now }) {
+    if (name === START || name === END) return this.#job(job, name, definition, at, close, stepLink);
     const step = steps.find((one) => one.name === name);
     if (!step) return html`<section class="panel step-panel"><p class="calm">This job has no step <b>${shown(name)}</b>.</p></section>`;
     this.#follow(step, at);
@@ -187,13 +187,15 @@ export class StepPanel {
    * @param {Definition | undefined} definition
    * @param {number | undefined} at
    * @param {string | undefined} close
+   * @param {(step: string) => string} stepLink
    */
-  #job(job, name, definition, at, close) {
+  #job(job, name, definition, at, close, stepLink) {
     this.#for = '';
     const ended = job.state === 'completed';
     return html`<section class="panel step-panel" aria-label="Job">
-      <header class="panel-head"><div class="step-title"><h2>${name === START ? 'Message' : 'Result'}</h2><span class="quiet">of the job</span></div>${close ? html`<a class="tool" href=${close} aria-label="Close">${icon('close')}</a>` : nothing}</header>
-      ${name === START ? html`<div class="tab-body">${this.#payload('message', ['job', job.uuid, 'message'], 'message', 'The job has no message.')}</div>` : ended && at === undefined ? html`<div class="tab-body">${this.#payload(`result ${job.ended}`, ['job', job.uuid, 'result'], 'result', 'The job has no result.')}</div>` : html`<p class="calm">There is a result when the job is completed.</p>`}
+      <header class="panel-head"><div class="step-title"><h2>Job</h2><code class="quiet">${shortId(job.uuid)}</code></div>${close ? html`<a class="tool" href=${close} aria-label="Close">${icon('close')}</a>` : nothing}</header>
+      <nav class="tabs" aria-label="Of the job"><a href=${stepLink(START)} aria-current=${name === START ? 'page' : nothing}>Message</a><a href=${stepLink(END)} aria-current=${name === END ? 'page' : nothing}>Result</a></nav>
+      ${name === START ? html`<div class="tab-body">${this.#payload('message', ['job', job.uuid, 'message'], 'message', 'The job has no message.')}</div>` : ended && at === undefined ? html`<div class="tab-body">${this.#payload(`result ${job.ended}`, ['job', job.uuid, 'result'], 'result', 'The job has no result.')}</div>` : html`<div class="tab-body"><p class="calm">There is a result when the job is completed.</p></div>`}
       <dl class="facts">
         <div><dt>id</dt><dd><code>${job.uuid}</code> <button class="tool tiny" aria-label="Copy the id" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button></dd></div>
         <div><dt>created</dt><dd>${moment(job.created)}</dd></div>

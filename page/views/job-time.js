@@ -108,19 +108,20 @@ export class TimePanel {
     const bars = barsOf(steps, entries, now);
     const ends = [...bars.values()].flat().map((bar) => bar.to);
     const end = Math.max(job.ended ? millis(job.ended) : job.state === 'running' || job.state === 'paused' ? now : 0, ...ends, begin + 1);
-    // A worker at work is no idle time; a step that waits for a person is.
-    const busy = [...bars].flatMap(([name, list]) => list.flatMap((bar) => (external(name) || (bar.open && end - bar.from > 3_600_000) ? [{ from: bar.from, to: bar.from }, { from: bar.to, to: bar.to }] : [{ from: bar.from, to: bar.to }])));
+    // A worker at work is no idle time; a step that waits for a person is, unless there is nothing else in the job.
+    const worked = [...bars].some(([name, list]) => !external(name) && list.some((bar) => !bar.open || end - bar.from <= 3_600_000));
+    const busy = [...bars].flatMap(([name, list]) => list.flatMap((bar) => (worked && (external(name) || (bar.open && end - bar.from > 3_600_000)) ? [{ from: bar.from, to: bar.from }, { from: bar.to, to: bar.to }] : [{ from: bar.from, to: bar.to }])));
     const axis = segments(busy, { from: begin, to: end }, fold);
     this.#bars = bars;
     const folds = axis.filter((part) => part.folded);
     const zoomed = this.#to - this.#from < 0.999;
     const x = (/** @type {number} */ at) => (100 * (xOf(axis, at) - this.#from)) / (this.#to - this.#from);
     const share = (/** @type {number} */ value) => (100 * (value - this.#from)) / (this.#to - this.#from);
-    const marks = ticks(axis, 0.11 * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), offset })).filter(({ at }) => at >= 0 && at <= 97);
+    const marks = ticks(axis, 0.15 * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), offset })).filter(({ at }) => at >= 0 && at <= 97);
     const draw = (/** @type {number} */ index) => this.#row(steps[index], x, chosen, link);
     return html`<div class="time">
       <div class="time-head">
-        <div class="time-axis" aria-hidden="true"><div class="time-inner">${marks.map(({ at, offset }) => html`<span class="time-tick" ${css({ left: `${at}%` })}>${offset === 0 ? '0' : span(offset)}</span>`)}${folds.map((part) => (share(part.x + part.width / 2) < 0 || share(part.x) > 100 ? nothing : html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${share(part.x + part.width / 2)}%` })}>⫽</span>`))}</div></div>
+        <div class="time-axis" aria-hidden="true"><div class="time-inner">${marks.map(({ at, offset }) => html`<span class="time-tick" ${css({ left: `${at}%` })}>${offset === 0 ? '0' : span(offset)}</span>`)}${folds.map((part) => (share(part.x + part.width / 2) < 0 || share(part.x) > 100 ? nothing : html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${share(part.x + part.width / 2)}%` })}>//</span>`))}</div></div>
       </div>
       <div class="time-body">
         <div class="time-lines" aria-hidden="true"><div class="time-inner">${marks.map(({ at }) => html`<i ${css({ left: `${at}%` })}></i>`)}${folds.map((part) => html`<b ${css({ left: `${share(part.x)}%`, width: `${share(part.x + part.width) - share(part.x)}%` })}></b>`)}</div></div>
@@ -149,7 +150,7 @@ export class TimePanel {
         const end = Math.min(101, x(bar.to));
         if (end < 0 || left > 100) return nothing;
         return html`<span class="bar ${tone(bar.state)} ${bar.open ? 'open' : ''}" title=${plain(`attempt ${bar.attempt}: ${clock(bar.from, { fraction: true })} to ${bar.open ? 'now' : clock(bar.to, { fraction: true })}, ${span(bar.to - bar.from)}${bar.reason ? `. ${bar.reason}` : ''}`)} ${css({ left: `${left}%`, width: `max(3px, ${end - left}%)` })}>${step.children && bars.length === 1 && step.children.items ? childBar(step.children) : nothing}</span>`;
-      })}${last && right > -5 && right <= 101 ? html`<span class="bar-label ${right > 78 ? 'before' : ''}" ${css(right > 78 ? { right: `${100 - Math.max(0, x(bars[0].from))}%`, left: 'auto' } : { left: `${right}%`, right: 'auto' })}>${label}${step.children ? html` · ${count(step.children.ended - step.children.failed)}/${count(step.children.items)}` : nothing}</span>` : nothing}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span></span>
+      })}${last && right > -5 && right <= 101 ? html`<span class="bar-label" title=${bars.length > 1 ? `${bars.length} attempts` : nothing} ${css({ left: `${right}%` })}>${label}${step.children ? html` · ${count(step.children.ended - step.children.failed)}/${count(step.children.items)}` : nothing}</span>` : nothing}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span></span>
     </a>`;
   }
 

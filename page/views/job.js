@@ -212,7 +212,7 @@ class JobView {
         <section class="panel graph-panel" aria-label="Graph"><h2 class="sr">Graph</h2>${this.#graph.template({ key: now.task ? `${now.definition} ${now.task}` : (now.definition ?? ''), steps: defined, states: job.steps, chosen: panel, link: this.#stepLink, ends: { start: 'completed', end: job.state === 'completed' ? 'completed' : 'waiting' }, missing: this.#definitionMissing })}</section>
         <div class="job-step">${keyed(
           this.#id,
-          this.#step.template({ job, step: panel, steps: job.steps, definition: this.#definition, defined, tab: this.#route.query.get('tab') ?? '', at: this.#at, tabLink: (tab) => changed(this.#route, { tab: tab === 'attempts' ? undefined : tab, step: panel }), close: chosen ? changed(this.#route, { step: undefined, tab: undefined }) : undefined, done: this.#done, now: clockNow }),
+          this.#step.template({ job, step: panel, steps: job.steps, definition: this.#definition, defined, tab: this.#route.query.get('tab') ?? '', at: this.#at, tabLink: (tab) => changed(this.#route, { tab: tab === 'attempts' ? undefined : tab, step: panel }), stepLink: this.#stepLink, close: chosen ? changed(this.#route, { step: undefined, tab: undefined }) : undefined, done: this.#done, now: clockNow }),
         )}</div>
         <section class="panel time-panel" aria-label=${mode === 'record' ? 'Record' : 'Timeline'}>
           <nav class="tabs" aria-label="Time and record"><a href=${changed(this.#route, { view: undefined })} aria-current=${mode === 'time' ? 'page' : nothing}>Timeline</a><a href=${changed(this.#route, { view: 'record' })} aria-current=${mode === 'record' ? 'page' : nothing}>Record<span class="tab-note">${count(now.entries)}</span></a></nav>

@@ -115,7 +115,7 @@ class JobsView {
   }
 
   live() {
-    return 'Every 3 s';
+    return 'every 3 s';
   }
 
   template() {

@@ -58,7 +58,7 @@ class ManagerView {
   }
 
   live() {
-    return 'Every 3 s';
+    return 'every 3 s';
   }
 
   template() {

@@ -86,7 +86,7 @@ class Overview {
   }
 
   live() {
-    return 'Every 5 s';
+    return 'every 5 s';
   }
 
   template() {
@@ -124,12 +124,12 @@ class Overview {
     const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
     return html`<tr>
       <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}</td>
-      <td class="number">${figure(s.running ?? workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
-      ${stats ? html`<td class="number">${figure(s.paused, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
-        <td class="overview-oldest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
-        <td class="number">${figure(s.ended?.completed, link(['jobs'], { workflow: name, state: 'completed', after: figures.span }))}</td>
-        <td class="number">${s.ended?.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed' })}>${count(s.ended.failed)}</a> <span class="quiet">${share(s.ended.failed, ended)}</span>` : html`<span class="quiet">0</span>`}</td>
-        <td class="number">${nanos(s.p50)}</td><td class="number">${nanos(s.p95)}</td>
+      <td class="number" data-label="running">${figure(s.running ?? workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
+      ${stats ? html`<td class="number" data-label="paused">${figure(s.paused, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
+        <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
+        <td class="number" data-label="done, ${figures.span}">${figure(s.ended?.completed, link(['jobs'], { workflow: name, state: 'completed', after: figures.span }))}</td>
+        <td class="number" data-label="failed, ${figures.span}">${s.ended?.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed' })}>${count(s.ended.failed)}</a> <span class="quiet">${share(s.ended.failed, ended)}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
         <td class="spark-cell">${spark(s.perMinute ?? [], name)}</td>` : nothing}
     </tr>`;
   }

@@ -45,7 +45,7 @@ export function shell() {
         </div>
       </header>
       <div class="progress" aria-hidden="true"></div>
-      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${refused()}${view?.template()}</main>
+      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${refused()}${view ? keyed(view, view.template()) : nothing}</main>
     </div>
     ${dialog()}
     <div class="toasts" role="status" aria-live="polite">${app.toast ? keyed(app.toast.id, html`<div class="toast ${app.toast.kind}">${icon(app.toast.kind === 'done' ? 'completed' : 'alert')}<span>${shown(app.toast.text)}</span></div>`) : nothing}</div>`;
@@ -70,8 +70,10 @@ function sideWorkflows() {
 }
 
 function light() {
-  const words = { unknown: 'Connecting', good: app.view?.live?.() || 'Connected', lost: 'No answer', refused: 'Token needed' };
-  return html`<span class="light ${connection.state}" role="status" title=${connection.detail || 'The manager answers'}><span class="dot"></span><span>${words[connection.state]}</span></span>`;
+  const live = app.view?.live?.() ?? '';
+  const asks = /^every /.test(live);
+  const words = { unknown: 'Connecting', good: asks || !live ? 'Connected' : live, lost: 'No answer', refused: 'Token needed' };
+  return html`<span class="light ${connection.state}" role="status" title=${connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${words[connection.state]}</span></span>`;
 }
 
 function themeButton() {

@@ -144,7 +144,7 @@ class Statuses {
   }
 
   live() {
-    return 'Every 4 s';
+    return 'every 4 s';
   }
 
   template() {
