@@ -20,3 +20,9 @@ export function redraw() {
   if (globalThis.document?.hidden) setTimeout(run, 100);
   else requestAnimationFrame(run);
 }
+
+/** Draws without waiting for a frame: for what must be there before the next key. */
+export function redrawNow() {
+  asked = false;
+  draw();
+}

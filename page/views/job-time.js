@@ -111,7 +111,7 @@ export class TimePanel {
     // A worker at work is no idle time; a step that waits for a person is, unless there is nothing else in the job.
     const worked = [...bars].some(([name, list]) => !external(name) && list.some((bar) => !bar.open || end - bar.from <= 3_600_000));
     const busy = [...bars].flatMap(([name, list]) => list.flatMap((bar) => (worked && (external(name) || (bar.open && end - bar.from > 3_600_000)) ? [{ from: bar.from, to: bar.from }, { from: bar.to, to: bar.to }] : [{ from: bar.from, to: bar.to }])));
-    const axis = segments(busy, { from: begin, to: end }, fold);
+    const axis = segments(busy, { from: begin, to: end }, fold && worked);
     this.#bars = bars;
     const folds = axis.filter((part) => part.folded);
     const zoomed = this.#to - this.#from < 0.999;
@@ -125,9 +125,9 @@ export class TimePanel {
       </div>
       <div class="time-body">
         <div class="time-lines" aria-hidden="true"><div class="time-inner">${marks.map(({ at }) => html`<i ${css({ left: `${at}%` })}></i>`)}${folds.map((part) => html`<b ${css({ left: `${share(part.x)}%`, width: `${share(part.x + part.width) - share(part.x)}%` })}></b>`)}</div></div>
-        ${steps.length <= FEW ? html`<div class="time-rows" role="list" aria-label="Steps in time">${steps.map((_, index) => draw(index))}</div>` : this.#rows.template(steps.length, draw, { label: 'Steps in time', name: 'time-rows windowed', role: 'list' })}
+        ${steps.length <= FEW ? html`<div class="time-rows" role="group" aria-label="Steps in time">${steps.map((_, index) => draw(index))}</div>` : this.#rows.template(steps.length, draw, { label: 'Steps in time', name: 'time-rows windowed' })}
       </div>
-      <div class="time-foot"><span class="quiet">${clock(begin)} to ${clock(end)}, ${span(end - begin)}${folds.length ? html`; ${folds.length === 1 ? 'one idle stretch' : `${folds.length} idle stretches`} folded (${span(folds.reduce((sum, part) => sum + part.to - part.from, 0))})` : nothing}</span><span class="space"></span>${zoomed ? html`<button class="mini" @click=${() => { this.#from = 0; this.#to = 1; redraw(); }}>All of it</button>` : nothing}${folds.length || !fold ? html`<a class="mini" href=${toggle}>${fold ? 'Unfold idle time' : 'Fold idle time'}</a>` : nothing}</div>
+      <div class="time-foot"><span class="quiet">${clock(begin)} to ${clock(end)}, ${span(end - begin)}${folds.length ? html`; ${folds.length === 1 ? 'one idle stretch' : `${folds.length} idle stretches`} folded (${span(folds.reduce((sum, part) => sum + part.to - part.from, 0))})` : nothing}</span><span class="space"></span>${zoomed ? html`<button class="mini" @click=${() => { this.#from = 0; this.#to = 1; redraw(); }}>All of it</button>` : nothing}${folds.length || (!fold && worked) ? html`<a class="mini" href=${toggle}>${fold ? 'Unfold idle time' : 'Fold idle time'}</a>` : nothing}</div>
     </div>`;
   }
 
@@ -143,8 +143,8 @@ export class TimePanel {
     const last = bars.at(-1);
     const right = last ? x(last.to) : 0;
     const label = last ? `${span(total)}${bars.length > 1 ? `, ${bars.length} attempts` : ''}` : '';
-    return html`<a class="time-row ${chosen === step.name ? 'chosen' : ''}" role="listitem" href=${link(step.name)} aria-label=${plain(`${step.name}, ${step.state}${label ? `, ${label}` : ''}`)}>
-      <span class="time-name">${sign(step.state)}<span>${shown(step.name)}</span></span>
+    return html`<a class="time-row ${chosen === step.name ? 'chosen' : ''}" href=${link(step.name)}>
+      <span class="time-name">${sign(step.state)}<span>${shown(step.name)}</span>${bars.length ? html`<span class="sr">${shown(step.state)}</span>` : nothing}</span>
       <span class="time-track"><span class="time-inner">${bars.map((bar) => {
         const left = Math.max(-1, x(bar.from));
         const end = Math.min(101, x(bar.to));

@@ -89,11 +89,21 @@ class JobView {
     this.#route = route;
     this.#record = new Record(id);
     this.#step = new StepPanel(id);
-    this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
+    this.#job = new Source(async (signal) => {
+      /** @type {Job} */
+      const job = await get(['job', id], { view: 'light' }, signal);
+      // It is needed next: ask before anything is drawn.
+      if (job.definition && !this.#definition) definitionOf(job.definition).catch(() => {});
+      return job;
+    });
     this.#then = new Source((signal) => get(['job', id], { view: 'light', at: this.#at }, signal));
     this.#why = new Source((signal) => get(['job', id, 'why'], {}, signal));
-    this.#look = atMostEvery(() => void this.#job.refresh().then(() => this.#looked()), 200);
-    this.#lookWhy = atMostEvery(() => void this.#why.refresh(), 2000);
+    this.#look = atMostEvery(() => {
+      if (!document.hidden) void this.#job.refresh().then(() => this.#looked());
+    }, 200);
+    this.#lookWhy = atMostEvery(() => {
+      if (!document.hidden) void this.#why.refresh();
+    }, 2000);
     void this.#job.refresh().then(() => this.#looked());
     if (this.#at !== undefined) void this.#then.refresh();
     this.#stream = new Stream(['job', id, 'events'], { children: 'none' }, { event: () => this.#look(), state: redraw, opened: () => this.#look() });

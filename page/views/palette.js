@@ -6,7 +6,7 @@ import { app, closeDialog, copied, go, openDialog } from '../lib/app.js';
 import { attached } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
-import { redraw } from '../lib/redraw.js';
+import { redraw, redrawNow } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
 import { completions, searchAddress, uuidOf } from '../lib/search.js';
 import { workflowNames } from '../lib/shared.js';
@@ -24,6 +24,7 @@ export function openPalette(start) {
   text = start;
   chosen = 0;
   openDialog({ title: 'Search and commands', kind: 'palette', body: template });
+  redrawNow();
 }
 
 /** @returns {Choice[]} */
@@ -106,6 +107,9 @@ function choose(choice) {
   if (choice.fill !== undefined) {
     text = choice.fill;
     chosen = 0;
+    // At once: the next key may come before the next frame.
+    const field = /** @type {HTMLInputElement | null} */ (document.querySelector('.palette-input'));
+    if (field) field.value = text;
     redraw();
     return;
   }

@@ -29,14 +29,14 @@ export function shell() {
   return html`
     <button class="skip" @click=${() => document.getElementById('main')?.focus()}>To the content</button>
     <div class="shell ${app.coming ? 'coming' : ''}">
-      <nav class="side" aria-label="Pages">
+      <nav class="side" aria-label="Main">
         <a class="brand" href="#/" aria-label="workflow-manager, overview"><span class="brand-sign">${icon('definitions')}</span><span>workflow-manager</span></a>
         <div class="side-pages">${PAGES.map(([page, name, path]) => html`<a href=${link([...path])} aria-current=${view?.page === page ? 'page' : nothing}>${icon(page)}<span>${name}</span></a>`)}</div>
         ${sideWorkflows()}
       </nav>
       <header class="top">
-        <button class="search" @click=${() => openPalette('')} aria-label="Search and commands">
-          ${icon('search')}<span class="search-text">Search, or paste an id</span><kbd>/</kbd>
+        <button class="search" @click=${() => openPalette('')}>
+          ${icon('search')}<span class="search-text">Search, or paste an id</span><kbd aria-hidden="true">/</kbd>
         </button>
         <div class="top-tools">${light()}
           <button class="tool wide-only" @click=${toggleZone} title="Times in ${preferences.utc ? 'UTC; change to local time' : 'local time; change to UTC'}">${icon('clock')}<span>${preferences.utc ? 'UTC' : 'Local'}</span></button>

@@ -28,11 +28,11 @@ export class FakeJob {
   /** @type {string | undefined} */
   result;
   /** @type {Record<string, string>} */
-  inputs = {};
+  inputs = Object.create(null);
   /** @type {Record<string, string>} */
-  outputs = {};
+  outputs = Object.create(null);
   /** What a test sets of a step, over what the entries say. @type {Record<string, any>} */
-  over = {};
+  over = Object.create(null);
   /** @type {any[] | undefined} */
   children;
   /** @type {Uint8Array | undefined} */

@@ -66,7 +66,9 @@ export async function serve({ port = 0, to, prefix = '' }) {
 /** Streams included: nothing is gathered on the way. */
 function pass(to, incoming, response) {
   const url = new URL(incoming.url, to);
-  const onward = request(url, { method: incoming.method, headers: { ...incoming.headers, host: url.host, origin: incoming.headers.origin ? url.origin : undefined } }, (answer) => {
+  const headers = { ...incoming.headers, host: url.host };
+  if (headers.origin) headers.origin = url.origin;
+  const onward = request(url, { method: incoming.method, headers }, (answer) => {
     response.writeHead(answer.statusCode ?? 502, answer.headers);
     answer.pipe(response);
   });
