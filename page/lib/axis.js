@@ -8,7 +8,7 @@
 /** How wide a folded stretch is drawn. */
 const FOLD = 0.045;
 /** A stretch is folded if it takes more than this share of the time. */
-const LONG = 0.12;
+const LONG = 0.2;
 
 /**
  * @param {Span[]} busy in which something happens

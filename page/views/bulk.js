@@ -119,14 +119,14 @@ export function openBulk(filters, done, marked) {
     title: marked ? `${counted(marked.length, 'marked job')}` : 'All jobs that this search finds',
     wide: true,
     closed: () => { if (run) run.stop = true; },
-    body: () => html`
+    body: () => html`<div class="bulk">
       ${marked ? nothing : html`<p class="row">${words()}</p>`}
       <div class="choices bulk-choices" role="group" aria-label="Operation">${Object.entries(OPERATIONS).map(([name, { label }]) => html`<button class="chip" aria-pressed=${chosen === name ? 'true' : 'false'} ?disabled=${run !== undefined} @click=${() => look(/** @type {keyof typeof OPERATIONS} */ (name))}>${label}</button>`)}</div>
       ${chosen ? html`<p class="quiet">${OPERATIONS[chosen].says} Jobs in other states are refused and stay as they are.</p>` : html`<p class="quiet">Choose an operation: the manager says first what it would do.</p>`}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
       ${chosen && !dry && !problem ? html`<div class="waiting-lines"><i></i><i></i></div>` : nothing}
       ${dry && !run ? preview() : nothing}
-      ${run ? progress() : nothing}
+      ${run ? progress() : nothing}</div>
       <footer class="dialog-foot">${run ? html`<button class="button" @click=${closeDialog}>${run.over ? 'Close' : 'Stop here'}</button>` : html`<button class="button" @click=${closeDialog}>No, leave them</button>${chosen && dry?.matched ? html`<button class="button ${OPERATIONS[chosen].danger ? 'danger' : 'primary'}" ?disabled=${typed.replace(/[ ,.]/g, '') !== String(dry.matched)} @click=${go}>${OPERATIONS[chosen].label} ${counted(dry.matched, 'job')}</button>` : nothing}`}</footer>`,
   });
 

@@ -6,16 +6,19 @@ import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { get } from '../lib/api.js';
 import { setQuery } from '../lib/app.js';
 import { compare, settings } from '../lib/graph.js';
+import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { fullName, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { duration, moment } from '../lib/time.js';
+import { openCreate } from './create.js';
 import { GraphPanel } from './job-graph.js';
 import { definitionOf } from './job.js';
+import { Payload } from './payload.js';
 
-/** @import { Definition, StepDefinition, Version } from '../lib/types.js' */
+/** @import { Definition, FoundPage, Job, StepDefinition, Version } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -54,6 +57,11 @@ class Definitions {
   /** @type {Map<string, GraphPanel>} */
   #tasks = new Map();
   #asked = '';
+  /** @type {Promise<string | undefined> | undefined} */
+  #guess;
+  #guessed = false;
+  /** @type {{ hash: string, payload: Payload } | undefined} */
+  #payload;
 
   /** @param {Route} route */
   constructor(route) {
@@ -69,6 +77,7 @@ class Definitions {
   stop() {
     this.#versions.stop();
     this.#graph.stop();
+    this.#payload?.payload.stop();
     for (const panel of this.#tasks.values()) panel.stop();
   }
 
@@ -81,7 +90,7 @@ class Definitions {
 
   async #look() {
     const all = this.#versions.data?.definitions ?? [];
-    const hash = this.#route.query.get('hash') ?? all[0]?.hash ?? workflows.data?.find((workflow) => fullName(workflow) === this.#workflow)?.definition;
+    const hash = this.#route.query.get('hash') ?? all[0]?.hash ?? workflows.data?.find((workflow) => fullName(workflow) === this.#workflow)?.definition ?? (this.#versions.error ? await this.#ofNewestJob() : undefined);
     const other = this.#route.query.get('with') ?? '';
     const asked = `${hash} ${other}`;
     if (!hash || asked === this.#asked) {
@@ -101,8 +110,28 @@ class Definitions {
     redraw();
   }
 
+  /** Of a manager that does not list definitions. */
+  async #ofNewestJob() {
+    this.#guess ??= (async () => {
+      try {
+        const { name, vhost } = parted(this.#workflow);
+        /** @type {FoundPage} */
+        const found = await get(['jobs', 'search'], { workflow: name, vhost, limit: 1 });
+        if (!found.jobs.length) return undefined;
+        /** @type {Job} */
+        const job = await get(['job', found.jobs[0].job], { view: 'light' });
+        return job.definition;
+      } catch {
+        return undefined;
+      }
+    })();
+    const hash = await this.#guess;
+    this.#guessed = true;
+    return hash;
+  }
+
   ready() {
-    return this.#shown !== undefined || this.#problem !== '' || (this.#versions.error !== undefined && workflows.data !== undefined && !workflows.data.some((workflow) => workflow.definition));
+    return this.#shown !== undefined || this.#problem !== '' || (this.#guessed && this.#asked === '');
   }
 
   title() {
@@ -113,19 +142,30 @@ class Definitions {
     const definition = this.#shown;
     const versions = this.#versions.data?.definitions;
     const chosen = this.#route.query.get('step') ?? undefined;
+    const asText = this.#route.query.get('view') === 'text';
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
         ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${definition.loaded === false ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
-        <span class="space"></span><a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
+        <span class="space"></span><button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button><a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}
         <section class="panel graph-panel" aria-label="Graph">${this.#graph.template({ key: `definition ${definition.hash}`, steps: definition.steps, states: definition.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) })}</section>
         ${this.#with ? this.#compared(this.#with, definition) : nothing}
-        <section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2></div>${this.#table(definition.steps, chosen)}</section>
-        ${(definition.tasks ?? []).map((task) => html`<section class="panel" aria-label=${plain(`Task ${task.name}`)}><div class="panel-title"><h2>Task ${shown(task.name)}</h2><span class="quiet small">for each of <code>${shown(task.itemListKey)}</code>${task.itemKey ? html`, as <code>${shown(task.itemKey)}</code>` : nothing}${task.tolerate !== undefined ? html`; ${shown(task.tolerate)} may fail` : nothing}${task.maxConcurrency ? html`; at most ${count(task.maxConcurrency)} at once` : nothing}</span></div>${task.steps.length > 1 ? this.#taskGraph(definition, task, chosen) : nothing}${this.#table(task.steps, chosen)}</section>`)}` : nothing}
+        <nav class="tabs loose" aria-label="Of the definition"><a href=${changed(this.#route, { view: undefined })} aria-current=${asText ? nothing : 'page'}>Steps</a><a href=${changed(this.#route, { view: 'text' })} aria-current=${asText ? 'page' : nothing}>Text</a></nav>
+        ${asText ? this.#text(definition) : html`<section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2></div>${this.#table(definition.steps, chosen)}</section>
+        ${(definition.tasks ?? []).map((task) => html`<section class="panel" aria-label=${plain(`Task ${task.name}`)}><div class="panel-title"><h2>Task ${shown(task.name)}</h2><span class="quiet small">for each of <code>${shown(task.itemListKey)}</code>${task.itemKey ? html`, as <code>${shown(task.itemKey)}</code>` : nothing}${task.tolerate !== undefined ? html`; ${shown(task.tolerate)} may fail` : nothing}${task.maxConcurrency ? html`; at most ${count(task.maxConcurrency)} at once` : nothing}</span></div>${task.steps.length > 1 ? this.#taskGraph(definition, task, chosen) : nothing}${this.#table(task.steps, chosen)}</section>`)}`}` : nothing}
       ${versions ? this.#list(versions) : this.#versions.error?.notHere && definition ? html`<p class="calm">This manager does not tell older versions.</p>` : nothing}
     </div>`;
+  }
+
+  /** @param {Definition} definition */
+  #text(definition) {
+    if (this.#payload?.hash !== definition.hash) {
+      this.#payload?.payload.stop();
+      this.#payload = { hash: definition.hash, payload: new Payload(['definition', definition.hash], { name: `definition ${definition.name}`, none: 'There is no text of it.' }) };
+    }
+    return html`<section class="panel" aria-label="Text"><div class="tab-body">${this.#payload.payload.template()}</div></section>`;
   }
 
   /**

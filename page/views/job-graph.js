@@ -15,7 +15,7 @@ import { count, plain, shown } from '../lib/text.js';
 /** Above this the outline is shown, and the graph only on demand. */
 const MANY = 500;
 const WIDTH = 166;
-const HEIGHT = 48;
+const HEIGHT = 52;
 const END_SIZE = 24;
 
 export class GraphPanel {

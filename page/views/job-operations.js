@@ -8,7 +8,7 @@ import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { counted, shortId, shown } from '../lib/text.js';
 
-/** @import { Definition, Job, Step, StepDefinition } from '../lib/types.js' */
+/** @import { Definition, Job, Queue, Step, StepDefinition } from '../lib/types.js' */
 /** @import { TemplateResult } from '../vendor/lit-html@3.3.3/lit-html.js' */
 
 /**
@@ -146,6 +146,27 @@ export function redispatch(job, step, done) {
 }
 
 /**
+ * For messages that were lost with their queue. The manager says first how many steps wait on it.
+ * @param {Queue} queue
+ */
+export async function redispatchQueue({ queue, vhost }) {
+  const path = ['queue', queue, 'redispatch'];
+  try {
+    /** @type {{ steps: number, jobs: number }} */
+    const dry = await act('POST', path, { vhost, dryRun: true });
+    ask({
+      title: `Send messages again on ${queue}?`,
+      text: html`<p>${dry.steps ? html`<b>${counted(dry.steps, 'step')}</b> of ${counted(dry.jobs, 'job')} ${dry.steps === 1 ? 'waits' : 'wait'} on this queue; the message of each is sent once more, as the same attempt. Where it was not lost, a worker gets it twice; the first reply counts.` : 'No step waits on this queue.'}</p>`,
+      button: dry.steps ? `Send ${counted(dry.steps, 'message')}` : 'Send nothing',
+      shell: [command('redispatch', '--queue', queue), curl('POST', path, { vhost })],
+      run: () => carryOut(`Messages on ${queue} were sent again`, () => act('POST', path, { vhost }), () => {}),
+    });
+  } catch (error) {
+    tell(messageOf(error), 'problem');
+  }
+}
+
+/**
  * Completes or fails a step in its worker's place.
  * @param {Job} job
  * @param {Step} step
@@ -155,7 +176,7 @@ export function redispatch(job, step, done) {
  */
 export function byHand(job, step, defined, type, done) {
   const words = defined?.statuses ?? [];
-  let text = type === 'error' ? '' : defined?.statusKey ? `{\n  ${JSON.stringify(defined.statusKey)}: ${JSON.stringify(words.at(-1) ?? '')}\n}` : '{}';
+  let text = type === 'error' ? '' : defined?.statusKey ? `{\n  ${JSON.stringify(defined.statusKey)}: ""\n}` : '{}';
   let retryable = false;
   let refused = '';
   let busy = false;

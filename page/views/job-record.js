@@ -17,6 +17,7 @@ import { codeOf } from './payload.js';
 
 const PAGE = 200;
 const PAGES_KEPT = 60;
+const WANTED_MOST = 12;
 /** Up to so many entries are read for the timeline and the marks of the slider. */
 const READ_MOST = 2000;
 /** Payloads are shown as they came. */
@@ -28,6 +29,9 @@ export class Record {
   #pages = new Map();
   /** @type {Set<number>} */
   #asked = new Set();
+  /** @type {number[]} */
+  #wanted = [];
+  #under = 0;
   /** @type {Problem | undefined} */
   error;
   #rows = new Rows(34);
@@ -61,10 +65,23 @@ export class Record {
     return this.#length;
   }
 
-  /** @param {number} page */
+  /**
+   * Asks for a page. Who scrolls or slides fast passes many pages: only the last of them are asked for, two at a time.
+   * @param {number} page
+   */
   #ask(page) {
     if (this.#asked.has(page) || this.#stopped) return;
     this.#asked.add(page);
+    this.#wanted.push(page);
+    if (this.#wanted.length > WANTED_MOST) this.#asked.delete(/** @type {number} */ (this.#wanted.shift()));
+    this.#next();
+  }
+
+  #next() {
+    if (this.#under >= 2 || this.#stopped) return;
+    const page = this.#wanted.pop();
+    if (page === undefined) return;
+    this.#under += 1;
     const url = address(['job', this.#id, 'entries'], { after: page * PAGE, limit: PAGE });
     send(url)
       .then((response) => response.text())
@@ -83,6 +100,10 @@ export class Record {
         this.error = error instanceof Problem ? error : new Problem(-1, String(error));
         setTimeout(() => this.#asked.delete(page), 5000);
         redraw();
+      })
+      .finally(() => {
+        this.#under -= 1;
+        this.#next();
       });
   }
 

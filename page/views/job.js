@@ -45,6 +45,15 @@ export function definitionOf(hash) {
 }
 
 /**
+ * The step for which the job failed: the one that the reason names, else the last that failed. A step whose failure did not matter is not it.
+ * @param {Job} job
+ */
+function failedStep(job) {
+  const failed = job.steps.filter((step) => step.state === 'failed');
+  return failed.find((step) => job.reason?.includes(`"${step.name}"`)) ?? failed.at(-1);
+}
+
+/**
  * @param {Route} route
  * @returns {View}
  */
@@ -76,9 +85,8 @@ class JobView {
   #timer;
   #look;
   #lookWhy;
+  #lookThen;
   #menu = false;
-  /** @type {number | undefined} */
-  #moving;
 
   /**
    * @param {string} id
@@ -104,6 +112,7 @@ class JobView {
     this.#lookWhy = atMostEvery(() => {
       if (!document.hidden) void this.#why.refresh();
     }, 2000);
+    this.#lookThen = atMostEvery(() => void this.#then.restart(), 60);
     void this.#job.refresh().then(() => this.#looked());
     if (this.#at !== undefined) void this.#then.refresh();
     this.#stream = new Stream(['job', id, 'events'], { children: 'none' }, { event: () => this.#look(), state: redraw, opened: () => this.#look() });
@@ -125,9 +134,9 @@ class JobView {
     clearInterval(this.#timer);
     this.#look.stop();
     this.#lookWhy.stop();
+    this.#lookThen.stop();
     this.#stream?.close();
     for (const part of [this.#job, this.#then, this.#why, this.#record, this.#step, this.#graph, this.#time]) part.stop();
-    clearTimeout(this.#moving);
   }
 
   get #at() {
@@ -169,7 +178,7 @@ class JobView {
     const before = this.#at;
     this.#route = route;
     this.#menu = false;
-    if (this.#at !== before && this.#at !== undefined) void this.#then.restart();
+    if (this.#at !== before && this.#at !== undefined) this.#lookThen();
     redraw();
   }
 
@@ -248,7 +257,7 @@ class JobView {
   #telling(job) {
     if (job.state === 'completed') return END;
     if (job.state === 'cancelled') return START;
-    const failed = job.steps.find((step) => step.state === 'failed');
+    const failed = job.state === 'failed' ? failedStep(job) : undefined;
     if (failed) return failed.name;
     const why = this.#at === undefined ? this.#why.data?.step : undefined;
     if (why && job.steps.some((step) => step.name === why)) return why;
@@ -300,8 +309,9 @@ class JobView {
   #whyLine(job, past) {
     if (past) return html`<div class="why past">${icon('clock')}<p>The job as it was after entry ${count(this.#at)}, at ${clock(this.#timeThen(job), { fraction: true })}. <span class="quiet">Nothing can be done in the past.</span></p></div>`;
     if (job.state === 'failed' || job.state === 'cancelled') {
-      const failed = job.steps.find((step) => step.state === 'failed');
-      return html`<div class="why ${job.state}">${icon(job.state === 'failed' ? 'failed' : 'cancelled')}<p class="reason">${shown(job.reason ?? `The job is ${job.state}.`)}</p>${failed ? html`<a class="button small" href=${this.#stepLink(failed.name)}>${shown(failed.name)}</a>` : nothing}</div>`;
+      const failed = job.state === 'failed' ? failedStep(job) : undefined;
+      const reason = job.reason ?? `The job is ${job.state}.`;
+      return html`<div class="why ${job.state}">${icon(job.state === 'failed' ? 'failed' : 'cancelled')}<p class="reason">${shown(reason.startsWith('by ') ? `Cancelled ${reason}.` : reason)}</p>${failed ? html`<a class="button small" href=${this.#stepLink(failed.name)}>${shown(failed.name)}</a>` : nothing}</div>`;
     }
     if (job.state === 'completed') {
       const attempts = job.steps.reduce((sum, step) => sum + Math.max(0, step.attempt - 1), 0);

@@ -16,6 +16,7 @@ import { badge, JOB_STATES, sign } from '../lib/states.js';
 import { count, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 import { openBulk } from './bulk.js';
+import { openCreate } from './create.js';
 
 /** @import { Found, FoundPage } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
@@ -29,7 +30,9 @@ const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAf
  * @param {Map<string, string>} query
  */
 export function filtersOf(query) {
-  return [...query].filter(([key, value]) => value !== '' && (FILTERS.includes(key) || key.startsWith('status.')));
+  return [...query]
+    .filter(([key, value]) => value !== '' && (FILTERS.includes(key) || key.startsWith('status.')))
+    .map(([key, value]) => /** @type {[string, string]} */ ([key, key === 'id' ? value.replaceAll('-', '') : value]));
 }
 
 /**
@@ -125,6 +128,7 @@ class JobsView {
     const filters = filtersOf(query);
     return html`<div class="jobs">
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${data.next ? ' and more' : ''} found` : nothing}</span><span class="space"></span>
+        <button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
         <button class="button small" ?disabled=${!filters.length || !jobs.length} title=${filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
       </header>
@@ -132,7 +136,7 @@ class JobsView {
       ${error && !data ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : error && error.status > 0 ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
       ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${() => { this.#marked.clear(); redraw(); }}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
-        ${jobs.length ? this.#table(jobs) : data ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<p class="quiet">Create one: <code>${command('run', 'WORKFLOW')}</code></p>`}</div>` : nothing}
+        ${jobs.length ? this.#table(jobs) : data ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
@@ -198,8 +202,9 @@ class JobsView {
   #table(jobs) {
     const now = Date.now();
     const all = jobs.every((job) => this.#marked.has(job.job));
-    return html`<div class="table-wrap"><table class="jobs-table">
-      <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th><th class="number">Steps</th><th>Reason</th></tr></thead>
+    const steps = jobs.some((job) => job.steps !== undefined);
+    return html`<div class="table-wrap"><table class="jobs-table ${steps ? '' : 'without-steps'}">
+      <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}<th>Reason</th></tr></thead>
       <tbody>${repeat(jobs, (job) => job.job, (job, index) => {
         const from = millis(job.created);
         const running = job.state === 'running' || job.state === 'paused';
@@ -210,7 +215,7 @@ class JobsView {
           <td class="c-workflow">${shown(job.workflow)}</td>
           <td class="c-created">${moment(job.created)}</td>
           <td class="number c-took">${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}</td>
-          <td class="number c-steps">${job.steps !== undefined ? html`${count(job.stepsDone ?? 0)}<span class="quiet"> / ${count(job.steps)}</span>` : html`<span class="quiet">–</span>`}</td>
+          ${steps ? html`<td class="number c-steps">${job.steps !== undefined ? html`${count(job.stepsDone ?? 0)}<span class="quiet"> / ${count(job.steps)}</span>` : html`<span class="quiet">–</span>`}</td>` : nothing}
           <td class="c-reason"><span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span></td>
         </tr>`;
       })}</tbody>
@@ -257,6 +262,7 @@ class JobsView {
 
   commands() {
     const filters = filtersOf(this.#route.query);
-    return filters.length ? [{ name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [];
+    const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
+    return filters.length ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
   }
 }

@@ -9,6 +9,8 @@ import { figures, fullName, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
 import { ago, millis, nanos, span } from '../lib/time.js';
+import { openCreate } from './create.js';
+import { redispatchQueue } from './job-operations.js';
 
 /** @import { FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
@@ -96,7 +98,7 @@ class Overview {
     const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
-      <header class="page-head"><h1>Overview</h1><span class="space"></span>${stats ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
+      <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${stats ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
       ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.map((queue) => html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on queue <b>${shown(queue.queue)}</b>: ${counted(queue.messages ?? 0, 'message')} wait there.</p>${queue.usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: queue.usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>`)}
       <section class="panel" aria-label="Workflows">
@@ -139,11 +141,12 @@ class Overview {
     const { data, error } = this.#queues;
     const looked = queues.find((queue) => queue.looked)?.looked;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th><th class="number">Consumers</th><th>Used by</th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th><th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
         <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code></td>
         <td class="number">${queue.error ? html`<span class="quiet" title=${plain(queue.error)}>not known</span>` : count(queue.messages)}</td>
         <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
         <td class="queue-used">${(queue.usedBy ?? []).map((use, index) => html`${index ? ', ' : nothing}<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })}>${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</a>`)}</td>
+        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} @click=${() => redispatchQueue(queue)}>Send again…</button></td>
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }

@@ -36,7 +36,7 @@ function choices() {
   const to = typed ? searchAddress(typed, names) : undefined;
   const complete = completions(text, names);
   if (to) list.push({ name: uuidOf(typed) ? `Open job ${uuidOf(typed)}` : names.includes(typed) ? `Jobs of ${typed}` : `Search jobs: ${typed}`, hint: 'Enter', sign: uuidOf(typed) ? 'right' : 'search', run: () => go(to) });
-  for (const whole of complete.slice(0, 7)) list.push({ name: whole, hint: 'complete', sign: 'filter', fill: whole });
+  for (const whole of complete.slice(0, 7)) list.push({ name: whole, hint: 'Tab', sign: 'filter', fill: whole });
   const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (/** @type {string} */ name) => words.every((word) => name.toLowerCase().includes(word));
   /** @type {Choice[]} */

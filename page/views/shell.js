@@ -120,7 +120,7 @@ function dialog() {
   return keyed(
     dialog,
     html`<dialog class="dialog ${dialog.kind ?? ''} ${dialog.wide ? 'wide' : ''}" aria-label=${plain(dialog.title)} @close=${() => app.dialog === dialog && closeDialog()} @click=${outside} ${attached((element) => /** @type {HTMLDialogElement} */ (element).isConnected && /** @type {HTMLDialogElement} */ (element).showModal())}>
-      ${dialog.kind === 'palette' ? dialog.body() : html`<div class="dialog-inside"><header class="dialog-head"><h2>${shown(dialog.title)}</h2><button class="tool" aria-label="Close" @click=${closeDialog}>${icon('close')}</button></header>${dialog.body()}</div>`}
+      ${dialog.kind === 'palette' ? dialog.body() : html`<div class="dialog-inside"><header class="dialog-head"><h2 tabindex="-1" autofocus>${shown(dialog.title)}</h2><button class="tool" aria-label="Close" @click=${closeDialog}>${icon('close')}</button></header>${dialog.body()}</div>`}
     </dialog>`,
   );
 }

@@ -11,7 +11,7 @@ import { changed, link } from '../lib/route.js';
 import { fullName, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { JOB_STATES, sign } from '../lib/states.js';
-import { count, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { millis, clock } from '../lib/time.js';
 
 /** @import { StatusRow } from '../lib/types.js' */
@@ -155,7 +155,7 @@ class Statuses {
     return html`<div class="statuses">
       <header class="page-head"><h1>Statuses</h1>
         <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => go(link(['statuses', .../** @type {HTMLSelectElement} */ (event.target).value.split('/')]))}>${[...new Set([...all.map(fullName), this.#workflow])].map((name) => html`<option value=${name} .selected=${live(name === this.#workflow)}>${plain(name)}</option>`)}</select>
-        <span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} jobs` : data ? html`${count(data.rows.length)}${data.next ? ' and more' : ''} jobs` : nothing}</span>
+        <span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${counted(data.count, 'job')}` : data ? (data.next ? html`the newest ${count(data.rows.length)} jobs` : counted(data.rows.length, 'job')) : nothing}</span>
         ${filtered ? html`<a class="mini" href=${link(this.#route.path)}>Clear filters</a>` : nothing}
         <span class="space"></span>
         <button class="button small" @click=${() => copied(this.#sql(), 'SQL')}>Copy SQL</button>

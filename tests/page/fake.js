@@ -56,6 +56,7 @@ export class Fake {
   #route(request, response, path, query, body) {
     const [area, id, part, step, last] = path;
     if (area === 'workflows') return json(response, this.#workflows(query), request);
+    if (area === 'queue') return json(response, { operation: 'redispatch', queue: id, vhost: '', steps: 15, jobs: 15 });
     if (area === 'queues') return json(response, this.#queues());
     if (area === 'manager') return json(response, this.#manager());
     if (area === 'settings') return json(response, SETTINGS);
