@@ -88,7 +88,7 @@ export function cells(map, items, each) {
     const all = to - from;
     if (failed) {
       worst[index] = FAILED;
-      strength[index] = 0.55 + 0.45 * (failed / all);
+      strength[index] = 0.8 + 0.2 * (failed / all);
     } else if (running) {
       worst[index] = RUNNING;
       strength[index] = 0.45 + 0.55 * ((running + completed) / all);

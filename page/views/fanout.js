@@ -5,7 +5,7 @@ import { address, get, Problem, send } from '../lib/api.js';
 import { setQuery, tell } from '../lib/app.js';
 import { attached, css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
-import { cells, countIn, grid, ITEM_STATES, nextIn } from '../lib/itemmap.js';
+import { cells, countIn, FAILED, grid, ITEM_STATES, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { Source } from '../lib/source.js';
@@ -271,7 +271,9 @@ class Fanout {
     for (let index = 0; index < worst.length; index += 1) {
       context.globalAlpha = strength[index];
       context.fillStyle = colours[worst[index]];
-      context.fillRect((index % columns) * cell, Math.floor(index / columns) * cell, cell - gap, cell - gap);
+      // What has failed is larger as well, so that it is seen without the colour.
+      const size = worst[index] === FAILED ? cell : cell - gap;
+      context.fillRect((index % columns) * cell, Math.floor(index / columns) * cell, size, size);
     }
     context.globalAlpha = 1;
     if (mark >= 0 && mark < worst.length) {

@@ -5,7 +5,7 @@ import { attached, css } from '../lib/dom.js';
 import { END, graphOf, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { laidOut, layOut } from '../lib/layout.js';
-import { redraw } from '../lib/redraw.js';
+import { redraw, redrawNow } from '../lib/redraw.js';
 import { look, sign, tone } from '../lib/states.js';
 import { count, plain, shown } from '../lib/text.js';
 
@@ -17,16 +17,21 @@ const MANY = 500;
 const WIDTH = 166;
 const HEIGHT = 52;
 const END_SIZE = 24;
+const PAD = 16;
+/** How high the panel is at most. */
+const HIGHEST = 420;
 
 export class GraphPanel {
   #asked = '';
   #failed = '';
   #anyhow = false;
   #scale = 0;
-  #shift = { x: 0, y: 0 };
   /** @type {HTMLElement | undefined} */
   #element;
   #key = '';
+  #chosen = '';
+  /** Whether all of it is wanted, however small. */
+  #whole = false;
   #drag = { id: -1, x: 0, y: 0, moved: false };
   #width = 0;
   /** @type {ResizeObserver | undefined} */
@@ -52,19 +57,21 @@ export class GraphPanel {
     }
     if (this.#failed) return html`<p class="calm">The graph could not be laid out: ${shown(this.#failed)}</p>${outline(states, chosen, link)}`;
     const byName = new Map(states.map((step) => [step.name, step]));
-    const view = layout ? this.#view(layout) : { scale: 1, x: 0, y: 0, height: 120 };
-    return html`<div class="graph ${layout ? '' : 'coming'}" ${css({ height: `${view.height}px` })} @pointerdown=${this.#down} @pointermove=${this.#move} @pointerup=${this.#up} @pointercancel=${this.#up} @wheel=${this.#wheel} ${attached(this.#attach)}>
+    const view = layout ? this.#view(layout) : { scale: 1, height: 120 };
+    if (layout) this.#follow(layout, chosen);
+    return html`<div class="graph-frame"><div class="graph ${layout ? '' : 'coming'}" ${css({ height: `${view.height}px` })} @pointerdown=${this.#down} @pointermove=${this.#move} @pointerup=${this.#up} @pointercancel=${this.#up} @wheel=${this.#wheel} ${attached(this.#attach)}>
       ${layout
-        ? html`<div class="graph-plane" ${css({ width: `${layout.width}px`, height: `${layout.height}px`, transform: `translate(${view.x}px, ${view.y}px) scale(${view.scale})` })}>
+        ? html`<div class="graph-space" ${css({ width: `${layout.width * view.scale + 2 * PAD}px`, height: `${layout.height * view.scale + 2 * PAD}px` })}><div class="graph-plane" ${css({ width: `${layout.width}px`, height: `${layout.height}px`, transform: `translate(${PAD}px, ${PAD}px) scale(${view.scale})` })}>
             <svg class="graph-edges" width=${layout.width} height=${layout.height} aria-hidden="true">${layout.edges.map((edge) => {
               const kind = edgeTone(byName.get(edge.from), byName.get(edge.to), edge);
               const points = way(layout, edge, down);
               return svg`<path class="edge ${kind}" d=${curve(points, down)} />${arrow(points, down, kind)}`;
             })}</svg>
             ${layout.nodes.map((box) => this.#node(box, byName.get(box.name), steps, chosen, link, ends))}
-          </div>
-          <div class="graph-tools"><button class="tool" aria-label="Smaller" @click=${() => this.zoom(1 / 1.25)}>${icon('minus')}</button><button class="tool" aria-label="Larger" @click=${() => this.zoom(1.25)}>${icon('plus')}</button><button class="tool" aria-label="All of it" @click=${this.fit}>${icon('expand')}</button></div>`
+          </div></div>`
         : outline(states, chosen, link)}
+      </div>
+      ${layout ? html`<div class="graph-tools"><button class="tool" aria-label="Smaller" @click=${() => this.zoom(1 / 1.25)}>${icon('minus')}</button><button class="tool" aria-label="Larger" @click=${() => this.zoom(1.25)}>${icon('plus')}</button><button class="tool" aria-label="All of it" @click=${this.fit}>${icon('expand')}</button></div>` : nothing}
     </div>`;
   }
 
@@ -87,15 +94,33 @@ export class GraphPanel {
   /** @param {Layout} layout */
   #view(layout) {
     const width = this.#width || layout.width;
-    const pad = 14;
-    const fitted = Math.min(1, (width - 2 * pad) / layout.width);
-    const least = Math.max(0.5, fitted);
-    const height = Math.min(420, Math.max(116, Math.round(layout.height * least + 2 * pad)));
-    if (this.#scale === 0) {
-      this.#scale = Math.max(0.5, Math.min(fitted, (height - 2 * pad) / layout.height));
-      this.#shift = { x: Math.max(pad, (width - layout.width * this.#scale) / 2), y: Math.max(pad, (height - layout.height * this.#scale) / 2) };
-    }
-    return { scale: this.#scale, ...this.#shift, height };
+    const fitted = Math.min(1, (width - 2 * PAD) / layout.width);
+    // As large as can be read: what is larger than the panel is scrolled.
+    if (this.#scale === 0) this.#scale = Math.max(this.#whole ? 0.15 : 0.62, this.#whole ? Math.min(fitted, (HIGHEST - 2 * PAD) / layout.height) : fitted);
+    const height = Math.min(HIGHEST, Math.max(116, Math.round(layout.height * this.#scale + 2 * PAD)));
+    return { scale: this.#scale, height };
+  }
+
+  /**
+   * Scrolls to the chosen step when it is another one than before.
+   * @param {Layout} layout
+   * @param {string | undefined} chosen
+   */
+  #follow(layout, chosen) {
+    const key = `${this.#key} ${chosen} ${this.#width}`;
+    if (key === this.#chosen) return;
+    this.#chosen = key;
+    const box = layout.nodes.find((node) => node.name === chosen);
+    setTimeout(() => {
+      const element = this.#element;
+      if (!element || !box) return;
+      const x = (box.x + box.width / 2) * this.#scale + PAD;
+      const y = (box.y + box.height / 2) * this.#scale + PAD;
+      const near = 60;
+      if (x < element.scrollLeft + near || x > element.scrollLeft + element.clientWidth - near || y < element.scrollTop + near / 2 || y > element.scrollTop + element.clientHeight - near / 2) {
+        element.scrollTo({ left: x - element.clientWidth / 2, top: y - element.clientHeight / 2 });
+      }
+    });
   }
 
   /**
@@ -138,23 +163,25 @@ export class GraphPanel {
 
   fit = () => {
     this.#scale = 0;
+    this.#whole = true;
     redraw();
   };
 
   /**
    * @param {number} factor
-   * @param {Point} [at]
+   * @param {Point} [at] what stays where it is, within the panel
    */
   zoom(factor, at = { x: (this.#element?.clientWidth ?? 0) / 2, y: (this.#element?.clientHeight ?? 0) / 2 }) {
-    const scale = Math.min(2, Math.max(0.2, this.#scale * factor));
-    const by = scale / this.#scale;
-    this.#shift = { x: at.x - (at.x - this.#shift.x) * by, y: at.y - (at.y - this.#shift.y) * by };
-    this.#scale = scale;
-    redraw();
+    const element = this.#element;
+    const before = this.#scale || 1;
+    this.#scale = Math.min(2, Math.max(0.15, before * factor));
+    const by = this.#scale / before;
+    redrawNow();
+    element?.scrollTo({ left: (element.scrollLeft + at.x - PAD) * by - at.x + PAD, top: (element.scrollTop + at.y - PAD) * by - at.y + PAD });
   }
 
   #wheel = (/** @type {WheelEvent} */ event) => {
-    // Without a key the wheel moves the page, as everywhere.
+    // Without a key the wheel scrolls, as everywhere.
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const box = /** @type {HTMLElement} */ (event.currentTarget).getBoundingClientRect();
@@ -162,7 +189,7 @@ export class GraphPanel {
   };
 
   #down = (/** @type {PointerEvent} */ event) => {
-    if (event.button !== 0 || event.pointerType === 'touch' || /** @type {HTMLElement} */ (event.target).closest('button')) return;
+    if (event.button !== 0 || event.pointerType === 'touch') return;
     this.#drag = { id: event.pointerId, x: event.clientX, y: event.clientY, moved: false };
   };
 
@@ -172,10 +199,11 @@ export class GraphPanel {
     const x = event.clientX - drag.x;
     const y = event.clientY - drag.y;
     if (!drag.moved && Math.hypot(x, y) < 4) return;
-    if (!drag.moved) /** @type {HTMLElement} */ (event.currentTarget).setPointerCapture(event.pointerId);
-    this.#shift = { x: this.#shift.x + x, y: this.#shift.y + y };
+    const element = /** @type {HTMLElement} */ (event.currentTarget);
+    if (!drag.moved) element.setPointerCapture(event.pointerId);
+    element.scrollLeft -= x;
+    element.scrollTop -= y;
     this.#drag = { id: drag.id, x: event.clientX, y: event.clientY, moved: true };
-    redraw();
   };
 
   #up = () => {

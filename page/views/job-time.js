@@ -142,7 +142,7 @@ export class TimePanel {
     const total = bars.length ? bars[bars.length - 1].to - bars[0].from : 0;
     const last = bars.at(-1);
     const right = last ? x(last.to) : 0;
-    const label = last ? `${span(total)}${bars.length > 1 ? `, ${bars.length} attempts` : ''}` : '';
+    const label = last ? html`${span(total)}${bars.length > 1 ? html`<span class="wide-inline">, ${bars.length} attempts</span>` : nothing}` : '';
     return html`<a class="time-row ${chosen === step.name ? 'chosen' : ''}" href=${link(step.name)}>
       <span class="time-name">${sign(step.state)}<span>${shown(step.name)}</span>${bars.length ? html`<span class="sr">${shown(step.state)}</span>` : nothing}</span>
       <span class="time-track"><span class="time-inner">${bars.map((bar) => {
