@@ -1,0 +1,36 @@
+// What several views look at: the workflows with their figures.
+
+import { get, Problem } from './api.js';
+import { Source } from './source.js';
+
+/** @import { Workflow } from './types.js' */
+
+export const figures = { span: '1h' };
+
+/** @type {Source<Workflow[]>} */
+export const workflows = new Source(async (signal) => {
+  try {
+    return await get(['workflows'], { stats: figures.span }, signal);
+  } catch (error) {
+    if (error instanceof Problem && error.notHere) return get(['workflows'], { all: true }, signal);
+    throw error;
+  }
+});
+
+/** @param {{ vhost?: string, name: string }} workflow the name by which jobs tell it */
+export function fullName({ vhost, name }) {
+  return vhost ? `${vhost}/${name}` : name;
+}
+
+export function workflowNames() {
+  return (workflows.data ?? []).map(fullName);
+}
+
+/**
+ * A workflow's name as the API's paths and filters want it.
+ * @param {string} full
+ */
+export function parted(full) {
+  const slash = full.indexOf('/');
+  return slash < 0 ? { name: full, vhost: undefined } : { name: full.slice(slash + 1), vhost: full.slice(0, slash) };
+}

@@ -1,0 +1,98 @@
+// Texts from outside. They are shown as they are, except that what cannot be seen is made visible.
+
+import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
+
+/** @import { TemplateResult } from '../vendor/lit-html@3.3.3/lit-html.js' */
+
+const NOT_SEEN = '\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb';
+const LONE = '[\\ud800-\\udbff](?![\\udc00-\\udfff])|(?<![\\ud800-\\udbff])[\\udc00-\\udfff]';
+const hidden = new RegExp(`[${NOT_SEEN}]|${LONE}`);
+const split = new RegExp(`([${NOT_SEEN}]|${LONE})`);
+const hiddenOrBreak = new RegExp(`[${NOT_SEEN}\\t\\n]|${LONE}`, 'g');
+
+/** @param {string} sign */
+function nameOf(sign) {
+  if (sign === '\n') return '\\n';
+  if (sign === '\t') return '\\t';
+  if (sign === '\r') return '\\r';
+  return `U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}`;
+}
+
+/**
+ * A text for the page: control signs and marks of direction stand there by their numbers.
+ * @param {unknown} value
+ * @returns {string | (string | TemplateResult)[]}
+ */
+export function shown(value) {
+  const text = value === undefined || value === null ? '' : String(value);
+  if (!hidden.test(text)) return text;
+  return text.split(split).map((part, index) => (index % 2 ? html`<span class="sign">${nameOf(part)}</span>` : part));
+}
+
+/**
+ * The same for one line without markup: titles, labels, file names.
+ * @param {unknown} value
+ */
+export function plain(value) {
+  const text = value === undefined || value === null ? '' : String(value);
+  return text.replace(hiddenOrBreak, (sign) => `⟨${nameOf(sign)}⟩`);
+}
+
+/**
+ * @param {unknown} value
+ * @param {number} most
+ */
+export function cut(value, most) {
+  const text = String(value ?? '');
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+/** @param {string} id */
+export function shortId(id) {
+  return id.slice(0, 8);
+}
+
+const groups = new Intl.NumberFormat('en-US');
+
+/** @param {number | undefined} value */
+export function count(value) {
+  return value === undefined ? '–' : groups.format(value);
+}
+
+/**
+ * @param {number} value
+ * @param {string} one
+ * @param {string} [many]
+ */
+export function counted(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** @param {number | undefined} value */
+export function bytes(value) {
+  if (value === undefined) return '–';
+  if (value < 1024) return `${value} B`;
+  const units = ['KB', 'MB', 'GB', 'TB'];
+  let amount = value / 1024;
+  let unit = 0;
+  while (amount >= 1000 && unit < units.length - 1) {
+    amount /= 1024;
+    unit += 1;
+  }
+  return `${amount < 10 ? amount.toFixed(1) : Math.round(amount)} ${units[unit]}`;
+}
+
+/**
+ * A share for people: never 100 % or 0 % unless it is so.
+ * @param {number} part
+ * @param {number} whole
+ */
+export function share(part, whole) {
+  if (!whole) return '–';
+  const percent = (100 * part) / whole;
+  if (part === whole) return '100 %';
+  if (part === 0) return '0 %';
+  if (percent < 0.1) return '< 0.1 %';
+  if (percent > 99.9) return '> 99.9 %';
+  return `${percent.toFixed(1)} %`;
+}

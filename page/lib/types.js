@@ -1,0 +1,117 @@
+// What the API answers, as far as the page looks at it. Keys that the page does not know are left alone.
+
+/**
+ * @typedef {{ items: number, started: number, ended: number, failed: number, withoutItem?: number, waiting?: number, running?: number, completed?: number }} Children
+ *
+ * @typedef {object} Step
+ * @property {string} name
+ * @property {string} state
+ * @property {string} [status]
+ * @property {string} [queue]
+ * @property {boolean} [external]
+ * @property {string} [deadline]
+ * @property {string} [retryAt]
+ * @property {number | string} [progress]
+ * @property {string} [message]
+ * @property {number} attempt
+ * @property {string} [startTime]
+ * @property {string} [endTime]
+ * @property {number} [elapsed]
+ * @property {string} [attemptStartTime]
+ * @property {number} [attemptElapsed]
+ * @property {string} [reason]
+ * @property {string} [raw]
+ * @property {string} [warning]
+ * @property {Children} [children]
+ *
+ * @typedef {object} Attempt
+ * @property {number} attempt
+ * @property {string} [startTime]
+ * @property {string} [confirmed]
+ * @property {string} [endTime]
+ * @property {string} state
+ * @property {string} [reason]
+ * @property {string} [raw]
+ * @property {string} [retryAt]
+ * @property {number} [round]
+ *
+ * @typedef {Step & { inputBytes?: number, outputBytes?: number, attempts?: Attempt[], attemptsOmitted?: number }} StepDetail
+ *
+ * @typedef {object} Job
+ * @property {string} uuid
+ * @property {string} workflow
+ * @property {string} [vhost]
+ * @property {string} [task]
+ * @property {string} state
+ * @property {string} [reason]
+ * @property {string} created
+ * @property {string} [ended]
+ * @property {string} [deadline]
+ * @property {{ job: string, root: string, item: number, step?: string }} [parent]
+ * @property {string} [definition]
+ * @property {number} entries
+ * @property {Step[]} steps
+ *
+ * @typedef {object} StepDefinition
+ * @property {string} name
+ * @property {string[]} [depends]
+ * @property {string} [queue]
+ * @property {string} [task]
+ * @property {string | number} [timeout]
+ * @property {{ attempts: number, backoff: string, factor: number, maxBackoff: string }} [retry]
+ * @property {string} [when]
+ * @property {string} [cancelWhen]
+ * @property {string} [onFailure]
+ * @property {boolean} [external]
+ * @property {string} [statusKey]
+ * @property {string[]} [statuses]
+ * @property {string} [skippedStatus]
+ * @property {string} [cancelledStatus]
+ *
+ * @typedef {{ name: string, itemListKey: string, itemKey?: string, maxConcurrency?: number, tolerate?: string | number, recursive?: boolean, steps: StepDefinition[] }} TaskDefinition
+ *
+ * @typedef {object} Definition
+ * @property {string} hash
+ * @property {string} vhost
+ * @property {string} name
+ * @property {StepDefinition[]} steps
+ * @property {TaskDefinition[]} [tasks]
+ * @property {string[]} [queues]
+ * @property {string[]} [result]
+ * @property {string | number} [deadline]
+ * @property {string | number} [retention]
+ * @property {boolean} [loaded]
+ *
+ * @typedef {{ job: string, cause: string, step?: string, why: string }} Why
+ *
+ * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry
+ *
+ * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, stepsDone?: number, steps?: number }} Found
+ * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
+ *
+ * @typedef {{ job: string, step: string, item: number, state: string, created: string, ended?: string, reason?: string }} Child
+ *
+ * @typedef {object} WorkflowStats
+ * @property {number} [running]
+ * @property {number} [paused]
+ * @property {number} [failed]
+ * @property {number} [completed]
+ * @property {number} [cancelled]
+ * @property {{ job: string, created: string }} [oldestRunning]
+ * @property {{ completed: number, failed: number, cancelled: number }} [ended]
+ * @property {[number, number][]} [perMinute]
+ * @property {number} [p50]
+ * @property {number} [p95]
+ * @property {{ job: string, at: string, reason?: string }} [lastFailure]
+ *
+ * @typedef {{ vhost: string, name: string, job_count: number, loaded?: boolean, definition?: string, stats?: WorkflowStats }} Workflow
+ *
+ * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, usedBy?: { workflow: string, task?: string, step: string }[], looked?: string, error?: string }} Queue
+ *
+ * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number }} Items
+ * @typedef {{ groups: { reason: string, count: number, firstItem: number, firstJob: string }[], looked: number, more: boolean }} Reasons
+ * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
+ * @typedef {{ hash: string, loaded: boolean, firstJob?: { job: string, created: string }, lastJob?: { job: string, created: string }, running: number, ended: number }} Version
+ */
+
+export {};

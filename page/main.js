@@ -1,0 +1,50 @@
+// The beginning: which address leads to which view.
+
+import { render } from './vendor/lit-html@3.3.3/lit-html.js';
+import { connection } from './lib/api.js';
+import { app, arrive, startRouter } from './lib/app.js';
+import { applyTheme } from './lib/preferences.js';
+import { drawWith, redraw } from './lib/redraw.js';
+import { workflows } from './lib/shared.js';
+import { fanoutView } from './views/fanout.js';
+import { definitionsView } from './views/definitions.js';
+import { jobView } from './views/job.js';
+import { jobsView } from './views/jobs.js';
+import { managerView } from './views/manager.js';
+import { nothingView } from './views/nothing.js';
+import { overviewView } from './views/overview.js';
+import { listenToKeys, shell } from './views/shell.js';
+import { statusesView } from './views/statuses.js';
+
+/** @import { Route } from './lib/route.js' */
+
+/** @param {Route} route */
+function viewFor({ path }) {
+  const [page = '', id, part, step] = path;
+  if (page === '') return { key: '', make: overviewView };
+  if (page === 'jobs') return { key: 'jobs', make: jobsView };
+  if (page === 'job' && id && part === 'step' && step) return { key: `step ${id} ${step}`, make: fanoutView };
+  if (page === 'job' && id) return { key: `job ${id}`, make: jobView };
+  if (page === 'statuses') return { key: `statuses ${path.slice(1).join('/')}`, make: statusesView };
+  if (page === 'definitions') return { key: `definitions ${path.slice(1).join('/')}`, make: definitionsView };
+  if (page === 'manager') return { key: 'manager', make: managerView };
+  return { key: 'nothing', make: nothingView };
+}
+
+applyTheme();
+const root = /** @type {HTMLElement} */ (document.getElementById('page'));
+root.replaceChildren();
+drawWith(() => {
+  arrive();
+  render(shell(), root);
+  app.view?.drawn?.();
+  const title = (app.coming ?? app.view)?.title() ?? '';
+  document.title = title ? `${title} · workflow-manager` : 'workflow-manager';
+});
+connection.changed = redraw;
+startRouter(viewFor);
+listenToKeys();
+void workflows.refresh();
+workflows.every(5000);
+// Relative times grow old.
+setInterval(redraw, 10_000);

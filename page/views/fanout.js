@@ -1,0 +1,407 @@
+// A fan-out: how far it is, a map of all its items, and its failures, grouped by reason and one by one.
+
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { address, get, Problem, send } from '../lib/api.js';
+import { setQuery, tell } from '../lib/app.js';
+import { attached, css } from '../lib/dom.js';
+import { icon } from '../lib/icons.js';
+import { cells, countIn, FAILED, grid, ITEM_STATES, nextIn } from '../lib/itemmap.js';
+import { redraw } from '../lib/redraw.js';
+import { changed, link } from '../lib/route.js';
+import { Source } from '../lib/source.js';
+import { badge, sign } from '../lib/states.js';
+import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
+import { millis, span } from '../lib/time.js';
+import { operate, OPERATIONS } from './job-operations.js';
+
+/** @import { Child, Items, Job, Reasons } from '../lib/types.js' */
+/** @import { Route } from '../lib/route.js' */
+/** @import { View } from '../lib/app.js' */
+
+const PAGE = 50;
+
+/**
+ * @param {Route} route
+ * @returns {View}
+ */
+export function fanoutView(route) {
+  return new Fanout(route.path[1], route.path[3], route);
+}
+
+class Fanout {
+  page = 'jobs';
+  #id;
+  #step;
+  #route;
+  /** @type {Source<Job>} */
+  #job;
+  /** @type {Source<Items>} */
+  #items;
+  /** @type {Source<Uint8Array>} */
+  #map;
+  /** @type {Source<Reasons>} */
+  #reasons;
+  /** @type {Source<{ children: Child[], next?: string }>} */
+  #children;
+  /** @type {string[]} */
+  #before = [];
+  #timer;
+  #mapTimer = 0;
+  #dark = matchMedia('(prefers-color-scheme: dark)');
+  /** How many had ended, and when, for the rate. @type {{ at: number, ended: number }[]} */
+  #seen = [];
+  /** @type {HTMLCanvasElement | undefined} */
+  #canvas;
+  #width = 0;
+  #drawn = '';
+  #hover = -1;
+  #item = -1;
+  /** @type {{ job: string, item: number, state: string } | undefined} */
+  #picked;
+  /** @type {ResizeObserver | undefined} */
+  #observer;
+
+  /**
+   * @param {string} id
+   * @param {string} step
+   * @param {Route} route
+   */
+  constructor(id, step, route) {
+    this.#id = id;
+    this.#step = step;
+    this.#route = route;
+    this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
+    this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
+    this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
+    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'reasons'], {}, signal));
+    this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
+    void this.#look();
+    void this.#map.refresh();
+    void this.#children.refresh();
+    this.#timer = setInterval(() => {
+      if (!document.hidden && this.#running) void this.#look();
+    }, 1000);
+    document.addEventListener('theme', this.#theme);
+    this.#dark.addEventListener('change', this.#theme);
+  }
+
+  stop() {
+    clearInterval(this.#timer);
+    document.removeEventListener('theme', this.#theme);
+    this.#dark.removeEventListener('change', this.#theme);
+    this.#observer?.disconnect();
+    for (const source of [this.#job, this.#items, this.#map, this.#reasons, this.#children]) source.stop();
+  }
+
+  #theme = () => {
+    this.#drawn = '';
+    redraw();
+  };
+
+  get #state() {
+    const asked = this.#route.query.get('items') ?? 'failed';
+    return ['failed', 'running', 'completed', 'cancelled', 'all'].includes(asked) ? (asked === 'all' ? '' : asked) : 'failed';
+  }
+
+  get #running() {
+    const step = this.#job.data?.steps.find((one) => one.name === this.#step);
+    return !this.#job.data || step?.state === 'running';
+  }
+
+  async #look() {
+    const failedBefore = this.#figures()?.failed;
+    await Promise.all([this.#job.refresh(), this.#items.error?.notHere ? undefined : this.#items.refresh()]);
+    const figures = this.#figures();
+    if (!figures) return;
+    const now = Date.now();
+    this.#seen.push({ at: now, ended: figures.completed + figures.failed });
+    while (this.#seen.length > 2 && this.#seen[0].at < now - 15_000) this.#seen.shift();
+    if (figures.failed !== failedBefore) {
+      if (!this.#reasons.error?.notHere) void this.#reasons.refresh();
+      if (this.#state === 'failed') void this.#children.refresh();
+    }
+    // The map of a million items is 250 KB: it is asked for more rarely than the counts.
+    if (now - this.#mapTimer > 3000 && this.#running && !this.#map.error?.notHere) {
+      this.#mapTimer = now;
+      void this.#map.refresh();
+    }
+    redraw();
+  }
+
+  /** @returns {Items | undefined} */
+  #figures() {
+    if (this.#items.data) return this.#items.data;
+    const children = this.#job.data?.steps.find((one) => one.name === this.#step)?.children;
+    return children && { items: children.items, waiting: children.waiting ?? children.items - children.started, running: children.running ?? children.started - children.ended, completed: children.completed ?? children.ended - children.failed, failed: children.failed };
+  }
+
+  /** @param {Route} route */
+  update(route) {
+    const before = `${this.#state} ${this.#route.query.get('after') ?? ''}`;
+    const state = this.#state;
+    this.#route = route;
+    if (this.#state !== state) this.#before = [];
+    if (`${this.#state} ${route.query.get('after') ?? ''}` !== before) void this.#children.restart();
+    redraw();
+  }
+
+  ready() {
+    return (this.#job.data !== undefined || this.#job.error !== undefined) && (this.#map.data !== undefined || this.#map.error !== undefined);
+  }
+
+  title() {
+    return plain(`${this.#step} of ${shortId(this.#id)}`);
+  }
+
+  live() {
+    return this.#running ? 'every second' : 'Ended';
+  }
+
+  template() {
+    const job = this.#job.data;
+    const step = job?.steps.find((one) => one.name === this.#step);
+    if (!job) return html`<div class="empty"><h1>${this.#job.error ? 'The job cannot be shown' : ''}</h1><p>${shown(this.#job.error?.message ?? '')}</p></div>`;
+    const figures = this.#figures();
+    if (!step || !figures) return html`<div class="empty"><h1>Not a fan-out</h1><p>Step <b>${shown(this.#step)}</b> of this job has no child jobs${step?.state === 'waiting' ? ' yet: it waits' : ''}.</p><a class="button" href=${link(['job', this.#id], { step: this.#step })}>To the job</a></div>`;
+    const ended = figures.completed + figures.failed;
+    const part = (/** @type {number} */ value) => css({ width: `${(100 * value) / Math.max(1, figures.items)}%`, 'min-width': value ? '3px' : '0' });
+    return html`<div class="fanout">
+      <header class="job-head">
+        <div class="job-name">
+          <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}><code>${shortId(job.uuid)}</code></a></nav>
+          <div class="job-title"><h1>${shown(this.#step)}</h1>${badge(step.state)}<span class="quiet">${counted(figures.items, 'item')}</span></div>
+        </div>
+        <div class="job-actions">${OPERATIONS.filter((operation) => operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
+      </header>
+      <section class="panel fan-head" aria-label="How far it is">
+        <div class="fan-bar tall" role="img" aria-label=${`${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting`}><i class="completed" ${part(figures.completed)}></i><i class="failed" ${part(figures.failed)}></i><i class="running" ${part(figures.running)}></i></div>
+        <dl class="fan-figures">
+          <div><dt>ended</dt><dd>${share(ended, figures.items)}</dd></div>
+          ${ITEM_STATES.slice().reverse().map((state) => html`<div><dt>${sign(state)}${state}</dt><dd class=${state === 'failed' && figures.failed ? 'failed-text' : ''}>${count(figures[state])}</dd></div>`)}
+          ${this.#rate(figures)}
+          ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}</dd></div>` : nothing}
+          ${figures.window !== undefined ? html`<div><dt>at once</dt><dd>${count(figures.window)}</dd></div>` : nothing}
+        </dl>
+      </section>
+      <div class="fan-parts">
+        <section class="panel" aria-label="Map of all items">${this.#mapPanel(figures)}</section>
+        <section class="panel" aria-label="Failures by reason">${this.#reasonPanel(figures)}</section>
+      </div>
+      ${this.#list(figures)}
+    </div>`;
+  }
+
+  /** @param {Items} figures */
+  #rate(figures) {
+    const first = this.#seen[0];
+    const last = this.#seen.at(-1);
+    if (!this.#running || !first || !last || last.at - first.at < 2500) return nothing;
+    const rate = ((last.ended - first.ended) * 1000) / (last.at - first.at);
+    const left = figures.items - last.ended;
+    return html`<div><dt>rate</dt><dd>${rate >= 10 ? count(Math.round(rate)) : rate.toFixed(1)}/s</dd></div>${rate > 0 ? html`<div><dt>left, about</dt><dd>${span((left / rate) * 1000)}</dd></div>` : nothing}`;
+  }
+
+  /** @param {Items} figures */
+  #mapPanel(figures) {
+    const { data, error } = this.#map;
+    if (!data) return html`<div class="panel-title"><h2>Map</h2></div><p class="calm">${error ? (error.notHere ? 'This manager does not tell the state of each item. The counts and the list below do.' : shown(error.message)) : ''}</p>`;
+    const { each } = this.#grid(figures);
+    const at = this.#hover >= 0 ? this.#hover : this.#item;
+    let text = html`<span class="quiet">a cell is ${counted(each, 'item')}, shown by its worst: one failure is always seen</span>`;
+    if (at >= 0) {
+      const from = at * each;
+      const to = Math.min(figures.items, from + each);
+      const counts = countIn(data, from, to);
+      text = html`<span>${to - from === 1 ? `item ${count(from)}` : `items ${count(from)} to ${count(to - 1)}`}: ${ITEM_STATES.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${state}</span>` : nothing))}</span>`;
+    }
+    return html`<div class="panel-title"><h2>Map</h2><span class="space"></span>${figures.failed ? html`<button class="mini" @click=${() => this.#nextFailed()}>Next failed <kbd>f</kbd></button>` : nothing}</div>
+      <div class="map-body"><div class="map-frame" ${attached(this.#frame)}><canvas class="map" tabindex="0" role="img" aria-label=${plain(`Map of ${figures.items} items: ${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting. The list below has the failed ones.`)} @pointermove=${this.#point} @pointerleave=${() => { this.#hover = -1; this.#drawn = ''; redraw(); }} @click=${this.#click} @keydown=${this.#mapKey} ${attached((element) => { this.#canvas = /** @type {HTMLCanvasElement} */ (element); this.#drawn = ''; redraw(); })}></canvas></div>
+      <p class="map-text" aria-live="polite">${text}${this.#picked ? html` <a class="button small" href=${link(['job', this.#picked.job])}>Open item ${count(this.#picked.item)}</a>` : nothing}</p></div>`;
+  }
+
+  #frame = (/** @type {HTMLElement} */ element) => {
+    this.#observer?.disconnect();
+    this.#observer = new ResizeObserver(() => {
+      if (element.clientWidth === this.#width) return;
+      this.#width = element.clientWidth;
+      this.#drawn = '';
+      redraw();
+    });
+    this.#observer.observe(element);
+  };
+
+  /** @param {Items} figures */
+  #grid(figures) {
+    const width = this.#width || 600;
+    return grid(figures.items, width, width < 500 ? 300 : 330, 6);
+  }
+
+  drawn() {
+    const figures = this.#figures();
+    const map = this.#map.data;
+    const canvas = this.#canvas;
+    if (!figures || !map || !canvas?.isConnected || !this.#width) return;
+    const { cell, columns, rows, each } = this.#grid(figures);
+    const mark = this.#hover >= 0 ? this.#hover : this.#item;
+    const key = `${this.#map.at} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
+    if (key === this.#drawn) return;
+    this.#drawn = key;
+    const ratio = Math.min(2, devicePixelRatio || 1);
+    const width = columns * cell;
+    const height = rows * cell;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.setProperty('width', `${width}px`);
+      canvas.style.setProperty('height', `${height}px`);
+    }
+    const context = canvas.getContext('2d');
+    if (!context) return;
+    // A colour that depends on the theme is only known as the colour of something.
+    const colourOf = (/** @type {string} */ name) => {
+      canvas.style.setProperty('color', `var(${name})`);
+      return getComputedStyle(canvas).color;
+    };
+    const colours = ['--map-waiting', '--map-running', '--map-completed', '--map-failed'].map(colourOf);
+    const markColour = colourOf('--map-mark');
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const { worst, strength } = cells(map, figures.items, each);
+    const gap = cell >= 5 ? 1 : 0;
+    for (let index = 0; index < worst.length; index += 1) {
+      context.globalAlpha = strength[index];
+      context.fillStyle = colours[worst[index]];
+      // What has failed is larger as well, so that it is seen without the colour.
+      const size = worst[index] === FAILED ? cell : cell - gap;
+      context.fillRect((index % columns) * cell, Math.floor(index / columns) * cell, size, size);
+    }
+    context.globalAlpha = 1;
+    if (mark >= 0 && mark < worst.length) {
+      context.strokeStyle = markColour;
+      context.lineWidth = 2;
+      context.strokeRect((mark % columns) * cell - 1, Math.floor(mark / columns) * cell - 1, cell + 1, cell + 1);
+    }
+  }
+
+  /** @param {PointerEvent | MouseEvent} event */
+  #cellAt(event) {
+    const figures = this.#figures();
+    if (!figures || !this.#canvas) return -1;
+    const { cell, columns, cells: many } = this.#grid(figures);
+    const box = this.#canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / cell);
+    const index = Math.floor((event.clientY - box.top) / cell) * columns + column;
+    return column >= 0 && column < columns && index >= 0 && index < many ? index : -1;
+  }
+
+  #point = (/** @type {PointerEvent} */ event) => {
+    const at = this.#cellAt(event);
+    if (at === this.#hover) return;
+    this.#hover = at;
+    redraw();
+  };
+
+  #click = (/** @type {MouseEvent} */ event) => {
+    const figures = this.#figures();
+    const map = this.#map.data;
+    const at = this.#cellAt(event);
+    if (!figures || !map || at < 0) return;
+    const { each } = this.#grid(figures);
+    this.#item = at;
+    const from = at * each;
+    const to = Math.min(figures.items, from + each);
+    // The most telling item of the cell: a failed one, else one that runs, else the first.
+    for (const state of [3, 1]) {
+      const item = nextIn(map, figures.items, from, state);
+      if (item >= from && item < to) {
+        void this.#pick(item, state);
+        return;
+      }
+    }
+    this.#picked = undefined;
+    redraw();
+  };
+
+  /**
+   * Finds the child job of an item: the list of child jobs goes by item, so one page near it is enough.
+   * @param {number} item
+   * @param {number} state
+   */
+  async #pick(item, state) {
+    const known = this.#children.data?.children.find((child) => child.item === item);
+    if (known) {
+      this.#picked = known;
+      redraw();
+      return;
+    }
+    if (state === 3) {
+      const group = this.#reasons.data?.groups.find((one) => one.firstItem === item);
+      if (group) this.#picked = { job: group.firstJob, item, state: 'failed' };
+      else this.#picked = undefined;
+    } else this.#picked = undefined;
+    redraw();
+  }
+
+  #nextFailed() {
+    const figures = this.#figures();
+    const map = this.#map.data;
+    if (!figures || !map) return;
+    const { each } = this.#grid(figures);
+    const item = nextIn(map, figures.items, ((this.#item + 1) * each) % Math.max(1, figures.items), 3);
+    if (item < 0) {
+      tell('No item has failed');
+      return;
+    }
+    this.#item = Math.floor(item / each);
+    void this.#pick(item, 3);
+  }
+
+  #mapKey = (/** @type {KeyboardEvent} */ event) => {
+    const figures = this.#figures();
+    if (!figures) return;
+    const { columns, cells: many } = this.#grid(figures);
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    this.#item = Math.max(0, Math.min(many - 1, this.#item + by));
+    redraw();
+  };
+
+  /** @param {Items} figures */
+  #reasonPanel(figures) {
+    const { data, error } = this.#reasons;
+    return html`<div class="panel-title"><h2>Failed, by reason</h2>${data?.more ? html`<span class="quiet small">of the first ${count(data.looked)}</span>` : nothing}</div>
+      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.groups ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason">${shown(group.reason)}</span><a href=${link(['job', group.firstJob])}>item ${count(group.firstItem)}</a></li>`)}</ul>`}`;
+  }
+
+  /** @param {Items} figures */
+  #list(figures) {
+    const { data, error, stale } = this.#children;
+    const children = data?.children ?? [];
+    const state = this.#state || 'all';
+    return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
+      <nav class="tabs" aria-label="Items by state">${['failed', 'running', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one[0].toUpperCase()}${one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}</nav>
+      ${error && !data ? html`<p class="calm">${shown(error.message)}</p>` : children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody>${children.map((child) => html`<tr><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : data ? html`<p class="calm">None.</p>` : nothing}
+      ${data?.next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { after: data.next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
+    </section>`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    if (event.key === 'f') {
+      this.#nextFailed();
+      return true;
+    }
+    if (event.key === 'Escape' && this.#item >= 0) {
+      this.#item = -1;
+      this.#picked = undefined;
+      redraw();
+      return true;
+    }
+    return false;
+  }
+
+  commands() {
+    return [{ name: 'Next failed item', keys: 'f', run: () => this.#nextFailed() }, { name: 'Show failed items', run: () => setQuery({ items: undefined, after: undefined }) }];
+  }
+}

@@ -1,0 +1,268 @@
+// The jobs that a search finds, and operations on all of them.
+
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
+import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
+import { command, curl, get, Problem } from '../lib/api.js';
+import { copied, go, setQuery, tell } from '../lib/app.js';
+import { icon } from '../lib/icons.js';
+import { prefer, preferences } from '../lib/preferences.js';
+import { redraw } from '../lib/redraw.js';
+import { changed, link } from '../lib/route.js';
+import { searchQuery, searchText } from '../lib/search.js';
+import { workflowNames } from '../lib/shared.js';
+import { Source } from '../lib/source.js';
+import { badge, JOB_STATES, sign } from '../lib/states.js';
+import { count, plain, shortId, shown } from '../lib/text.js';
+import { millis, moment, span } from '../lib/time.js';
+import { openBulk } from './bulk.js';
+import { openCreate } from './create.js';
+
+/** @import { Found, FoundPage } from '../lib/types.js' */
+/** @import { Route } from '../lib/route.js' */
+/** @import { View } from '../lib/app.js' */
+
+const PAGE = 50;
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore'];
+
+/**
+ * The part of an address that says which jobs are meant.
+ * @param {Map<string, string>} query
+ */
+export function filtersOf(query) {
+  return [...query]
+    .filter(([key, value]) => value !== '' && (FILTERS.includes(key) || key.startsWith('status.')))
+    .map(([key, value]) => /** @type {[string, string]} */ ([key, key === 'id' ? value.replaceAll('-', '') : value]));
+}
+
+/**
+ * @param {Route} route
+ * @returns {View}
+ */
+export function jobsView(route) {
+  return new JobsView(route);
+}
+
+class JobsView {
+  page = 'jobs';
+  #route;
+  #key = '';
+  /** @type {Source<FoundPage>} */
+  #found;
+  /** Pages before this one. @type {string[]} */
+  #before = [];
+  #at = -1;
+  /** @type {Set<string>} */
+  #marked = new Set();
+  /** What this manager cannot filter by. */
+  #less = false;
+
+  /** @param {Route} route */
+  constructor(route) {
+    this.#route = route;
+    this.#found = new Source((signal) => this.#load(signal));
+    this.#key = this.#question();
+    void this.#found.refresh();
+    this.#found.every(3000);
+  }
+
+  stop() {
+    this.#found.stop();
+  }
+
+  #question() {
+    return JSON.stringify([...this.#route.query].filter(([key]) => key !== 'at'));
+  }
+
+  /**
+   * @param {AbortSignal} signal
+   * @returns {Promise<FoundPage>}
+   */
+  async #load(signal) {
+    const { query } = this.#route;
+    const filters = filtersOf(query);
+    const order = query.get('order');
+    const cursor = query.get('cursor') ?? '';
+    /** @type {[string, string][]} */
+    const all = [...filters, ['limit', String(PAGE)], ['cursor', cursor]];
+    if (!this.#less) {
+      try {
+        return await get(['jobs', 'search'], [...all, ['order', order ?? ''], ['count', 'true']], signal);
+      } catch (error) {
+        if (!(error instanceof Problem && error.notHere)) throw error;
+        this.#less = true;
+      }
+    }
+    return get(['jobs', 'search'], all, signal);
+  }
+
+  /** @param {Route} route */
+  update(route) {
+    this.#route = route;
+    const key = this.#question();
+    if (key === this.#key) return;
+    this.#key = key;
+    if (!route.query.get('cursor')) this.#before = [];
+    this.#at = -1;
+    this.#marked.clear();
+    void this.#found.restart();
+  }
+
+  ready() {
+    return this.#found.data !== undefined || this.#found.error !== undefined;
+  }
+
+  title() {
+    const text = searchText(filtersOf(this.#route.query));
+    return plain(text ? `Jobs ${text}` : 'Jobs');
+  }
+
+  live() {
+    return 'every 3 s';
+  }
+
+  template() {
+    const { query } = this.#route;
+    const { data, error, stale } = this.#found;
+    const jobs = data?.jobs ?? [];
+    const filters = filtersOf(query);
+    return html`<div class="jobs">
+      <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${data.next ? ' and more' : ''} found` : nothing}</span><span class="space"></span>
+        <button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>
+        <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
+        <button class="button small" ?disabled=${!filters.length || !jobs.length} title=${filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
+      </header>
+      ${this.#filters(query)}
+      ${error && !data ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : error && error.status > 0 ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
+      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${() => { this.#marked.clear(); redraw(); }}>Clear</button></div>` : nothing}
+      <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
+        ${jobs.length ? this.#table(jobs) : data ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
+      </section>
+      <nav class="pager" aria-label="Pages">
+        ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
+        ${data?.next ? html`<a class="button small" href=${changed(this.#route, { cursor: data.next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>${query.get('order') === 'oldest' ? 'Newer' : 'Older'}${icon('right')}</a>` : nothing}
+        <span class="space"></span><button class="mini" @click=${() => copied(curl('GET', ['jobs', 'search'], filters), 'Command')}>Copy as curl</button><button class="mini" @click=${() => copied(command('search', ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))), 'Command')}>Copy as command</button>
+      </nav>
+    </div>`;
+  }
+
+  /** @param {Map<string, string>} query */
+  #filters(query) {
+    const states = new Set((query.get('state') ?? '').split(',').filter(Boolean));
+    const set = (/** @type {Record<string, string | undefined>} */ changes) => setQuery({ cursor: undefined, ...changes });
+    const names = workflowNames();
+    const workflow = query.get('workflow') ?? '';
+    const after = query.get('after') ?? '';
+    const known = ['', '1h', '24h', '7d'];
+    const more = filtersOf(query).filter(([key]) => !['workflow', 'state', 'after'].includes(key));
+    return html`<div class="filters" role="search" aria-label="Filters">
+      <div class="states" role="group" aria-label="State">${JOB_STATES.map((state) => {
+        const on = states.has(state);
+        const next = this.#less ? (on ? [] : [state]) : JOB_STATES.filter((other) => (other === state ? !on : states.has(other)));
+        return html`<a class="chip-state ${state}" role="button" aria-pressed=${on ? 'true' : 'false'} href=${changed(this.#route, { state: next.join(','), cursor: undefined })} @keydown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === ' ') { event.preventDefault(); set({ state: next.join(',') }); } }}>${sign(state)}${state}</a>`;
+      })}</div>
+      <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => set({ workflow: /** @type {HTMLSelectElement} */ (event.target).value })}>
+        <option value="" .selected=${live(workflow === '')}>All workflows</option>
+        ${[...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<option value=${name} .selected=${live(name === workflow)}>${plain(name)}</option>`)}
+      </select>
+      <select class="field" aria-label="Created" @change=${(/** @type {Event} */ event) => set({ after: /** @type {HTMLSelectElement} */ (event.target).value })}>
+        ${[...known, ...(known.includes(after) ? [] : [after])].map((value) => html`<option value=${value} .selected=${live(value === after)}>${{ '': 'Any time', '1h': 'Last hour', '24h': 'Last 24 hours', '7d': 'Last 7 days' }[value] ?? plain(`Since ${value}`)}</option>`)}
+      </select>
+      ${this.#less ? nothing : html`<select class="field" aria-label="Order" @change=${(/** @type {Event} */ event) => set({ order: /** @type {HTMLSelectElement} */ (event.target).value })}><option value="" .selected=${live(query.get('order') !== 'oldest')}>Newest first</option><option value="oldest" .selected=${live(query.get('order') === 'oldest')}>Oldest first</option></select>`}
+      <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder="status.invoice:OPEN id:94641893" autocomplete="off" spellcheck="false"></form>
+      ${more.map(([key, value]) => html`<a class="chip" href=${changed(this.#route, { [key]: undefined, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${shown(key)}</span>${shown(value)}${icon('close')}</a>`)}
+      ${filtersOf(query).length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
+      ${preferences.saved.length ? html`<div class="saved">${preferences.saved.map((view) => html`<span class="saved-view"><a href=${view.address}>${icon('star')}${shown(view.name)}</a><button class="tool tiny" aria-label=${plain(`Forget the view ${view.name}`)} @click=${() => { prefer({ saved: preferences.saved.filter((other) => other !== view) }); redraw(); }}>${icon('close')}</button></span>`)}</div>` : nothing}
+    </div>`;
+  }
+
+  /** @param {SubmitEvent} event */
+  #words(event) {
+    event.preventDefault();
+    const form = /** @type {HTMLFormElement} */ (event.currentTarget);
+    const text = String(new FormData(form).get('words') ?? '');
+    const words = searchQuery(text);
+    if (!words.size) {
+      if (text.trim()) tell('Write filters as word:value, such as status.invoice:OPEN', 'problem');
+      return;
+    }
+    form.reset();
+    setQuery({ cursor: undefined, ...Object.fromEntries(words) });
+  }
+
+  #save = () => {
+    const text = searchText(filtersOf(this.#route.query));
+    const address = link(['jobs'], [...this.#route.query].filter(([key]) => key !== 'cursor'));
+    prefer({ saved: [...preferences.saved.filter((view) => view.address !== address), { name: text, address }].slice(-12) });
+    tell('The view is saved in this browser');
+    redraw();
+  };
+
+  /** @param {Found[]} jobs */
+  #table(jobs) {
+    const now = Date.now();
+    const all = jobs.every((job) => this.#marked.has(job.job));
+    const steps = jobs.some((job) => job.steps !== undefined);
+    return html`<div class="table-wrap"><table class="jobs-table ${steps ? '' : 'without-steps'}">
+      <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}<th>Reason</th></tr></thead>
+      <tbody>${repeat(jobs, (job) => job.job, (job, index) => {
+        const from = millis(job.created);
+        const running = job.state === 'running' || job.state === 'paused';
+        return html`<tr class="linked ${index === this.#at ? 'at' : ''}" @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)}>
+          <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
+          <td class="c-state">${badge(job.state)}</td>
+          <td class="c-job"><a href=${link(['job', job.job])}><code>${shown(shortId(job.job))}</code></a></td>
+          <td class="c-workflow">${shown(job.workflow)}</td>
+          <td class="c-created">${moment(job.created)}</td>
+          <td class="number c-took">${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}</td>
+          ${steps ? html`<td class="number c-steps">${job.steps !== undefined ? html`${count(job.stepsDone ?? 0)}<span class="quiet"> / ${count(job.steps)}</span>` : html`<span class="quiet">–</span>`}</td>` : nothing}
+          <td class="c-reason"><span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span></td>
+        </tr>`;
+      })}</tbody>
+    </table></div>`;
+  }
+
+  /**
+   * @param {MouseEvent} event
+   * @param {Found} job
+   */
+  #open(event, job) {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.closest('a, button, input, .tick') || getSelection()?.toString()) return;
+    go(link(['job', job.job]));
+  }
+
+  /** @param {string} id */
+  #mark(id) {
+    if (this.#marked.has(id)) this.#marked.delete(id);
+    else this.#marked.add(id);
+    redraw();
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const jobs = this.#found.data?.jobs ?? [];
+    if (event.key === 'j' || event.key === 'k') {
+      this.#at = Math.max(0, Math.min(jobs.length - 1, this.#at + (event.key === 'j' ? 1 : -1)));
+      redraw();
+      setTimeout(() => document.querySelector('tr.at')?.scrollIntoView({ block: 'nearest' }), 50);
+      return true;
+    }
+    const job = jobs[this.#at];
+    if (event.key === 'Enter' && job && !/** @type {HTMLElement} */ (event.target).closest('a, button, input')) {
+      go(link(['job', job.job]));
+      return true;
+    }
+    if (event.key === 'x' && job) {
+      this.#mark(job.job);
+      return true;
+    }
+    return false;
+  }
+
+  commands() {
+    const filters = filtersOf(this.#route.query);
+    const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
+    return filters.length ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
+  }
+}

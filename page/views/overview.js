@@ -1,0 +1,193 @@
+// What stands still, what fails, and how much there is of everything.
+
+import { html, nothing, svg } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { command, get } from '../lib/api.js';
+import { setQuery } from '../lib/app.js';
+import { icon } from '../lib/icons.js';
+import { link } from '../lib/route.js';
+import { figures, fullName, workflows } from '../lib/shared.js';
+import { Source } from '../lib/source.js';
+import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
+import { ago, millis, nanos, span } from '../lib/time.js';
+import { openCreate } from './create.js';
+import { redispatchQueue } from './job-operations.js';
+
+/** @import { FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
+/** @import { Route } from '../lib/route.js' */
+/** @import { View } from '../lib/app.js' */
+
+const SPANS = ['1h', '24h'];
+/** Causes that need somebody; the others are everyday. */
+const STANDS = new Set(['no_consumer', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
+
+/**
+ * @param {Route} route
+ * @returns {View}
+ */
+export function overviewView(route) {
+  return new Overview(route);
+}
+
+class Overview {
+  page = 'overview';
+  /** @type {Source<{ queues: Queue[] }>} */
+  #queues = new Source((signal) => get(['queues'], {}, signal));
+  /** @type {Source<FoundPage>} */
+  #failed = new Source((signal) => get(['jobs', 'search'], { state: 'failed', limit: 6 }, signal));
+  /** Why the oldest job of each workflow stands where it stands. @type {Source<{ workflow: string, why: Why, created: string }[]>} */
+  #standing = new Source((signal) => this.#ask(signal));
+
+  /** @param {Route} route */
+  constructor(route) {
+    this.update(route);
+    void workflows.refresh().then(() => this.#standing.refresh());
+    void this.#queues.refresh();
+    void this.#failed.refresh();
+    this.#queues.every(5000);
+    this.#failed.every(5000);
+    this.#standing.every(10_000);
+  }
+
+  stop() {
+    this.#queues.stop();
+    this.#failed.stop();
+    this.#standing.stop();
+  }
+
+  /** @param {Route} route */
+  update(route) {
+    const wanted = route.query.get('span') ?? '1h';
+    const known = SPANS.includes(wanted) ? wanted : '1h';
+    if (known !== figures.span) {
+      figures.span = known;
+      void workflows.refresh();
+    }
+  }
+
+  /** @param {AbortSignal} signal */
+  async #ask(signal) {
+    const oldest = (workflows.data ?? []).flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).slice(0, 12);
+    /** @type {{ workflow: string, why: Why, created: string }[]} */
+    const found = [];
+    for (const { workflow, job, created } of oldest) {
+      try {
+        found.push({ workflow, created, why: await get(['job', job, 'why'], {}, signal) });
+      } catch {
+        // It may have ended in the meantime.
+      }
+    }
+    return found;
+  }
+
+  ready() {
+    return (workflows.data !== undefined || workflows.error !== undefined) && (this.#failed.data !== undefined || this.#failed.error !== undefined);
+  }
+
+  title() {
+    return 'Overview';
+  }
+
+  live() {
+    return 'every 5 s';
+  }
+
+  template() {
+    const all = workflows.data ?? [];
+    const stats = all.some((workflow) => workflow.stats);
+    const queues = this.#queues.data?.queues ?? [];
+    const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
+    const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
+    return html`<div class="overview">
+      <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${stats ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
+      ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
+      ${blind.map((queue) => html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on queue <b>${shown(queue.queue)}</b>: ${counted(queue.messages ?? 0, 'message')} wait there.</p>${queue.usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: queue.usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>`)}
+      <section class="panel" aria-label="Workflows">
+        <div class="panel-title"><h2>Workflows</h2>${stats ? nothing : workflows.data ? html`<span class="quiet small">this manager does not tell figures of them</span>` : nothing}</div>
+        ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th>${stats ? html`<th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th>` : nothing}</tr></thead>
+          <tbody>${all.map((workflow) => this.#row(workflow, stats))}</tbody></table></div>` : html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>`}
+      </section>
+      <div class="overview-parts">
+        ${this.#queuePanel(queues)}
+        <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2><span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>
+          ${this.#failed.data?.jobs.length ? html`<ul class="failed-list">${this.#failed.data.jobs.map((job) => html`<li><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : html`<p class="calm">${this.#failed.data ? 'No job has failed.' : ''}</p>`}
+        </section>
+      </div>
+    </div>`;
+  }
+
+  /**
+   * @param {Workflow} workflow
+   * @param {boolean} stats
+   */
+  #row(workflow, stats) {
+    const name = fullName(workflow);
+    const s = workflow.stats ?? {};
+    const ended = s.ended ? s.ended.completed + s.ended.failed + s.ended.cancelled : 0;
+    const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
+    return html`<tr>
+      <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}</td>
+      <td class="number" data-label="running">${figure(s.running ?? workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
+      ${stats ? html`<td class="number" data-label="paused">${figure(s.paused, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
+        <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
+        <td class="number" data-label="done, ${figures.span}">${figure(s.ended?.completed, link(['jobs'], { workflow: name, state: 'completed', after: figures.span }))}</td>
+        <td class="number" data-label="failed, ${figures.span}">${s.ended?.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed' })}>${count(s.ended.failed)}</a> <span class="quiet">${share(s.ended.failed, ended)}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
+        <td class="spark-cell">${spark(s.perMinute ?? [], name)}</td>` : nothing}
+    </tr>`;
+  }
+
+  /** @param {Queue[]} queues */
+  #queuePanel(queues) {
+    const { data, error } = this.#queues;
+    const looked = queues.find((queue) => queue.looked)?.looked;
+    return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
+      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th><th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code></td>
+        <td class="number">${queue.error ? html`<span class="quiet" title=${plain(queue.error)}>not known</span>` : count(queue.messages)}</td>
+        <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
+        <td class="queue-used">${(queue.usedBy ?? []).map((use, index) => html`${index ? ', ' : nothing}<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })}>${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</a>`)}</td>
+        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} @click=${() => redispatchQueue(queue)}>Send again…</button></td>
+      </tr>`)}</tbody></table></div>`}
+    </section>`;
+  }
+}
+
+/**
+ * @param {number | undefined} value
+ * @param {string} address
+ */
+function figure(value, address) {
+  return value ? html`<a class="figure" href=${address}>${count(value)}</a>` : html`<span class="quiet">${value === undefined ? '–' : '0'}</span>`;
+}
+
+/** @param {Why | undefined} why */
+function cause(why) {
+  if (!why) return '';
+  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', journal_full: 'disk full' });
+  return Object.hasOwn(words, why.cause) ? words[why.cause] : shown(why.cause.replaceAll('_', ' '));
+}
+
+/**
+ * Two rows of bars: what ended above the line, what failed below it.
+ * @param {[number, number][]} series
+ * @param {string} name
+ */
+function spark(series, name) {
+  if (!series.length) return html`<span class="quiet">–</span>`;
+  // At most as many bars as can be told apart.
+  const each = Math.ceil(series.length / 60);
+  /** @type {[number, number][]} */
+  const bars = [];
+  for (let index = 0; index < series.length; index += each) {
+    const part = series.slice(index, index + each);
+    bars.push([part.reduce((sum, [done]) => sum + done, 0), part.reduce((sum, [, failed]) => sum + failed, 0)]);
+  }
+  const most = Math.max(1, ...bars.map(([done]) => done));
+  const mostFailed = Math.max(1, ...bars.map(([, failed]) => failed));
+  const width = 3;
+  const up = bars.map(([done], index) => (done ? `M${index * width} 20v${(-Math.max(1, (18 * done) / most)).toFixed(1)}` : '')).join('');
+  const down = bars.map(([, failed], index) => (failed ? `M${index * width} 22v${Math.max(2, (7 * failed) / mostFailed).toFixed(1)}` : '')).join('');
+  const total = bars.reduce((sum, [done]) => sum + done, 0);
+  const bad = bars.reduce((sum, [, failed]) => sum + failed, 0);
+  return html`<svg class="spark" viewBox="-1 0 ${bars.length * width} 30" width=${bars.length * width} height="30" preserveAspectRatio="none" role="img" aria-label=${plain(`${name}: ${total} ended well, ${bad} failed; at most ${most} in a bar`)}>${svg`<path class="spark-done" d=${up}/><path class="spark-failed" d=${down}/>`}</svg>`;
+}

@@ -1,0 +1,228 @@
+// The sheet of statuses: a row for each job, a column for each step, with the words of the business.
+
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
+import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
+import { download, get, Problem } from '../lib/api.js';
+import { copied, go, messageOf, setQuery, tell } from '../lib/app.js';
+import { icon } from '../lib/icons.js';
+import { redraw } from '../lib/redraw.js';
+import { changed, link } from '../lib/route.js';
+import { fullName, parted, workflows } from '../lib/shared.js';
+import { Source } from '../lib/source.js';
+import { JOB_STATES, sign } from '../lib/states.js';
+import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { millis, clock } from '../lib/time.js';
+
+/** @import { StatusRow } from '../lib/types.js' */
+/** @import { Route } from '../lib/route.js' */
+/** @import { View } from '../lib/app.js' */
+
+const PAGE = 100;
+const OWN = new Set(['cursor', 'state', 'sort', 'job']);
+
+/**
+ * @param {Route} route
+ * @returns {View}
+ */
+export function statusesView(route) {
+  return route.path.length > 1 ? new Statuses(route) : chooser();
+}
+
+/** @returns {View} */
+function chooser() {
+  return {
+    page: 'statuses',
+    title: () => 'Statuses',
+    ready: () => workflows.data !== undefined || workflows.error !== undefined,
+    update() {},
+    stop() {},
+    template: () => {
+      const all = workflows.data ?? [];
+      if (all.length === 1) setTimeout(() => go(link(['statuses', ...fullName(all[0]).split('/')]), { replace: true }));
+      return html`<div class="statuses"><header class="page-head"><h1>Statuses</h1></header><p class="quiet">A sheet of the jobs of a workflow, with the status of each step.</p><ul class="cards">${all.map((workflow) => html`<li><a class="panel card" href=${link(['statuses', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${count(workflow.job_count)} under way</span></a></li>`)}</ul></div>`;
+    },
+  };
+}
+
+class Statuses {
+  page = 'statuses';
+  #route;
+  #workflow;
+  /** @type {Source<{ rows: StatusRow[], next?: string, count?: number, countIsMinimum?: boolean }>} */
+  #rows;
+  /** @type {string[]} */
+  #before = [];
+  #key;
+  /** @type {string[]} */
+  #columns = [];
+  /** Words seen in a column, to be chosen from. @type {Map<string, Set<string>>} */
+  #words = new Map();
+  #at = { row: -1, column: 0 };
+  #less = false;
+
+  /** @param {Route} route */
+  constructor(route) {
+    this.#route = route;
+    this.#workflow = route.path.slice(1).join('/');
+    this.#rows = new Source((signal) => this.#load(signal));
+    this.#key = this.#question();
+    void this.#rows.refresh();
+    this.#rows.every(4000);
+  }
+
+  stop() {
+    this.#rows.stop();
+  }
+
+  #question() {
+    return JSON.stringify([...this.#route.query]);
+  }
+
+  /** @returns {[string, string][]} */
+  #filters() {
+    /** @type {[string, string][]} */
+    const filters = [];
+    for (const [key, value] of this.#route.query) {
+      if (key === 'state' || key === 'job') filters.push([key, value]);
+      else if (!OWN.has(key)) filters.push([`step.${key}`, value === '-' ? '' : value]);
+    }
+    return filters;
+  }
+
+  /** Address and query of the call; empty statuses mean steps that wait, so they are not left out. */
+  #call() {
+    const { name, vhost } = parted(this.#workflow);
+    return { path: ['status', name], vhost };
+  }
+
+  /** @param {AbortSignal} signal */
+  async #load(signal) {
+    const { path, vhost } = this.#call();
+    /** @type {Record<string, string | undefined>} */
+    const plainQuery = { vhost, limit: String(PAGE), cursor: this.#route.query.get('cursor'), ...Object.fromEntries(this.#filters()) };
+    let data;
+    if (!this.#less) {
+      try {
+        data = await get(path, { ...plainQuery, count: 'true' }, signal);
+      } catch (error) {
+        // An older manager takes `count` for a step that the workflow does not have.
+        if (!(error instanceof Problem && error.status === 400 && error.message.includes('count'))) throw error;
+        this.#less = true;
+      }
+    }
+    data ??= await get(path, plainQuery, signal);
+    for (const row of data.rows) {
+      for (const [step, word] of Object.entries(row.steps)) {
+        if (!this.#words.has(step)) {
+          this.#words.set(step, new Set());
+          this.#columns.push(step);
+        }
+        if (word !== '' && /** @type {Set<string>} */ (this.#words.get(step)).size < 40) this.#words.get(step)?.add(/** @type {string} */ (word));
+      }
+    }
+    return data;
+  }
+
+  /** @param {Route} route */
+  update(route) {
+    this.#route = route;
+    const key = this.#question();
+    if (key === this.#key) return;
+    this.#key = key;
+    if (!route.query.get('cursor')) this.#before = [];
+    this.#at.row = -1;
+    void this.#rows.restart();
+  }
+
+  ready() {
+    return this.#rows.data !== undefined || this.#rows.error !== undefined;
+  }
+
+  title() {
+    return plain(`Statuses of ${this.#workflow}`);
+  }
+
+  live() {
+    return 'every 4 s';
+  }
+
+  template() {
+    const { data, error, stale } = this.#rows;
+    const { query } = this.#route;
+    const filtered = [...query.keys()].some((key) => key !== 'cursor');
+    const all = workflows.data ?? [];
+    return html`<div class="statuses">
+      <header class="page-head"><h1>Statuses</h1>
+        <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => go(link(['statuses', .../** @type {HTMLSelectElement} */ (event.target).value.split('/')]))}>${[...new Set([...all.map(fullName), this.#workflow])].map((name) => html`<option value=${name} .selected=${live(name === this.#workflow)}>${plain(name)}</option>`)}</select>
+        <span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${counted(data.count, 'job')}` : data ? (data.next ? html`the newest ${count(data.rows.length)} jobs` : counted(data.rows.length, 'job')) : nothing}</span>
+        ${filtered ? html`<a class="mini" href=${link(this.#route.path)}>Clear filters</a>` : nothing}
+        <span class="space"></span>
+        <button class="button small" @click=${() => copied(this.#sql(), 'SQL')}>Copy SQL</button>
+        <button class="button small" @click=${this.#csv}>${icon('download')}CSV</button>
+      </header>
+      ${error && (!data || error.status > 0) ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
+      ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
+        <div class="sheet-wrap" tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
+          <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th>Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
+          <tbody>${repeat(data.rows, (row) => row.job, (row, index) => html`<tr class=${index === this.#at.row ? 'at' : ''}>
+            <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>
+            <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left" title=${row.created}>${clock(millis(row.created))}</td>
+            ${this.#columns.map((step, column) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td class=${index === this.#at.row && column === this.#at.column ? 'cell-at' : ''}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
+          </tr>`)}</tbody>
+        </table></div>
+        ${data.rows.length ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
+      </section>` : nothing}
+      <nav class="pager" aria-label="Pages">${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Newer</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { cursor: data.next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>Older${icon('right')}</a>` : nothing}</nav>
+    </div>`;
+  }
+
+  /**
+   * @param {string} key
+   * @param {string} name
+   * @param {string[]} words
+   */
+  #choose(key, name, words) {
+    const value = this.#route.query.get(key) ?? '';
+    const known = value && !words.includes(value) ? [...words, value] : words;
+    return html`<label class="column ${value ? 'filtered' : ''}"><span>${shown(name)}</span><select aria-label=${plain(`Filter by ${name}`)} @change=${(/** @type {Event} */ event) => setQuery({ [key]: /** @type {HTMLSelectElement} */ (event.target).value, cursor: undefined })}><option value="" .selected=${live(value === '')}>any</option>${known.map((word) => html`<option value=${word} .selected=${live(word === value)}>${word === '-' ? '(waits)' : plain(word)}</option>`)}</select>${value ? html`<b>${value === '-' ? 'waits' : shown(value)}</b>` : nothing}${icon('down')}</label>`;
+  }
+
+  #sql() {
+    const text = (/** @type {string} */ value) => `'${value.replaceAll("'", "''")}'`;
+    const name = (/** @type {string} */ value) => `"${value.replaceAll('"', '""')}"`;
+    const where = this.#filters().map(([key, value]) => `${name(key.replace(/^step\./, ''))} = ${text(value)}`);
+    return `SELECT * FROM ${name(`status_${this.#workflow}`)}${where.length ? ` WHERE ${where.join(' AND ')}` : ''} ORDER BY created DESC;`;
+  }
+
+  #csv = async () => {
+    const { path, vhost } = this.#call();
+    try {
+      await download(path, `${this.#workflow.replace(/[^A-Za-z0-9_-]+/g, '-')}.csv`, { accept: 'text/csv', query: { vhost, ...Object.fromEntries(this.#filters()) } });
+    } catch (error) {
+      tell(messageOf(error), 'problem');
+    }
+  };
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const rows = this.#rows.data?.rows ?? [];
+    const at = this.#at;
+    if (event.key === 'ArrowDown' || event.key === 'j') at.row = Math.min(rows.length - 1, at.row + 1);
+    else if (event.key === 'ArrowUp' || event.key === 'k') at.row = Math.max(0, at.row - 1);
+    else if (event.key === 'ArrowRight' && at.row >= 0) at.column = Math.min(this.#columns.length - 1, at.column + 1);
+    else if (event.key === 'ArrowLeft' && at.row >= 0) at.column = Math.max(0, at.column - 1);
+    else if (event.key === 'Enter' && rows[at.row] && !/** @type {HTMLElement} */ (event.target).closest('a, button, select')) {
+      go(link(['job', rows[at.row].job], { step: this.#columns[at.column] }));
+      return true;
+    } else return false;
+    redraw();
+    setTimeout(() => document.querySelector('.cell-at')?.scrollIntoView({ block: 'nearest', inline: 'nearest' }), 50);
+    return true;
+  }
+}
+
+/** Words of a business have no colour that the page could know; only the manager's own have. @param {string} word */
+function wordTone(word) {
+  return { COMPLETED: 'completed', FAILED: 'failed', PENDING: 'running', SKIPPED: 'skipped', CANCELLED: 'cancelled' }[word] ?? '';
+}

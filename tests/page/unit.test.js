@@ -1,0 +1,215 @@
+// The parts of the page that need no browser.
+
+import './no-browser.js';
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { readFile, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
+import { eventReader } from '../../page/lib/events.js';
+import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
+import { cells, COMPLETED, countIn, FAILED, grid, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
+import { lines, parseKeeping, tokens } from '../../page/lib/json.js';
+import { changed, link, parseRoute } from '../../page/lib/route.js';
+import { topOf, visibleRows } from '../../page/lib/rows.js';
+import { completions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
+import { bytes, plain, share } from '../../page/lib/text.js';
+import { millis, span } from '../../page/lib/time.js';
+
+const PAGE = fileURLToPath(new URL('../../page/', import.meta.url));
+
+test('addresses are read and written alike, whatever the names are', () => {
+  for (const name of ['invoice', 'a b', 'ü/ö', '__proto__', 'constructor', '%', 'a+b', 'x&y=z', '‮', '#', '?']) {
+    const address = link(['job', name], { step: name, at: 3, nothing: undefined, empty: '' });
+    const route = parseRoute(address);
+    assert.deepEqual(route.path, ['job', name]);
+    assert.equal(route.query.get('step'), name);
+    assert.equal(route.query.get('at'), '3');
+    assert.equal(route.query.size, 2);
+  }
+  assert.deepEqual(parseRoute('').path, []);
+  assert.deepEqual(parseRoute('#/job/%E0%A4%A?step=%').path, ['job', '%E0%A4%A']);
+  const route = parseRoute('#/jobs?state=failed,running&status.a:b=C%20D');
+  assert.equal(changed(route, { state: undefined, after: '24h' }), '#/jobs?status.a:b=C+D&after=24h');
+});
+
+test('a search is an id, a part of one, or words with values', () => {
+  assert.equal(uuidOf(' {94641893-E5b0-4D6c-8a11-0123456789ab} '), '94641893-e5b0-4d6c-8a11-0123456789ab');
+  assert.equal(uuidOf('urn:uuid:94641893e5b04d6c8a110123456789ab'), '94641893-e5b0-4d6c-8a11-0123456789ab');
+  assert.equal(uuidOf('94641893'), undefined);
+  assert.equal(searchAddress('94641893', []), '#/jobs?id=94641893');
+  assert.equal(searchAddress('orders', ['orders']), '#/jobs?workflow=orders');
+  assert.equal(searchAddress('bananas', ['orders']), undefined);
+  const query = searchQuery('workflow:orders state:failed,running status.sign:"NOT YET" after:24h javascript:alert');
+  assert.deepEqual([...query], [['workflow', 'orders'], ['state', 'failed,running'], ['status.sign', 'NOT YET'], ['after', '24h']]);
+  assert.deepEqual([...searchQuery(searchText(query))], [...query]);
+  assert.deepEqual(completions('sta', ['orders']), ['state:', 'status.']);
+  assert.deepEqual(completions('state:failed workflow:o', ['orders', 'x']), ['state:failed workflow:orders']);
+});
+
+test('JSON is set out without a change to any token', () => {
+  const text = '{"a":12345678901234567890.10e+5,"1":{"__proto__":[]},"a":"\\u00e9 \\" } ,","deep":[[[{"x":null}]]],"list":[1,2,3]}';
+  const all = [...tokens(text)];
+  assert.equal(all.map((token) => token.text).join(''), text);
+  assert.ok(all.every((token) => token.kind !== 'bad'));
+  assert.deepEqual(all.filter((token) => token.kind === 'key').map((token) => token.text), ['"a"', '"1"', '"__proto__"', '"a"', '"deep"', '"x"', '"list"']);
+  const set = lines(text);
+  assert.equal(set.map((line) => line.tokens.map((token) => token.text).join('')).join(''), text);
+  assert.equal(set[0].tokens[0].text, '{');
+  assert.equal(set[0].indent, 0);
+  assert.equal(set[1].indent, 1);
+  assert.equal(set.at(-1)?.indent, 0);
+});
+
+test('text that is cut, or no JSON at all, is shown all the same', () => {
+  for (const text of ['{"a":"unfinish', '{"a":[1,2', 'Traceback (most recent call last):', '', '[', ']]]]', '01', 'nul', '"\\', '{"a":tru', '\u0000', 'truefalse', '1.2.3', '"a""b"']) {
+    const shownText = lines(text).map((line) => line.tokens.map((token) => token.text).join('')).join('');
+    assert.equal(shownText.replace(/\s/g, ''), text.replace(/\s/g, ''), text);
+  }
+  const deep = '['.repeat(100_000);
+  assert.ok(lines(deep).every((line) => line.indent <= 24));
+  const big = JSON.stringify({ a: 'x'.repeat(1_000_000) });
+  const begun = performance.now();
+  lines(big);
+  assert.ok(performance.now() - begun < 500);
+});
+
+test('payloads in an answer keep their text', () => {
+  const answer = parseKeeping('{"entries":[{"n":1,"payload":{"id":12345678901234567890,"1":1.0}, "kind":"step.completed"},{"n":2}],"next":2}', new Set(['payload']));
+  assert.equal(answer.entries[0].payload, '{"id":12345678901234567890,"1":1.0}');
+  assert.equal(answer.entries[0].n, 1);
+  assert.equal(answer.entries[0].kind, 'step.completed');
+  assert.equal(answer.next, 2);
+  assert.equal(parseKeeping('{"__proto__":{"polluted":true}}', new Set()).polluted, undefined);
+  assert.equal(/** @type {any} */ ({}).polluted, undefined);
+  for (const bad of ['', '{', '{"a":1', '[1,]', '{"a" 1}', 'x', '1 2']) assert.throws(() => parseKeeping(bad, new Set()), SyntaxError);
+});
+
+test('a stream of events is read in whatever pieces it comes', () => {
+  const text = ': hello\n\nid: a:1\nevent: step.completed\ndata: {"x":\ndata: 1}\n\r\nid: b\r\ndata: two\r\n\r\ndata: never ended';
+  for (let size = 1; size < 12; size += 1) {
+    /** @type {any[]} */
+    const found = [];
+    const read = eventReader((event) => found.push(event));
+    for (let at = 0; at < text.length; at += size) read(text.slice(at, at + size));
+    assert.deepEqual(found, [{ id: 'a:1', event: 'step.completed', data: '{"x":\n1}' }, { id: 'b', event: 'message', data: 'two' }]);
+  }
+});
+
+test('the map counts items two bits each, and one failure is always seen', () => {
+  const items = 1003;
+  const map = new Uint8Array(Math.ceil(items / 4));
+  const states = Array.from({ length: items }, (_, item) => (item === 777 ? FAILED : item < 500 ? COMPLETED : item < 600 ? RUNNING : WAITING));
+  states.forEach((state, item) => { map[item >> 2] |= state << (2 * (item & 3)); });
+  states.forEach((state, item) => assert.equal(stateOf(map, item), state));
+  for (const [from, to] of [[0, 1003], [1, 2], [3, 9], [499, 501], [770, 781], [0, 0]]) {
+    const counts = [0, 0, 0, 0];
+    for (let item = from; item < to; item += 1) counts[states[item]] += 1;
+    assert.deepEqual(countIn(map, from, to), counts);
+  }
+  const { worst } = cells(map, items, 100);
+  assert.deepEqual([...worst], [2, 2, 2, 2, 2, 1, 0, 3, 0, 0, 0]);
+  assert.equal(nextIn(map, items, 0, FAILED), 777);
+  assert.equal(nextIn(map, items, 778, FAILED), 777);
+  assert.equal(nextIn(new Uint8Array(3), 12, 5, FAILED), -1);
+});
+
+test('the cells of a map fill its frame, each for a round number of items', () => {
+  for (const items of [1, 7, 100, 999, 12_345, 100_000, 1_000_000]) {
+    for (const width of [300, 660, 1200]) {
+      const { cell, columns, rows, cells: many, each } = grid(items, width, 330, 6);
+      assert.ok(columns * cell <= width, `${items} ${width}`);
+      assert.ok(rows * cell <= 352, `${items} ${width}: ${rows} rows of ${cell}`);
+      assert.ok(many * each >= items && (many - 1) * each < items);
+      assert.ok(/^(1|2|25|5)0*$/.test(String(each)), String(each));
+    }
+  }
+  const map = new Uint8Array(250_000).fill(0b10101010);
+  const begun = performance.now();
+  cells(map, 1_000_000, 200);
+  assert.ok(performance.now() - begun < 200);
+});
+
+test('long idle stretches of the axis are folded, and nothing else', () => {
+  const whole = { from: 0, to: 1_000_000 };
+  const axis = segments([{ from: 0, to: 100 }, { from: 900_000, to: 900_300 }, { from: 999_900, to: 1_000_000 }], whole, true);
+  assert.equal(axis.filter((part) => part.folded).length, 2);
+  assert.ok(Math.abs(axis.reduce((sum, part) => sum + part.width, 0) - 1) < 1e-9);
+  assert.equal(xOf(axis, 0), 0);
+  assert.ok(Math.abs(xOf(axis, 1_000_000) - 1) < 1e-9);
+  assert.ok(xOf(axis, 100) > 0.1);
+  for (let at = 0; at <= 1_000_000; at += 9973) assert.ok(xOf(axis, at) <= xOf(axis, at + 9973));
+  assert.ok(Math.abs(timeAt(axis, xOf(axis, 900_100)) - 900_100) < 1);
+  assert.equal(segments([{ from: 0, to: 1_000_000 }], whole, true).length, 1);
+  assert.equal(segments([{ from: 0, to: 1 }], whole, false).length, 1);
+  assert.equal(segments([], { from: 5, to: 5 }, true).length, 1);
+  const marks = ticks(axis, 0.1);
+  assert.ok(marks.length > 1 && marks.length <= 60);
+  for (let index = 1; index < marks.length; index += 1) assert.ok(marks[index].x > marks[index - 1].x);
+});
+
+test('rows: what is seen is drawn, and a million of them can be reached', () => {
+  assert.deepEqual(visibleRows({ rows: 10, rowHeight: 20, top: 0, height: 400 }), { space: 200, first: 0, last: 10, offset: 0 });
+  const view = { rows: 1_000_000, rowHeight: 34, height: 500 };
+  const end = visibleRows({ ...view, top: 4_000_000 - 500 });
+  assert.equal(end.space, 4_000_000);
+  assert.equal(end.last, 1_000_000);
+  for (const row of [0, 1, 500_000, 999_999]) {
+    const { first, last } = visibleRows({ ...view, top: topOf(view, row) });
+    assert.ok(first <= row && row < last, String(row));
+    assert.ok(last - first < 40);
+  }
+});
+
+test('the graph of a definition, what a rerun does again, and what is different', () => {
+  const steps = [{ name: 'a', depends: [] }, { name: 'b', depends: ['a', '__start__'] }, { name: 'c', depends: ['__start__'] }, { name: 'd', depends: ['b', 'c'] }];
+  const { edges } = graphOf(steps);
+  assert.deepEqual(edges, [{ from: START, to: 'a' }, { from: 'a', to: 'b' }, { from: START, to: 'c' }, { from: 'b', to: 'd' }, { from: 'c', to: 'd' }, { from: 'd', to: END }]);
+  assert.deepEqual(after(steps, 'b'), ['b', 'd']);
+  assert.deepEqual(after([{ name: '__proto__', depends: [] }], '__proto__'), ['__proto__']);
+  const changes = compare([{ name: 'a', timeout: '30s' }, { name: 'gone' }], [{ name: 'a', timeout: '2m' }, { name: 'new', queue: 'q' }]);
+  assert.deepEqual(changes.map(({ kind, name }) => [kind, name]), [['changed', 'a'], ['added', 'new'], ['removed', 'gone']]);
+  assert.deepEqual(changes[0].keys, [{ key: 'timeout', before: '30s', after: '2m' }]);
+});
+
+test('times keep their nanoseconds, and durations are short', () => {
+  assert.equal(millis('2026-11-21T10:40:14.614156975Z') - Date.parse('2026-11-21T10:40:14Z') > 614.15, true);
+  assert.ok(Number.isNaN(millis(undefined)));
+  assert.deepEqual([0.08, 12, 1234, 61_000, 3_600_000, 7_500_000, 90_000_000].map(span), ['80 µs', '12 ms', '1.2 s', '1 m 1 s', '1 h', '2 h 5 m', '1 d 1 h']);
+  assert.equal(bytes(1024 * 1024 * 3.25), '3.3 MB');
+  assert.deepEqual([share(1, 100_000), share(99_999, 100_000), share(5, 5), share(0, 9)], ['< 0.1 %', '> 99.9 %', '100 %', '0 %']);
+});
+
+test('marks that cannot be seen are written out', () => {
+  assert.equal(plain('a\u202Eb\u0000c\nd\uD800e\u{1F600}'), 'a⟨U+202E⟩b⟨U+0000⟩c⟨\\n⟩d⟨U+D800⟩e\u{1F600}');
+  assert.equal(plain('naïve ünïcode'), 'naïve ünïcode');
+});
+
+async function files(/** @type {string} */ folder) {
+  /** @type {string[]} */
+  const found = [];
+  for (const entry of await readdir(join(PAGE, folder), { withFileTypes: true })) {
+    if (entry.isDirectory()) found.push(...(await files(join(folder, entry.name))));
+    else found.push(join(folder, entry.name));
+  }
+  return found;
+}
+
+test('vendored files are those of the manifest, and no others', async () => {
+  const manifest = JSON.parse(await readFile(join(PAGE, 'vendor/manifest.json'), 'utf8'));
+  for (const { file, sha256 } of manifest) assert.equal(createHash('sha256').update(await readFile(join(PAGE, 'vendor', file))).digest('hex'), sha256, file);
+  const own = new Set(['vendor/manifest.json', 'vendor/dagre@3.1.3/dagre.esm.d.ts']);
+  const known = new Set(manifest.map((/** @type {{ file: string }} */ { file }) => `vendor/${file}`));
+  assert.deepEqual((await files('vendor')).filter((file) => !known.has(file) && !own.has(file)), []);
+});
+
+test('nothing of the page writes markup from text, or a style attribute', async () => {
+  for (const file of (await files('.')).filter((name) => !name.startsWith('vendor/') && /\.(js|html|css)$/.test(name))) {
+    const text = await readFile(join(PAGE, file), 'utf8');
+    assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|unsafeHTML|unsafeSVG|styleMap|\sstyle=|\son[a-z]+="/, file);
+    if (file !== 'index.html') assert.doesNotMatch(text, /https?:\/\/(?!www\.w3\.org|localhost|127\.0\.0\.1)/, file);
+    assert.ok(text.split('\n').length < 600, `${file} is too long`);
+  }
+});
