@@ -4,6 +4,7 @@
 //! and `Origin`; and a page whose name was pointed at loopback (DNS rebinding) is known by its
 //! `Host`. Programs send neither of the first two.
 
+use super::page;
 use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::words::quoted;
@@ -67,6 +68,9 @@ pub(super) async fn refuse_strangers(
 
 fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
     let headers = request.headers();
+    if page::is_page(request.path(), http) {
+        return Ok(());
+    }
     if let Some(site) = headers
         .get_all(SEC_FETCH_SITE)
         .find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))

@@ -421,7 +421,7 @@ async fn light(
     Ok(answer)
 }
 
-fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
+pub(super) fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
     match known {
         Some(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
         Some(IfNoneMatch::Any) | None => false,

@@ -15,6 +15,7 @@ mod manager;
 mod named;
 pub mod observe;
 pub mod operations;
+mod page;
 mod problem;
 mod query;
 mod queues;
@@ -76,6 +77,7 @@ pub fn app(
         InitError = (),
     >,
 > {
+    let http = ways.common.settings.http.clone();
     App::new()
         .app_data(web::Data::from(ways.common.clone()))
         .app_data(web::Data::from(ways))
@@ -83,7 +85,14 @@ pub fn app(
         .wrap(from_fn(guard::refuse_strangers))
         .wrap(from_fn(count))
         .wrap(from_fn(guard::harden))
+        .configure(move |config| {
+            page::routes(&http).into_iter().for_each(|route| add(config, route))
+        })
         .configure(routes)
+}
+
+fn add(config: &mut web::ServiceConfig, route: Resource) {
+    config.service(route);
 }
 
 fn routes(config: &mut web::ServiceConfig) {
@@ -203,11 +212,10 @@ async fn authorise(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let token = request
-        .app_data::<web::Data<Common>>()
-        .map(|common| common.settings.http.token.0.clone())
-        .unwrap_or_default();
-    let open = guard::is_health(request.path());
+    let http = request.app_data::<web::Data<Common>>().map(|common| &common.settings.http);
+    let token = http.map(|http| http.token.0.clone()).unwrap_or_default();
+    let is_page = http.is_some_and(|http| page::is_page(request.path(), http));
+    let open = is_page || guard::is_health(request.path());
     let given = request
         .headers()
         .get(header::AUTHORIZATION)

@@ -14,6 +14,7 @@ pub struct HttpSettings {
     pub token: Secret,
     pub insecure: bool,
     pub hosts: Vec<String>,
+    pub page: bool,
     pub body_bytes_max: usize,
     pub bodies_bytes_max: usize,
     pub body_timeout: Span,

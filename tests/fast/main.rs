@@ -23,6 +23,7 @@ mod journal_files;
 mod leaving;
 mod load;
 mod orders;
+mod page;
 mod properties;
 mod races;
 mod reasons;

@@ -16,7 +16,7 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
                 (Method::POST, "/api/jobs/delete?workflow=single", ""),
                 (Method::GET, "/api/jobs", ""),
                 (Method::GET, "/readyz?verbose", ""),
-                (Method::GET, "/", ""),
+                (Method::GET, "/api/", ""),
             ];
             let refused: [Headers; 12] = [
                 &[("sec-fetch-site", "cross-site")],
