@@ -7,7 +7,7 @@
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics |
+//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics; the files of the page, which is a client of it (`page/`) |
 //! | 4 | [`reload`] | the workflow files, read again while the manager runs |
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
