@@ -4,6 +4,7 @@
 use crate::http::{Api, serving};
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Secret, Settings};
 
@@ -18,6 +19,9 @@ workflows:
       - { name: piece, itemListKey: items, steps: [ { name: work, queue: shared }, { name: wrap } ] }
   - { name: other, steps: [ { name: wrap } ] }
 ";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn get(api: &Api, path: &str) -> Value {
     let answer = api.get(path, &[]).await;
@@ -35,7 +39,17 @@ fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
         |api, _| async move {
             let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await;
             assert_eq!(created.status, StatusCode::CREATED);
-            let told = get(&api, "/api/queues").await;
+            // The message leaves behind the commit, and a look is kept for some seconds.
+            let has_come = async {
+                loop {
+                    let told = get(&api, "/api/queues").await;
+                    if told["queues"][0]["messages"] == 1 {
+                        return told;
+                    }
+                    actix_rt::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            let told = actix_rt::time::timeout(DEADLINE, has_come).await.expect("in time");
             assert!(told["looked"].is_string(), "{told}");
             assert_eq!(
                 told["queues"],

@@ -82,9 +82,10 @@ async fn at_the_items(api: &Api) {
     until(api, &job("?view=light"), |view| view["steps"][1]["children"]["started"] == 4).await;
 }
 
-/// The child jobs, by item.
-async fn children(api: &Api) -> Vec<String> {
-    let page = get(api, &job("/children")).await;
+/// The child jobs, by item, as soon as there are so many.
+async fn children(api: &Api, count: usize) -> Vec<String> {
+    let is_whole = |page: &Value| page["children"].as_array().map(Vec::len) == Some(count);
+    let page = until(api, &job("/children"), is_whole).await;
     let rows = page["children"].as_array().expect("a list").iter();
     rows.map(|row| row["job"].as_str().expect("an id").to_owned()).collect()
 }
@@ -175,7 +176,7 @@ fn payloads_are_the_text_that_was_sent_and_come_in_parts() {
                 whole("/step/each/input").await,
                 r#"{"items":[1,2,3,4,5],"n":2,"long":12345678901234567890}"#
             );
-            let child = children(&api).await.remove(0);
+            let child = children(&api, 4).await.remove(0);
             let of_child = api.get(&format!("/api/job/{child}/message"), &[]).await;
             assert_eq!(of_child.body, br#"{"item":1,"n":2,"long":12345678901234567890}"#);
 
@@ -270,7 +271,7 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                        "window": 4, "tolerate": "50%", "tolerated": 2})
             );
             assert_eq!(states(&api.get(&map, &[]).await, 5), [1, 1, 1, 1, 0]);
-            let ids = children(&api).await;
+            let ids = children(&api, 4).await;
             post(&api, &format!("/api/job/{}/step/work?type=error", ids[1]), r#"{"error":"no"}"#)
                 .await;
             post(&api, &format!("/api/job/{}/step/work", ids[2]), "{}").await;
@@ -279,7 +280,7 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
             for at in [0, 3] {
                 post(&api, &format!("/api/job/{}/step/work", ids[at]), "{}").await;
             }
-            let last = children(&api).await.pop().expect("the fifth");
+            let last = children(&api, 5).await.pop().expect("the fifth");
             post(&api, &format!("/api/job/{last}/step/work"), r#"{"n":2}"#).await;
             // The step is over, first in a job under way, then in one that has ended.
             until(&api, &counts, |counts| counts["completed"] == 4).await;
