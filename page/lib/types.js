@@ -108,7 +108,7 @@
  *
  * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, usedBy?: { workflow: string, task?: string, step: string }[], looked?: string, error?: string }} Queue
  *
- * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number }} Items
+ * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ groups: { reason: string, count: number, firstItem: number, firstJob: string }[], looked: number, more: boolean }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
  * @typedef {{ hash: string, loaded: boolean, firstJob?: { job: string, created: string }, lastJob?: { job: string, created: string }, running: number, ended: number }} Version

@@ -179,7 +179,7 @@ class Fanout {
           <div><dt>ended</dt><dd>${share(ended, figures.items)}</dd></div>
           ${ITEM_STATES.slice().reverse().map((state) => html`<div><dt>${sign(state)}${state}</dt><dd class=${state === 'failed' && figures.failed ? 'failed-text' : ''}>${count(figures[state])}</dd></div>`)}
           ${this.#rate(figures)}
-          ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}</dd></div>` : nothing}
+          ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}${figures.tolerated !== undefined && String(figures.tolerated) !== String(figures.tolerate) ? html` <span class="quiet">(${count(figures.tolerated)})</span>` : nothing}</dd></div>` : nothing}
           ${figures.window !== undefined ? html`<div><dt>at once</dt><dd>${count(figures.window)}</dd></div>` : nothing}
         </dl>
       </section>

@@ -67,6 +67,18 @@ export class Fake {
       const found = Object.values(this.definitions).flat().find((definition) => definition.hash === id);
       return found ? json(response, found) : problem(response, 404, `unknown definition ${id}`);
     }
+    if (area === 'workflow' && part === undefined && request.method === 'POST') {
+      try {
+        JSON.parse(body);
+      } catch {
+        return problem(response, 400, 'the message is no JSON object: it ends too early');
+      }
+      const job = new FakeJob('new', this.definitions[id][0], Date.now());
+      job.id = query.get('id') ?? job.id;
+      job.message = body;
+      this.add(job);
+      return json(response, { id: job.id });
+    }
     if (area === 'workflow' && part === 'definitions') return json(response, { definitions: this.#versions(id) });
     if (area === 'job') {
       const job = this.jobs.get(id);

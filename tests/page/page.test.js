@@ -299,6 +299,42 @@ test('all of a search: looked at first, a number typed, refusals told', async ()
   });
 });
 
+test('payloads and sheets are saved as files, copied as they are', async () => {
+  await on(async ({ page, fake, go }) => {
+    const { ids } = fake;
+    await go(`#/job/${ids.completed}?step=__start__`);
+    await page.waitForSelector('.step-panel .code-line');
+    let [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Save as a file' }).click()]);
+    assert.equal(download.suggestedFilename(), 'message.json');
+    assert.equal(await readFile(await download.path(), 'utf8'), fake.jobs.get(ids.completed).message);
+    await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+    await page.locator('.payload-bar').getByRole('button', { name: 'Copy' }).click();
+    await page.waitForSelector('.toast');
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), fake.jobs.get(ids.completed).message);
+    await go('#/statuses/job-application?offer=ACCEPTED');
+    await page.waitForSelector('.sheet');
+    [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'CSV' }).click()]);
+    assert.equal(download.suggestedFilename(), 'job-application.csv');
+    assert.ok(fake.asked.some((/** @type {string} */ call) => call.includes('step.offer=ACCEPTED')));
+  });
+});
+
+test('a job is created from the page; a fault of its message is told', async () => {
+  await on(async ({ page, fake, go }) => {
+    await go('#/definitions/orders');
+    await page.getByRole('button', { name: 'New job' }).click();
+    await page.getByLabel('Message, a JSON object').fill('{"lines":');
+    await page.getByRole('button', { name: 'Create it' }).click();
+    await page.waitForSelector('dialog .problem');
+    await page.getByLabel('Message, a JSON object').fill('{"lines":[]}');
+    await page.getByRole('button', { name: 'Create it' }).click();
+    await page.waitForSelector('.job-head');
+    const [id] = [...fake.jobs.keys()].slice(-1);
+    assert.ok(page.url().endsWith(`#/job/${id}`));
+    assert.equal(fake.jobs.get(id).message, '{"lines":[]}');
+  }, { expected: /400/ });
+});
+
 test('everything can be done with the keyboard alone', async () => {
   await on(async ({ page, fake, go }) => {
     await go('#/');
@@ -331,8 +367,17 @@ test('everything can be done with the keyboard alone', async () => {
     await page.waitForFunction(() => location.hash === '#/jobs?workflow=orders&state=failed');
     await page.keyboard.press('?');
     await page.waitForSelector('dialog .help');
+    // Single keys can be turned off, for those who speak to their computer.
+    await page.getByRole('button', { name: 'only Ctrl K' }).click();
     await page.keyboard.press('Escape');
     await page.waitForSelector('dialog', { state: 'detached' });
+    await page.keyboard.press('?');
+    await page.keyboard.press('Control+k');
+    await page.waitForSelector('.palette');
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('dialog', { state: 'detached' });
+    await page.evaluate(() => localStorage.clear());
+    await page.reload();
     await page.goto(page.url().replace(/#.*/, '#/statuses/job-application'));
     await page.waitForSelector('.sheet');
     for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight', 'Enter']) await page.keyboard.press(key);
