@@ -187,12 +187,12 @@ class Definitions {
    * @param {string | undefined} chosen
    */
   #table(steps, chosen) {
-    return html`<div class="table-wrap"><table class="steps-table"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
+    return html`<div class="table-wrap"><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
       <td><a href=${changed(this.#route, { step: chosen === step.name ? undefined : step.name })}><b>${shown(step.name)}</b></a></td>
-      <td class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
-      <td>${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>`}</td>
-      <td class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
-      <td class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
+      <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
+      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>`}</td>
+      <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
+      <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
       <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
     </tr>`)}</tbody></table></div>`;
   }

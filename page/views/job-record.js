@@ -155,7 +155,7 @@ export class Record {
           return html`<div class="record-row ${at === n ? 'chosen' : ''} ${this.#open === n ? 'opened' : ''}">
             <a class="record-n" href=${link(n)} title="The job as it was after this entry">${count(n)}</a>
             <time class="record-at" datetime=${entry.at} title=${entry.at}>${clock(millis(entry.at), { fraction: true, day: false })}</time>
-            <span class="record-kind k-${kindTone(entry.kind)}">${shown(area)} <b>${shown((word ?? '').replace('-', ' '))}</b></span>
+            <span class="record-kind k-${kindTone(entry.kind)}"><span class="wide-inline">${shown(area)}</span> <b>${shown((word ?? '').replace('-', ' '))}</b></span>
             <span class="record-what">${entry.step ? html`<a href=${stepLink(entry.step, n)}>${shown(entry.step)}</a>` : nothing}${what(entry)}</span>
             ${entry.payload !== undefined || entry.payloadOmitted || entry.reason || entry.raw ? html`<button class="mini" aria-expanded=${this.#open === n ? 'true' : 'false'} @click=${() => { this.#open = this.#open === n ? 0 : n; redraw(); }}>${entry.payloadBytes !== undefined ? bytes(entry.payloadBytes) : 'more'}</button>` : nothing}
           </div>`;

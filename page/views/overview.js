@@ -17,6 +17,8 @@ import { redispatchQueue } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 const SPANS = ['1h', '24h'];
+/** A younger job than this is not asked why it stands where it stands: to answer, the manager asks the broker. */
+const PATIENCE = 30_000;
 /** Causes that need somebody; the others are everyday. */
 const STANDS = new Set(['no_consumer', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
 
@@ -45,7 +47,7 @@ class Overview {
     void this.#failed.refresh();
     this.#queues.every(5000);
     this.#failed.every(5000);
-    this.#standing.every(10_000);
+    this.#standing.every(20_000);
   }
 
   stop() {
@@ -66,7 +68,7 @@ class Overview {
 
   /** @param {AbortSignal} signal */
   async #ask(signal) {
-    const oldest = (workflows.data ?? []).flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).slice(0, 12);
+    const oldest = (workflows.data ?? []).flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
     /** @type {{ workflow: string, why: Why, created: string }[]} */
     const found = [];
     for (const { workflow, job, created } of oldest) {
