@@ -32,7 +32,7 @@ export function overviewView(route) {
 
 class Overview {
   page = 'overview';
-  /** @type {Source<{ queues: Queue[] }>} */
+  /** @type {Source<{ looked?: string, queues: Queue[] }>} */
   #queues = new Source((signal) => get(['queues'], {}, signal));
   /** @type {Source<FoundPage>} */
   #failed = new Source((signal) => get(['jobs', 'search'], { state: 'failed', limit: 6 }, signal));
@@ -141,14 +141,16 @@ class Overview {
   /** @param {Queue[]} queues */
   #queuePanel(queues) {
     const { data, error } = this.#queues;
-    const looked = queues.find((queue) => queue.looked)?.looked;
+    const looked = data?.looked;
+    const taken = queues.some((queue) => queue.unacknowledged !== undefined);
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th><th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number">With workers</th>` : nothing}<th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
         <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code></td>
-        <td class="number">${queue.error ? html`<span class="quiet" title=${plain(queue.error)}>not known</span>` : count(queue.messages)}</td>
+        <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
+        ${taken ? html`<td class="number">${count(queue.unacknowledged)}</td>` : nothing}
         <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
         <td class="queue-used">${(queue.usedBy ?? []).map((use, index) => html`${index ? ', ' : nothing}<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })}>${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</a>`)}</td>
-        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} @click=${() => redispatchQueue(queue)}>Send again…</button></td>
+        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button></td>
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }

@@ -274,8 +274,9 @@ test('what happens is shown as it happens, and a hidden page asks nothing', asyn
     await page.waitForSelector('.node[data-step=ship].running', { timeout: 3000 });
     assert.equal(fake.streams.length, 1);
     for (const { response } of [...fake.streams]) response.destroy();
-    await page.waitForFunction(() => document.querySelector('.light')?.textContent?.includes('Live'), undefined, { timeout: 5000 });
+    for (let tries = 0; tries < 50 && fake.streams.length !== 1; tries += 1) await page.waitForTimeout(100);
     assert.equal(fake.streams.length, 1);
+    await page.waitForFunction(() => document.querySelector('.light')?.textContent?.includes('Live'), undefined, { timeout: 5000 });
   }, { expected: /ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION/ });
 });
 
