@@ -19,6 +19,23 @@ import { operate, OPERATIONS } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
+/** So many failures are looked at here, if the manager does not group them. */
+const LOOKED = 1000;
+
+/**
+ * @param {Child[]} children
+ * @returns {Reasons['groups']}
+ */
+function grouped(children) {
+  /** @type {Map<string, Reasons['groups'][number]>} */
+  const groups = new Map();
+  for (const { reason = '', item, job } of children) {
+    const group = groups.get(reason);
+    if (group) group.count += 1;
+    else groups.set(reason, { reason, count: 1, firstItem: item, firstJob: job });
+  }
+  return [...groups.values()].sort((a, b) => b.count - a.count);
+}
 
 /**
  * @param {Route} route
@@ -54,6 +71,8 @@ class Fanout {
   #canvas;
   #width = 0;
   #drawn = '';
+  /** Whether failures are grouped here, because the manager does not. */
+  #groups = false;
   #hover = -1;
   #item = -1;
   /** @type {{ job: string, item: number, state: string } | undefined} */
@@ -73,7 +92,19 @@ class Fanout {
     this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
-    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'reasons'], {}, signal));
+    this.#reasons = new Source(async (signal) => {
+      if (!this.#groups) {
+        try {
+          return await get(['job', id, 'step', step, 'reasons'], {}, signal);
+        } catch (error) {
+          if (!(error instanceof Problem && error.notHere)) throw error;
+          this.#groups = true;
+        }
+      }
+      /** @type {{ children: Child[], next?: string }} */
+      const { children, next } = await get(['job', id, 'children'], { step, state: 'failed', limit: LOOKED }, signal);
+      return { groups: grouped(children), looked: children.length, more: next !== undefined && children.length === LOOKED };
+    });
     this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
     void this.#look();
     void this.#map.refresh();

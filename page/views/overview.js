@@ -68,7 +68,8 @@ class Overview {
 
   /** @param {AbortSignal} signal */
   async #ask(signal) {
-    const oldest = (workflows.data ?? []).flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
+    const all = workflows.data ?? [];
+    const oldest = (all.some((workflow) => workflow.stats) ? all.flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])) : await this.#oldest(signal)).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
     /** @type {{ workflow: string, why: Why, created: string }[]} */
     const found = [];
     for (const { workflow, job, created } of oldest) {
@@ -79,6 +80,19 @@ class Overview {
       }
     }
     return found;
+  }
+
+  /**
+   * The oldest job of each workflow, by a search: a manager without figures does not tell it.
+   * @param {AbortSignal} signal
+   */
+  async #oldest(signal) {
+    /** @type {FoundPage} */
+    const { jobs } = await get(['jobs', 'search'], { state: 'running', order: 'oldest', limit: 100 }, signal);
+    /** @type {Map<string, { workflow: string, job: string, created: string }>} */
+    const first = new Map();
+    for (const { workflow, job, created } of jobs) if (!first.has(workflow)) first.set(workflow, { workflow, job, created });
+    return [...first.values()];
   }
 
   ready() {
