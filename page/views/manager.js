@@ -125,7 +125,6 @@ class ManagerView {
           const text = messageOf(error);
           setTimeout(() => openDialog({ title: 'Nothing was reloaded', wide: true, body: () => html`<pre class="raw">${shown(text)}</pre><footer class="dialog-foot"><button class="button" @click=${() => copied(text, 'Errors')}>${icon('copy')}Copy</button></footer>` }));
         }
-        return true;
       },
     });
   };

@@ -201,6 +201,11 @@ test('operations: at once, or asked for first; and nothing in the past', async (
     await page.getByRole('button', { name: 'Cancel…' }).click();
     assert.match(await page.locator('dialog').innerText(), /cannot be taken back/);
     assert.ok(!fake.asked.includes(`POST /api/job/${ids.standing}/cancel`));
+    // What the manager refuses is told where it was asked.
+    fake.without = /cancel$/;
+    await page.getByRole('button', { name: 'Cancel it' }).click();
+    await page.waitForSelector('dialog .problem');
+    fake.without = undefined;
     await page.getByRole('button', { name: 'Cancel it' }).click();
     await becomes('cancelled');
     await go(`#/job/${ids.failed}?step=price-lines`);
