@@ -75,8 +75,11 @@ class Fanout {
   #groups = false;
   #hover = -1;
   #item = -1;
-  /** @type {{ job: string, item: number, state: string } | undefined} */
+  /** @type {{ job: string, item: number } | undefined} */
   #picked;
+  #wanted = -1;
+  /** Child jobs that were asked for, by item. @type {Map<number, Child>} */
+  #known = new Map();
   /** @type {ResizeObserver | undefined} */
   #observer;
 
@@ -341,35 +344,41 @@ class Fanout {
     this.#item = at;
     const from = at * each;
     const to = Math.min(figures.items, from + each);
-    // The most telling item of the cell: a failed one, else one that runs, else the first.
-    for (const state of [3, 1]) {
+    // The most telling item of the cell: a failed one, else one that runs, else one that is done.
+    for (const state of [3, 1, 2]) {
       const item = nextIn(map, figures.items, from, state);
       if (item >= from && item < to) {
         void this.#pick(item, state);
         return;
       }
     }
+    this.#wanted = -1;
     this.#picked = undefined;
     redraw();
   };
 
   /**
-   * Finds the child job of an item: the list of child jobs goes by item, so one page near it is enough.
+   * Finds the child job of an item: among those that are listed, else by asking for those in its state.
    * @param {number} item
    * @param {number} state
    */
   async #pick(item, state) {
-    const known = this.#children.data?.children.find((child) => child.item === item);
-    if (known) {
-      this.#picked = known;
-      redraw();
-      return;
+    this.#picked = undefined;
+    this.#wanted = item;
+    redraw();
+    let found = this.#children.data?.children.find((child) => child.item === item) ?? this.#known.get(item);
+    if (!found) {
+      try {
+        /** @type {{ children: Child[] }} */
+        const { children } = await get(['job', this.#id, 'children'], { step: this.#step, state: ITEM_STATES[state], limit: 10_000 });
+        for (const child of children) this.#known.set(child.item, child);
+        found = this.#known.get(item);
+      } catch {
+        // The counts of the cell are shown all the same.
+      }
     }
-    if (state === 3) {
-      const group = this.#reasons.data?.groups.find((one) => one.firstItem === item);
-      if (group) this.#picked = { job: group.firstJob, item, state: 'failed' };
-      else this.#picked = undefined;
-    } else this.#picked = undefined;
+    if (this.#wanted !== item) return;
+    this.#picked = found;
     redraw();
   }
 

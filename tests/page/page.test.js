@@ -492,6 +492,9 @@ test('large fan-outs are quick: a job of 100,000 items, a map of 1,000,000', asy
     assert.ok(map < 1500, `the map took ${map} ms`);
     await page.keyboard.press('f');
     await page.waitForFunction(() => /failed/.test(document.querySelector('.map-text')?.textContent ?? ''));
+    await page.waitForSelector('.map-text a');
+    await page.locator('canvas.map').click({ position: { x: 300, y: 100 } });
+    await page.waitForFunction(() => /items [\d,]+ to [\d,]+:/.test(document.querySelector('.map-text')?.textContent ?? ''));
   }, { fake });
 });
 
