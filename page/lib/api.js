@@ -15,7 +15,7 @@ export class Problem extends Error {
 
   /** Whether this build of the manager does not have the call or the parameter. */
   get notHere() {
-    return (this.status === 404 && this.message.startsWith('there is nothing at')) || (this.status === 400 && /^(unknown parameter|invalid uuid ".*\/)/.test(this.message)) || /^unknown workflow .*\/definitions/.test(this.message) || this.status === 405;
+    return (this.status === 404 && this.message.startsWith('there is nothing at')) || (this.status === 400 && /^(unknown parameter|invalid uuid ".*\/)/.test(this.message)) || this.status === 405;
   }
 }
 

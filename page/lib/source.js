@@ -80,6 +80,8 @@ export class Source {
     this.stopTimer();
     const round = async () => {
       if (!document.hidden) await this.refresh();
+      // What the manager does not have today it will not have in a minute.
+      if (this.error?.notHere) this.stopTimer();
       const next = this.error ? Math.min(30_000, pause * 4) : pause;
       if (this.#timer !== undefined) this.#timer = setTimeout(round, next);
     };

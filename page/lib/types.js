@@ -34,6 +34,7 @@
  * @property {string} [raw]
  * @property {string} [retryAt]
  * @property {number} [round]
+ * @property {number} [redispatched]
  *
  * @typedef {Step & { inputBytes?: number, outputBytes?: number, attempts?: Attempt[], attemptsOmitted?: number }} StepDetail
  *
@@ -106,12 +107,12 @@
  *
  * @typedef {{ vhost: string, name: string, job_count: number, loaded?: boolean, definition?: string, stats?: WorkflowStats }} Workflow
  *
- * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, usedBy?: { workflow: string, task?: string, step: string }[], looked?: string, error?: string }} Queue
+ * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, missing?: boolean, unknown?: string, usedBy?: { workflow: string, task?: string, step: string }[] }} Queue
  *
- * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number }} Items
+ * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ groups: { reason: string, count: number, firstItem: number, firstJob: string }[], looked: number, more: boolean }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
- * @typedef {{ hash: string, loaded: boolean, firstJob?: { job: string, created: string }, lastJob?: { job: string, created: string }, running: number, ended: number }} Version
+ * @typedef {{ hash: string, loaded: boolean, running: number, ended: number, lastEnded?: string }} Version
  */
 
 export {};

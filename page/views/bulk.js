@@ -17,6 +17,7 @@ const OPERATIONS = /** @type {const} */ ({
   retry: { label: 'Retry', says: 'Failed jobs go on from what failed.', of: ['failed'], danger: false },
   pause: { label: 'Pause', says: 'Nothing new is dispatched.', of: ['running'], danger: false },
   resume: { label: 'Resume', says: 'Paused jobs go on.', of: ['paused'], danger: false },
+  rerun: { label: 'Run again', says: 'A step of ended jobs, and all that depends on it, is done once more.', of: ['completed', 'failed', 'cancelled'], danger: true },
   cancel: { label: 'Cancel', says: 'Jobs under way end, with their child jobs.', of: ['running', 'paused'], danger: true },
   delete: { label: 'Erase', says: 'Ended jobs are erased from the journal, with all that is known of them.', of: ['completed', 'failed', 'cancelled'], danger: true },
 });
@@ -36,8 +37,13 @@ export function openBulk(filters, done, marked) {
   let dry;
   let problem = '';
   let typed = '';
+  /** From which step on, for those that are run again. */
+  let step = '';
   /** @type {{ matched: number, done: number, refused: number, refusals: { job: string, reason: string }[], over: boolean, stop: boolean } | undefined} */
   let run;
+
+  /** @returns {[string, string][]} */
+  const asked = () => (chosen === 'rerun' ? [...filters, ['step', step]] : filters);
 
   /** @param {keyof typeof OPERATIONS} operation */
   async function look(operation) {
@@ -46,6 +52,7 @@ export function openBulk(filters, done, marked) {
     problem = '';
     typed = '';
     redraw();
+    if (operation === 'rerun' && !step) return;
     try {
       if (marked) {
         dry = { matched: marked.length, more: false, jobs: [] };
@@ -57,7 +64,7 @@ export function openBulk(filters, done, marked) {
         let cursor;
         for (let page = 0; page < PAGES_LOOKED; page += 1) {
           /** @type {{ matched: number, next?: string, jobs: Found[] }} */
-          const answer = await act('POST', ['jobs', operation], [...filters, ['dryRun', 'true'], ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
+          const answer = await act('POST', ['jobs', operation], [...asked(), ['dryRun', 'true'], ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
           matched += answer.matched;
           if (jobs.length < 20) jobs.push(...answer.jobs.slice(0, 20 - jobs.length));
           cursor = answer.next;
@@ -84,7 +91,7 @@ export function openBulk(filters, done, marked) {
           now.matched += 1;
           try {
             if (chosen === 'delete') await act('DELETE', ['job', id], { erase: true });
-            else await act('POST', ['job', id, chosen]);
+            else await act('POST', ['job', id, chosen], chosen === 'rerun' ? { step } : {});
             now.done += 1;
           } catch (error) {
             now.refused += 1;
@@ -97,7 +104,7 @@ export function openBulk(filters, done, marked) {
         let cursor;
         do {
           /** @type {{ matched: number, done: number, refused: number, refusals?: { job: string, reason: string }[], next?: string }} */
-          const answer = await act('POST', ['jobs', chosen], [...filters, ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
+          const answer = await act('POST', ['jobs', chosen], [...asked(), ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
           now.matched += answer.matched;
           now.done += answer.done;
           now.refused += answer.refused;
@@ -123,8 +130,9 @@ export function openBulk(filters, done, marked) {
       ${marked ? nothing : html`<p class="row">${words()}</p>`}
       <div class="choices bulk-choices" role="group" aria-label="Operation">${Object.entries(OPERATIONS).map(([name, { label }]) => html`<button class="chip" aria-pressed=${chosen === name ? 'true' : 'false'} ?disabled=${run !== undefined} @click=${() => look(/** @type {keyof typeof OPERATIONS} */ (name))}>${label}</button>`)}</div>
       ${chosen ? html`<p class="quiet">${OPERATIONS[chosen].says} Jobs in other states are refused and stay as they are.</p>` : html`<p class="quiet">Choose an operation: the manager says first what it would do.</p>`}
+      ${chosen === 'rerun' && !run ? html`<form class="row" @submit=${(/** @type {SubmitEvent} */ event) => { event.preventDefault(); step = String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get('step') ?? '').trim(); void look('rerun'); }}><label class="label" for="bulk-step">From which step</label><input class="field" id="bulk-step" name="step" required autocomplete="off" spellcheck="false" .value=${step}><button class="button">Look</button></form>` : nothing}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
-      ${chosen && !dry && !problem ? html`<div class="waiting-lines"><i></i><i></i></div>` : nothing}
+      ${chosen && !dry && !problem && (chosen !== 'rerun' || step) ? html`<div class="waiting-lines"><i></i><i></i></div>` : nothing}
       ${dry && !run ? preview() : nothing}
       ${run ? progress() : nothing}</div>
       <footer class="dialog-foot">${run ? html`<button class="button" @click=${closeDialog}>${run.over ? 'Close' : 'Stop here'}</button>` : html`<button class="button" @click=${closeDialog}>No, leave them</button>${chosen && dry?.matched ? html`<button class="button ${OPERATIONS[chosen].danger ? 'danger' : 'primary'}" ?disabled=${typed.replace(/[ ,.]/g, '') !== String(dry.matched)} @click=${go}>${OPERATIONS[chosen].label} ${counted(dry.matched, 'job')}</button>` : nothing}`}</footer>`,
@@ -137,7 +145,7 @@ export function openBulk(filters, done, marked) {
     return html`<p><b>${more ? 'More than ' : ''}${counted(matched, 'job')}</b> would be asked${jobs.length && matched > jobs.length ? html`, the first ${jobs.length} of them:` : ':'}</p>
       ${jobs.length ? html`<ul class="facts-list bulk-list">${jobs.map((job) => html`<li>${badge(job.state)}<a href=${link(['job', job.job])}><code>${shortId(job.job)}</code></a><span>${shown(job.workflow)}</span><span class="quiet">${moment(job.created, { relative: false })}</span></li>`)}</ul>` : nothing}
       <label class="row bulk-typed">Type <b>${matched}</b> to go on <input class="field" inputmode="numeric" autocomplete="off" .value=${typed} @input=${(/** @type {InputEvent} */ event) => { typed = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></label>
-      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], filters))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], filters), 'Command')}>${icon('copy')}</button></div>${chosen === 'delete' || filters.length ? html`<div class="command"><code>${shown(command(chosen, ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))))}</code></div>` : nothing}</details>`;
+      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...(chosen === 'rerun' ? ['--step', step] : []), ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))))}</code></div>` : nothing}</details>`;
   }
 
   function progress() {

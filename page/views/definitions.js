@@ -11,7 +11,7 @@ import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { fullName, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
-import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, plain, shown } from '../lib/text.js';
 import { duration, moment } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { GraphPanel } from './job-graph.js';
@@ -68,7 +68,7 @@ class Definitions {
     this.#route = route;
     this.#workflow = route.path.slice(1).join('/');
     const { name, vhost } = parted(this.#workflow);
-    this.#versions = new Source((signal) => get(['workflow', name, 'definitions'], { vhost }, signal));
+    this.#versions = new Source((signal) => get(['definitions'], { workflow: name, vhost }, signal));
     void this.#versions.refresh().then(() => this.#look());
     this.#versions.every(10_000);
     if (!workflows.data) void workflows.refresh().then(() => this.#look());
@@ -145,7 +145,7 @@ class Definitions {
     const asText = this.#route.query.get('view') === 'text';
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
-        ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${definition.loaded === false ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
+        ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${versions?.some((version) => version.hash === definition.hash && !version.loaded) ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
         <span class="space"></span><button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button><a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
@@ -187,12 +187,12 @@ class Definitions {
    * @param {string | undefined} chosen
    */
   #table(steps, chosen) {
-    return html`<div class="table-wrap"><table class="steps-table"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
+    return html`<div class="table-wrap"><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
       <td><a href=${changed(this.#route, { step: chosen === step.name ? undefined : step.name })}><b>${shown(step.name)}</b></a></td>
-      <td class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
-      <td>${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>`}</td>
-      <td class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
-      <td class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
+      <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
+      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>`}</td>
+      <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
+      <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
       <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
     </tr>`)}</tbody></table></div>`;
   }
@@ -219,12 +219,11 @@ class Definitions {
     const hash = this.#shown?.hash;
     const other = this.#route.query.get('with') ?? '';
     return html`<section class="panel" aria-label="Versions"><div class="panel-title"><h2>Versions</h2><span class="quiet small">a job keeps the one it started with</span></div>
-      <div class="table-wrap"><table><thead><tr><th>Definition</th><th>First job</th><th>Last job</th><th class="number">Running</th><th class="number">Ended</th><th>Compare with it</th></tr></thead><tbody>${versions.map((version) => html`<tr class=${version.hash === hash ? 'at' : ''}>
+      <div class="table-wrap"><table class="stacked"><thead><tr><th>Definition</th><th>Last job ended</th><th class="number">Running</th><th class="number">Ended</th><th>Compare with it</th></tr></thead><tbody>${versions.map((version) => html`<tr class=${version.hash === hash ? 'at' : ''}>
         <td><a href=${changed(this.#route, { hash: version.hash === versions[0].hash ? undefined : version.hash, with: undefined })}><code>${shown(version.hash.slice(0, 12))}</code></a> ${version.loaded ? html`<span class="badge completed">loaded</span>` : nothing}</td>
-        <td>${version.firstJob ? html`<a href=${link(['job', version.firstJob.job])}><code>${shortId(version.firstJob.job)}</code></a> ${moment(version.firstJob.created)}` : html`<span class="quiet">–</span>`}</td>
-        <td>${version.lastJob ? html`<a href=${link(['job', version.lastJob.job])}><code>${shortId(version.lastJob.job)}</code></a> ${moment(version.lastJob.created)}` : html`<span class="quiet">–</span>`}</td>
-        <td class="number">${count(version.running)}</td><td class="number">${count(version.ended)}</td>
-        <td>${version.hash === hash ? html`<span class="quiet">shown</span>` : html`<input type="checkbox" aria-label="Compare with ${version.hash.slice(0, 12)}" .checked=${live(other === version.hash)} @change=${() => setQuery({ with: other === version.hash ? undefined : version.hash })}>`}</td>
+        <td data-label="last ended">${version.lastEnded ? moment(version.lastEnded) : html`<span class="quiet">–</span>`}</td>
+        <td class="number" data-label="running">${count(version.running)}</td><td class="number" data-label="ended">${count(version.ended)}</td>
+        <td data-label="compare">${version.hash === hash ? html`<span class="quiet">shown</span>` : html`<input type="checkbox" aria-label="Compare with ${version.hash.slice(0, 12)}" .checked=${live(other === version.hash)} @change=${() => setQuery({ with: other === version.hash ? undefined : version.hash })}>`}</td>
       </tr>`)}</tbody></table></div></section>`;
   }
 }

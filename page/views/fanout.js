@@ -19,6 +19,23 @@ import { operate, OPERATIONS } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
+/** So many failures are looked at here, if the manager does not group them. */
+const LOOKED = 1000;
+
+/**
+ * @param {Child[]} children
+ * @returns {Reasons['groups']}
+ */
+function grouped(children) {
+  /** @type {Map<string, Reasons['groups'][number]>} */
+  const groups = new Map();
+  for (const { reason = '', item, job } of children) {
+    const group = groups.get(reason);
+    if (group) group.count += 1;
+    else groups.set(reason, { reason, count: 1, firstItem: item, firstJob: job });
+  }
+  return [...groups.values()].sort((a, b) => b.count - a.count);
+}
 
 /**
  * @param {Route} route
@@ -54,10 +71,15 @@ class Fanout {
   #canvas;
   #width = 0;
   #drawn = '';
+  /** Whether failures are grouped here, because the manager does not. */
+  #groups = false;
   #hover = -1;
   #item = -1;
-  /** @type {{ job: string, item: number, state: string } | undefined} */
+  /** @type {{ job: string, item: number } | undefined} */
   #picked;
+  #wanted = -1;
+  /** Child jobs that were asked for, by item. @type {Map<number, Child>} */
+  #known = new Map();
   /** @type {ResizeObserver | undefined} */
   #observer;
 
@@ -73,7 +95,19 @@ class Fanout {
     this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
-    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'reasons'], {}, signal));
+    this.#reasons = new Source(async (signal) => {
+      if (!this.#groups) {
+        try {
+          return await get(['job', id, 'step', step, 'reasons'], {}, signal);
+        } catch (error) {
+          if (!(error instanceof Problem && error.notHere)) throw error;
+          this.#groups = true;
+        }
+      }
+      /** @type {{ children: Child[], next?: string }} */
+      const { children, next } = await get(['job', id, 'children'], { step, state: 'failed', limit: LOOKED }, signal);
+      return { groups: grouped(children), looked: children.length, more: next !== undefined && children.length === LOOKED };
+    });
     this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
     void this.#look();
     void this.#map.refresh();
@@ -179,7 +213,7 @@ class Fanout {
           <div><dt>ended</dt><dd>${share(ended, figures.items)}</dd></div>
           ${ITEM_STATES.slice().reverse().map((state) => html`<div><dt>${sign(state)}${state}</dt><dd class=${state === 'failed' && figures.failed ? 'failed-text' : ''}>${count(figures[state])}</dd></div>`)}
           ${this.#rate(figures)}
-          ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}</dd></div>` : nothing}
+          ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}${figures.tolerated !== undefined && String(figures.tolerated) !== String(figures.tolerate) ? html` <span class="quiet">(${count(figures.tolerated)})</span>` : nothing}</dd></div>` : nothing}
           ${figures.window !== undefined ? html`<div><dt>at once</dt><dd>${count(figures.window)}</dd></div>` : nothing}
         </dl>
       </section>
@@ -310,35 +344,41 @@ class Fanout {
     this.#item = at;
     const from = at * each;
     const to = Math.min(figures.items, from + each);
-    // The most telling item of the cell: a failed one, else one that runs, else the first.
-    for (const state of [3, 1]) {
+    // The most telling item of the cell: a failed one, else one that runs, else one that is done.
+    for (const state of [3, 1, 2]) {
       const item = nextIn(map, figures.items, from, state);
       if (item >= from && item < to) {
         void this.#pick(item, state);
         return;
       }
     }
+    this.#wanted = -1;
     this.#picked = undefined;
     redraw();
   };
 
   /**
-   * Finds the child job of an item: the list of child jobs goes by item, so one page near it is enough.
+   * Finds the child job of an item: among those that are listed, else by asking for those in its state.
    * @param {number} item
    * @param {number} state
    */
   async #pick(item, state) {
-    const known = this.#children.data?.children.find((child) => child.item === item);
-    if (known) {
-      this.#picked = known;
-      redraw();
-      return;
+    this.#picked = undefined;
+    this.#wanted = item;
+    redraw();
+    let found = this.#children.data?.children.find((child) => child.item === item) ?? this.#known.get(item);
+    if (!found) {
+      try {
+        /** @type {{ children: Child[] }} */
+        const { children } = await get(['job', this.#id, 'children'], { step: this.#step, state: ITEM_STATES[state], limit: 10_000 });
+        for (const child of children) this.#known.set(child.item, child);
+        found = this.#known.get(item);
+      } catch {
+        // The counts of the cell are shown all the same.
+      }
     }
-    if (state === 3) {
-      const group = this.#reasons.data?.groups.find((one) => one.firstItem === item);
-      if (group) this.#picked = { job: group.firstJob, item, state: 'failed' };
-      else this.#picked = undefined;
-    } else this.#picked = undefined;
+    if (this.#wanted !== item) return;
+    this.#picked = found;
     redraw();
   }
 

@@ -1,15 +1,24 @@
-// Which keys there are, and what the signs mean.
+// Which keys there are, what the signs mean, and what can be chosen for this browser.
 
 import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { openDialog } from '../lib/app.js';
+import { prefer, preferences } from '../lib/preferences.js';
+import { redraw } from '../lib/redraw.js';
 import { badge, JOB, JOB_STATES, STEP, STEP_STATES } from '../lib/states.js';
 
 const KEYS = [
   ['Anywhere', [['Ctrl K', 'palette: go anywhere, do anything'], ['/', 'search'], ['g then o j s d m', 'overview, jobs, statuses, definitions, manager'], ['?', 'this help']]],
   ['Lists', [['j k', 'next, previous row'], ['Enter', 'open it'], ['x', 'mark it']]],
   ['Job', [['[ ]', 'an entry of the record back, forth'], ['f', 'next failed step or item'], ['Esc', 'back to now'], ['t r', 'timeline, record'], ['+ - 0', 'graph larger, smaller, all of it']]],
-  ['Timeline', [['W S', 'closer, farther'], ['A D', 'earlier, later']]],
+  ['Timeline', [['w s', 'closer, farther'], ['a d', 'earlier, later']]],
 ];
+
+/** @param {Parameters<typeof prefer>[0]} changes */
+function choose(changes) {
+  prefer(changes);
+  document.dispatchEvent(new Event('theme'));
+  redraw();
+}
 
 export function openHelp() {
   openDialog({
@@ -20,6 +29,12 @@ export function openHelp() {
       <div>
         <h3>Jobs</h3><dl class="signs">${JOB_STATES.map((state) => html`<div><dt>${badge(state)}</dt><dd>${JOB[state].means}</dd></div>`)}</dl>
         <h3>Steps</h3><dl class="signs">${STEP_STATES.map((state) => html`<div><dt>${badge(state)}</dt><dd>${STEP[state].means}</dd></div>`)}</dl>
+        <h3>In this browser</h3>
+        <div class="choices">
+          <div class="segments" role="group" aria-label="Theme">${(/** @type {const} */ (['system', 'light', 'dark'])).map((theme) => html`<button aria-pressed=${preferences.theme === theme ? 'true' : 'false'} @click=${() => choose({ theme })}>${theme}</button>`)}</div>
+          <div class="segments" role="group" aria-label="Times"><button aria-pressed=${preferences.utc ? 'false' : 'true'} @click=${() => choose({ utc: false })}>local time</button><button aria-pressed=${preferences.utc ? 'true' : 'false'} @click=${() => choose({ utc: true })}>UTC</button></div>
+          <div class="segments" role="group" aria-label="Single keys"><button aria-pressed=${preferences.keys ? 'true' : 'false'} @click=${() => choose({ keys: true })}>single keys</button><button aria-pressed=${preferences.keys ? 'false' : 'true'} @click=${() => choose({ keys: false })}>only Ctrl K</button></div>
+        </div>
         <p class="quiet">Everything that is shown is in the address: copy it to show it to somebody else.</p>
       </div>
     </div>`,

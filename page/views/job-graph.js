@@ -64,8 +64,8 @@ export class GraphPanel {
         ? html`<div class="graph-space" ${css({ width: `${layout.width * view.scale + 2 * PAD}px`, height: `${layout.height * view.scale + 2 * PAD}px` })}><div class="graph-plane" ${css({ width: `${layout.width}px`, height: `${layout.height}px`, transform: `translate(${PAD}px, ${PAD}px) scale(${view.scale})` })}>
             <svg class="graph-edges" width=${layout.width} height=${layout.height} aria-hidden="true">${layout.edges.map((edge) => {
               const kind = edgeTone(byName.get(edge.from), byName.get(edge.to), edge);
-              const points = way(layout, edge, down);
-              return svg`<path class="edge ${kind}" d=${curve(points, down)} />${arrow(points, down, kind)}`;
+              const { line, head } = drawn(layout, edge, down);
+              return svg`<path class="edge ${kind}" d=${line} /><path class="edge-head ${kind}" d=${head} />`;
             })}</svg>
             ${layout.nodes.map((box) => this.#node(box, byName.get(box.name), steps, chosen, link, ends))}
           </div></div>`
@@ -286,14 +286,23 @@ function curve(points, down) {
   return path;
 }
 
+/** Lines are drawn anew when the layout is, not when a state changes. @type {WeakMap<object, { line: string, head: string }>} */
+const lines = new WeakMap();
+
 /**
- * @param {Point[]} points
+ * @param {Layout} layout
+ * @param {Layout['edges'][number]} edge
  * @param {boolean} down
- * @param {string} kind
  */
-function arrow(points, down, kind) {
-  const { x, y } = points[points.length - 1];
-  return svg`<path class="edge-head ${kind}" d=${down ? `M${x - 3.5} ${y - 5.5}L${x} ${y}L${x + 3.5} ${y - 5.5}` : `M${x - 5.5} ${y - 3.5}L${x} ${y}L${x - 5.5} ${y + 3.5}`} />`;
+function drawn(layout, edge, down) {
+  let found = lines.get(edge);
+  if (!found) {
+    const points = way(layout, edge, down);
+    const { x, y } = points[points.length - 1];
+    found = { line: curve(points, down), head: down ? `M${x - 3.5} ${y - 5.5}L${x} ${y}L${x + 3.5} ${y - 5.5}` : `M${x - 5.5} ${y - 3.5}L${x} ${y}L${x - 5.5} ${y + 3.5}` };
+    lines.set(edge, found);
+  }
+  return found;
 }
 
 /**

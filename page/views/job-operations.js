@@ -31,37 +31,39 @@ export const OPERATIONS = [
 ];
 
 /**
- * Asks the manager, tells the outcome, and calls `done`.
+ * Asks the manager, tells that it is done, and calls `done`. What the manager refuses is thrown.
  * @param {string} said
  * @param {() => Promise<unknown>} call
  * @param {() => void} done
  */
 async function carryOut(said, call, done) {
-  try {
-    await call();
-    tell(said);
-    done();
-    return true;
-  } catch (error) {
-    tell(messageOf(error), 'problem');
-    return false;
-  }
+  await call();
+  tell(said);
+  done();
 }
 
 /**
  * A question before something is done.
- * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, shell: string[], run: () => Promise<boolean> }} of
+ * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, shell: string[], run: () => Promise<void> }} of
  */
 export function ask({ title, text, button, danger = false, shell, run }) {
   let busy = false;
+  let problem = '';
   openDialog({
     title,
     body: () => html`<div class="dialog-text">${text}</div>
+      ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
       <details class="as-command"><summary>The same for a shell</summary>${shell.map((line) => html`<div class="command"><code>${shown(line)}</code><button class="tool" aria-label="Copy" @click=${() => copied(line, 'Command')}>${icon('copy')}</button></div>`)}</details>
       <footer class="dialog-foot"><button class="button" @click=${closeDialog}>No, leave it</button><button class="button ${danger ? 'danger' : 'primary'}" ?disabled=${busy} @click=${async () => {
         busy = true;
+        problem = '';
         redraw();
-        if (await run()) closeDialog();
+        try {
+          await run();
+          closeDialog();
+        } catch (error) {
+          problem = messageOf(error);
+        }
         busy = false;
         redraw();
       }}>${button}</button></footer>`,
@@ -79,7 +81,7 @@ export function operate(job, operation, done) {
   const call = () => act('POST', ['job', id, name]);
   const word = { pause: 'paused', resume: 'resumed', retry: 'retried', cancel: 'cancelled' }[name] ?? name;
   if (!operation.asks) {
-    void carryOut(`Job ${shortId(id)} is ${word}`, call, done);
+    carryOut(`Job ${shortId(id)} is ${word}`, call, done).catch((error) => tell(messageOf(error), 'problem'));
     return;
   }
   const running = job.steps.filter((step) => step.state === 'running');

@@ -82,16 +82,16 @@ export class Record {
     const page = this.#wanted.pop();
     if (page === undefined) return;
     this.#under += 1;
-    const url = address(['job', this.#id, 'entries'], { after: page * PAGE, limit: PAGE });
-    send(url)
-      .then((response) => response.text())
-      .then((text) => {
-        this.#pages.set(page, parseKeeping(text, KEEP).entries);
+    this.#read(page)
+      .then((list) => {
+        this.#pages.set(page, list);
         if (this.#pages.size > PAGES_KEPT) {
           const old = /** @type {number} */ (this.#pages.keys().next().value);
           this.#pages.delete(old);
           this.#asked.delete(old);
         }
+        // The record has grown in the meantime.
+        if (list.length < Math.min(PAGE, this.#length - page * PAGE)) setTimeout(() => { this.#asked.delete(page); redraw(); }, 1000);
         this.#first = undefined;
         this.error = undefined;
         redraw();
@@ -105,6 +105,27 @@ export class Record {
         this.#under -= 1;
         this.#next();
       });
+  }
+
+  /**
+   * The manager ends a page earlier if its rows are large: then it is asked for the rest.
+   * @param {number} page
+   * @returns {Promise<Entry[]>}
+   */
+  async #read(page) {
+    const end = (page + 1) * PAGE;
+    /** @type {Entry[]} */
+    const all = [];
+    /** @type {number | undefined} */
+    let after = page * PAGE;
+    while (after !== undefined && after < end && !this.#stopped) {
+      const response = await send(address(['job', this.#id, 'entries'], { after, limit: end - after }));
+      /** @type {{ entries: Entry[], next?: number }} */
+      const { entries, next } = parseKeeping(await response.text(), KEEP);
+      all.push(...entries);
+      after = entries.length ? next : undefined;
+    }
+    return all;
   }
 
   /**
@@ -155,7 +176,7 @@ export class Record {
           return html`<div class="record-row ${at === n ? 'chosen' : ''} ${this.#open === n ? 'opened' : ''}">
             <a class="record-n" href=${link(n)} title="The job as it was after this entry">${count(n)}</a>
             <time class="record-at" datetime=${entry.at} title=${entry.at}>${clock(millis(entry.at), { fraction: true, day: false })}</time>
-            <span class="record-kind k-${kindTone(entry.kind)}">${shown(area)} <b>${shown((word ?? '').replace('-', ' '))}</b></span>
+            <span class="record-kind k-${kindTone(entry.kind)}"><span class="wide-inline">${shown(area)}</span> <b>${shown((word ?? '').replace('-', ' '))}</b></span>
             <span class="record-what">${entry.step ? html`<a href=${stepLink(entry.step, n)}>${shown(entry.step)}</a>` : nothing}${what(entry)}</span>
             ${entry.payload !== undefined || entry.payloadOmitted || entry.reason || entry.raw ? html`<button class="mini" aria-expanded=${this.#open === n ? 'true' : 'false'} @click=${() => { this.#open = this.#open === n ? 0 : n; redraw(); }}>${entry.payloadBytes !== undefined ? bytes(entry.payloadBytes) : 'more'}</button>` : nothing}
           </div>`;
@@ -173,8 +194,8 @@ export class Record {
   slider(at, move) {
     const length = this.#length;
     if (length < 1) return nothing;
-    const n = at ?? length;
-    const entry = this.at(Math.min(n, length));
+    const n = Math.min(at ?? length, length);
+    const entry = this.at(n);
     const first = length <= READ_MOST ? this.first() : [];
     const marks = first.filter((one) => /^(job\.|step\.(started|completed|failed|attempt-failed|skipped|cancelled))/.test(one.kind));
     const past = at !== undefined;

@@ -121,8 +121,13 @@ class JobView {
     let round = 0;
     this.#timer = setInterval(() => {
       const job = this.#job.data;
-      if (document.hidden || (job && isEnd(job.state))) return;
+      if (document.hidden) return;
       round += 1;
+      if (job && isEnd(job.state)) {
+        // Somebody else may retry it, or run a step again.
+        if (round % 10 === 0) this.#look();
+        return;
+      }
       const fans = job?.steps.some((step) => step.state === 'running' && step.children);
       if (fans || this.#stream?.state !== 'open' || round % 10 === 0) this.#look();
       if (round % 5 === 0) this.#lookWhy();
@@ -225,6 +230,7 @@ class JobView {
     const external = (/** @type {string} */ name) => job.steps.find((step) => step.name === name)?.external === true;
     return html`<div class="job ${past ? 'in-past' : ''}">
       ${this.#head(job, past)}
+      ${!past && this.#job.error && this.#job.error.status > 0 ? html`<p class="problem" role="alert">${icon('alert')}<span>${this.#job.error.status === 404 ? 'The job is not there any more: this is what was known of it.' : shown(this.#job.error.message)}</span></p>` : nothing}
       ${past && this.#then.error ? html`<p class="problem" role="alert">${icon('alert')}<span>${this.#then.error.notHere ? 'This manager does not tell the job as it was.' : shown(this.#then.error.message)}</span></p>` : nothing}
       ${this.#record.slider(this.#at, this.#move)}
       <div class="job-parts">

@@ -15,9 +15,21 @@ import { ask } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 /**
- * @typedef {{ version: string, commit?: string, started: string, uptime: number, journal?: { file: string, bytes: number, walBytes: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, lastReload?: string }} Manager
- * @typedef {{ name: string, value: unknown, source: string }} Setting
+ * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager
+ * @typedef {{ name: string, value: unknown, source?: string }} Setting
  */
+
+/**
+ * Settings as a list, with the names that flags and files have for them.
+ * @param {unknown} settings
+ * @param {string} [before]
+ * @returns {Setting[]}
+ */
+function flat(settings, before = '') {
+  if (Array.isArray(settings) && settings.every((one) => typeof one?.name === 'string' && 'value' in one)) return settings;
+  if (typeof settings !== 'object' || settings === null || Array.isArray(settings)) return [{ name: before, value: Array.isArray(settings) ? settings.join('\n') : settings }];
+  return Object.entries(settings).flatMap(([key, value]) => flat(value, before ? `${before}.${key}` : key));
+}
 
 /**
  * @param {Route} _route
@@ -31,8 +43,8 @@ class ManagerView {
   page = 'manager';
   /** @type {Source<Manager>} */
   #manager = new Source((signal) => get(['manager'], {}, signal));
-  /** @type {Source<Setting[] | { settings: Setting[] }>} */
-  #settings = new Source((signal) => get(['settings'], {}, signal));
+  /** @type {Source<Setting[]>} */
+  #settings = new Source(async (signal) => flat(await get(['settings'], {}, signal)));
   #word = '';
   #changed = false;
 
@@ -74,23 +86,25 @@ class ManagerView {
   /** @param {Manager} data */
   #parts(data) {
     const { journal, checks = [], buses = [], actors = [] } = data;
+    const counts = actors.some((actor) => actor.count !== undefined);
+    const actorPanel = actors.length ? html`<section class="panel" aria-label="Actors"><div class="panel-title"><h2>Actors</h2><span class="quiet small">what the manager is made of, and what waits in their mailboxes</span></div><div class="table-wrap"><table><thead><tr><th>Kind</th>${counts ? html`<th class="number">Now</th>` : nothing}<th class="number">Mailbox</th><th class="number">At most so far</th><th class="number">Handled</th><th class="number">Restarts</th></tr></thead><tbody>${actors.map((actor) => html`<tr><td><b>${shown(actor.kind)}</b></td>${counts ? html`<td class="number">${count(actor.count)}</td>` : nothing}<td class="number">${count(actor.mailbox)}</td><td class="number quiet">${count(actor.mailboxMax)}</td><td class="number">${count(actor.handled)}</td><td class="number">${actor.restarts ? html`<span class="failed-text">${count(actor.restarts)}</span>` : html`<span class="quiet">0</span>`}</td></tr>`)}</tbody></table></div></section>` : nothing;
     return html`
       <ul class="checks">${checks.map((check) => html`<li class="panel check-card ${check.ok ? 'completed' : 'failed'}"><span class="sign-of ${check.ok ? 'completed' : 'failed'}">${icon(check.ok ? 'completed' : 'failed', check.ok ? 'well' : 'not well')}</span><b>${shown(check.name)}</b><span class="quiet">${shown(check.detail ?? (check.ok ? 'well' : 'not well'))}</span></li>`)}</ul>
       <div class="manager-parts">
-        <section class="panel" aria-label="Journal"><div class="panel-title"><h2>Journal</h2></div><dl class="facts inside">${journal ? html`<div><dt>file</dt><dd><code>${shown(journal.file)}</code></dd></div><div><dt>size</dt><dd>${bytes(journal.bytes)} <span class="quiet">and ${bytes(journal.walBytes)} not merged yet</span></dd></div>${journal.freeBytes !== undefined ? html`<div><dt>free on the disk</dt><dd>${bytes(journal.freeBytes)}</dd></div>` : nothing}` : nothing}<div><dt>started</dt><dd>${moment(data.started)}</dd></div>${data.lastReload ? html`<div><dt>files last read</dt><dd>${moment(data.lastReload)}</dd></div>` : nothing}${data.streams !== undefined ? html`<div><dt>open streams</dt><dd>${count(data.streams)}</dd></div>` : nothing}</dl></section>
-        <section class="panel" aria-label="Buses"><div class="panel-title"><h2>Buses</h2></div>${buses.length ? buses.map((bus) => html`<dl class="facts inside">${Object.entries(bus).map(([key, value]) => html`<div><dt>${shown(key)}</dt><dd>${value === '' ? html`<span class="quiet">the default</span>` : typeof value === 'number' ? count(value) : typeof value === 'object' ? shown(JSON.stringify(value)) : /^\d{4}-\d\d-\d\dT/.test(String(value)) ? moment(String(value)) : shown(value)}</dd></div>`)}</dl>`) : html`<p class="calm">None.</p>`}</section>
+        <section class="panel" aria-label="Journal"><div class="panel-title"><h2>Journal</h2></div><dl class="facts inside">${journal ? html`<div><dt>file</dt><dd><code>${shown(journal.file)}</code></dd></div><div><dt>size</dt><dd>${bytes(journal.bytes)}${journal.walBytes !== undefined ? html` <span class="quiet">and ${bytes(journal.walBytes)} not merged yet</span>` : nothing}</dd></div>${journal.freeBytes !== undefined ? html`<div><dt>free on the disk</dt><dd>${bytes(journal.freeBytes)}</dd></div>` : nothing}` : nothing}<div><dt>started</dt><dd>${moment(data.started)}</dd></div>${data.lastReload ? html`<div><dt>files last read</dt><dd>${moment(data.lastReload)}</dd></div>` : nothing}${data.streams !== undefined ? html`<div><dt>open streams</dt><dd>${count(data.streams)}</dd></div>` : nothing}${data.webhookWaiting !== undefined ? html`<div><dt>for the webhook</dt><dd>${data.webhookWaiting ? html`${count(data.webhookWaiting)} wait` : 'nothing waits'}</dd></div>` : nothing}</dl></section>
+        ${buses.length ? html`<section class="panel" aria-label="Buses"><div class="panel-title"><h2>Buses</h2></div>${buses.map((bus) => html`<dl class="facts inside">${Object.entries(bus).map(([key, value]) => html`<div><dt>${shown(key)}</dt><dd>${value === '' ? html`<span class="quiet">the default</span>` : typeof value === 'number' ? count(value) : typeof value === 'object' ? shown(JSON.stringify(value)) : /^\d{4}-\d\d-\d\dT/.test(String(value)) ? moment(String(value)) : shown(value)}</dd></div>`)}</dl>`)}</section>` : actorPanel}
       </div>
-      ${actors.length ? html`<section class="panel" aria-label="Actors"><div class="panel-title"><h2>Actors</h2><span class="quiet small">what the manager is made of, and what waits in their mailboxes</span></div><div class="table-wrap"><table><thead><tr><th>Kind</th><th class="number">Now</th><th class="number">Mailbox</th><th class="number">At most so far</th><th class="number">Handled</th><th class="number">Restarts</th></tr></thead><tbody>${actors.map((actor) => html`<tr><td><b>${shown(actor.kind)}</b></td><td class="number">${count(actor.count)}</td><td class="number">${count(actor.mailbox)}</td><td class="number quiet">${count(actor.mailboxMax)}</td><td class="number">${count(actor.handled)}</td><td class="number">${actor.restarts ? html`<span class="failed-text">${count(actor.restarts)}</span>` : html`<span class="quiet">0</span>`}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
+      ${buses.length ? actorPanel : nothing}`;
   }
 
   #settingsPanel() {
     const { data, error } = this.#settings;
     if (!data) return error?.notHere && this.#manager.data ? html`<p class="calm">This manager does not tell its settings.</p>` : nothing;
-    const all = Array.isArray(data) ? data : (data.settings ?? []);
+    const sources = data.some((setting) => setting.source !== undefined);
     const word = this.#word.toLowerCase();
-    const list = all.filter((setting) => (!word || setting.name.toLowerCase().includes(word)) && (!this.#changed || setting.source !== 'default'));
-    return html`<section class="panel" aria-label="Settings"><div class="panel-title wraps"><h2>Settings</h2><span class="space"></span><label class="check small"><input type="checkbox" .checked=${this.#changed} @change=${() => { this.#changed = !this.#changed; redraw(); }}> only what is set</label><input class="field small-field" aria-label="Filter settings" placeholder="Filter" .value=${this.#word} @input=${(/** @type {InputEvent} */ event) => { this.#word = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></div>
-      <div class="table-wrap"><table class="settings-table"><thead><tr><th>Setting</th><th>Value</th><th>From</th></tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td><td class=${setting.source === 'default' ? 'quiet' : ''}>${shown(setting.source)}</td></tr>`)}</tbody></table></div></section>`;
+    const list = data.filter((setting) => (!word || setting.name.toLowerCase().includes(word)) && (!this.#changed || setting.source !== 'default'));
+    return html`<section class="panel" aria-label="Settings"><div class="panel-title wraps"><h2>Settings</h2><span class="space"></span>${sources ? html`<label class="check small"><input type="checkbox" .checked=${this.#changed} @change=${() => { this.#changed = !this.#changed; redraw(); }}> only what is set</label>` : nothing}<input class="field small-field" aria-label="Filter settings" placeholder="Filter" .value=${this.#word} @input=${(/** @type {InputEvent} */ event) => { this.#word = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></div>
+      <div class="table-wrap"><table class="settings-table stacked"><thead><tr><th>Setting</th><th>Value</th>${sources ? html`<th>From</th>` : nothing}</tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' || setting.value === null || (Array.isArray(setting.value) && !setting.value.length) ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td>${sources ? html`<td class=${setting.source === 'default' ? 'quiet' : ''} data-label="from">${shown(setting.source)}</td>` : nothing}</tr>`)}</tbody></table></div></section>`;
   }
 
   #reload = () => {
@@ -111,7 +125,6 @@ class ManagerView {
           const text = messageOf(error);
           setTimeout(() => openDialog({ title: 'Nothing was reloaded', wide: true, body: () => html`<pre class="raw">${shown(text)}</pre><footer class="dialog-foot"><button class="button" @click=${() => copied(text, 'Errors')}>${icon('copy')}Copy</button></footer>` }));
         }
-        return true;
       },
     });
   };

@@ -17,6 +17,8 @@ import { redispatchQueue } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 const SPANS = ['1h', '24h'];
+/** A younger job than this is not asked why it stands where it stands: to answer, the manager asks the broker. */
+const PATIENCE = 30_000;
 /** Causes that need somebody; the others are everyday. */
 const STANDS = new Set(['no_consumer', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
 
@@ -30,7 +32,7 @@ export function overviewView(route) {
 
 class Overview {
   page = 'overview';
-  /** @type {Source<{ queues: Queue[] }>} */
+  /** @type {Source<{ looked?: string, queues: Queue[] }>} */
   #queues = new Source((signal) => get(['queues'], {}, signal));
   /** @type {Source<FoundPage>} */
   #failed = new Source((signal) => get(['jobs', 'search'], { state: 'failed', limit: 6 }, signal));
@@ -45,7 +47,7 @@ class Overview {
     void this.#failed.refresh();
     this.#queues.every(5000);
     this.#failed.every(5000);
-    this.#standing.every(10_000);
+    this.#standing.every(20_000);
   }
 
   stop() {
@@ -66,7 +68,8 @@ class Overview {
 
   /** @param {AbortSignal} signal */
   async #ask(signal) {
-    const oldest = (workflows.data ?? []).flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).slice(0, 12);
+    const all = workflows.data ?? [];
+    const oldest = (all.some((workflow) => workflow.stats) ? all.flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])) : await this.#oldest(signal)).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
     /** @type {{ workflow: string, why: Why, created: string }[]} */
     const found = [];
     for (const { workflow, job, created } of oldest) {
@@ -77,6 +80,19 @@ class Overview {
       }
     }
     return found;
+  }
+
+  /**
+   * The oldest job of each workflow, by a search: a manager without figures does not tell it.
+   * @param {AbortSignal} signal
+   */
+  async #oldest(signal) {
+    /** @type {FoundPage} */
+    const { jobs } = await get(['jobs', 'search'], { state: 'running', order: 'oldest', limit: 100 }, signal);
+    /** @type {Map<string, { workflow: string, job: string, created: string }>} */
+    const first = new Map();
+    for (const { workflow, job, created } of jobs) if (!first.has(workflow)) first.set(workflow, { workflow, job, created });
+    return [...first.values()];
   }
 
   ready() {
@@ -100,7 +116,7 @@ class Overview {
     return html`<div class="overview">
       <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${stats ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
       ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
-      ${blind.map((queue) => html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on queue <b>${shown(queue.queue)}</b>: ${counted(queue.messages ?? 0, 'message')} wait there.</p>${queue.usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: queue.usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>`)}
+      ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
         <div class="panel-title"><h2>Workflows</h2>${stats ? nothing : workflows.data ? html`<span class="quiet small">this manager does not tell figures of them</span>` : nothing}</div>
         ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th>${stats ? html`<th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th>` : nothing}</tr></thead>
@@ -139,14 +155,16 @@ class Overview {
   /** @param {Queue[]} queues */
   #queuePanel(queues) {
     const { data, error } = this.#queues;
-    const looked = queues.find((queue) => queue.looked)?.looked;
+    const looked = data?.looked;
+    const taken = queues.some((queue) => queue.unacknowledged !== undefined);
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th><th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number">With workers</th>` : nothing}<th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
         <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code></td>
-        <td class="number">${queue.error ? html`<span class="quiet" title=${plain(queue.error)}>not known</span>` : count(queue.messages)}</td>
+        <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
+        ${taken ? html`<td class="number">${count(queue.unacknowledged)}</td>` : nothing}
         <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
         <td class="queue-used">${(queue.usedBy ?? []).map((use, index) => html`${index ? ', ' : nothing}<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })}>${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</a>`)}</td>
-        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} @click=${() => redispatchQueue(queue)}>Send again…</button></td>
+        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button></td>
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }

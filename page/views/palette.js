@@ -2,6 +2,7 @@
 
 import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
+import { token } from '../lib/api.js';
 import { app, closeDialog, copied, go, openDialog } from '../lib/app.js';
 import { attached } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
@@ -57,6 +58,7 @@ function choices() {
     ])),
     ...(['light', 'dark', 'system'].map((theme) => /** @type {Choice} */ ({ name: `Theme: ${theme}`, hint: '', sign: theme === 'light' ? 'sun' : theme === 'dark' ? 'moon' : 'screen', run: () => { prefer({ theme: /** @type {any} */ (theme) }); document.dispatchEvent(new Event('theme')); } }))),
     { name: preferences.utc ? 'Times in local time' : 'Times in UTC', hint: '', sign: 'clock', run: () => prefer({ utc: !preferences.utc }) },
+    ...(token.get() ? [/** @type {Choice} */ ({ name: 'Forget the token', hint: '', sign: 'close', run: () => { token.set(''); location.reload(); } })] : []),
     { name: 'Copy link to this page', hint: '', sign: 'link', run: () => void copied(location.href, 'Link') },
   ];
   list.push(...rest.filter((choice) => matches(choice.name)));

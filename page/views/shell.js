@@ -142,7 +142,7 @@ export function listenToKeys() {
       else openPalette('');
       return;
     }
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || app.dialog || forTyping(event)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || app.dialog || forTyping(event) || !preferences.keys) return;
     if (jump && Date.now() - jump < 1500 && JUMPS[event.key]) {
       jump = 0;
       go(JUMPS[event.key]);

@@ -91,9 +91,11 @@ export class FakeJob {
 
   /** Payloads go out as the text that they are. */
   entriesText(after, limit) {
-    const page = this.entries.slice(after, after + limit);
+    // As with the real one, a page may end earlier.
+    const rows = Math.min(limit, 7);
+    const page = this.entries.slice(after, after + rows);
     const list = page.map(({ payload, ...entry }) => `${JSON.stringify(entry).slice(0, -1)}${payload === undefined ? '' : `,"payload":${payload}`}}`);
-    return `{"entries":[${list.join(',')}]${after + limit < this.entries.length ? `,"next":${after + limit}` : ''}}`;
+    return `{"entries":[${list.join(',')}]${after + rows < this.entries.length ? `,"next":${after + rows}` : ''}}`;
   }
 }
 

@@ -67,7 +67,19 @@ export class Fake {
       const found = Object.values(this.definitions).flat().find((definition) => definition.hash === id);
       return found ? json(response, found) : problem(response, 404, `unknown definition ${id}`);
     }
-    if (area === 'workflow' && part === 'definitions') return json(response, { definitions: this.#versions(id) });
+    if (area === 'workflow' && part === undefined && request.method === 'POST') {
+      try {
+        JSON.parse(body);
+      } catch {
+        return problem(response, 400, 'the message is no JSON object: it ends too early');
+      }
+      const job = new FakeJob('new', this.definitions[id][0], Date.now());
+      job.id = query.get('id') ?? job.id;
+      job.message = body;
+      this.add(job);
+      return json(response, { id: job.id });
+    }
+    if (area === 'definitions') return json(response, { definitions: this.#versions(query.get('workflow')) });
     if (area === 'job') {
       const job = this.jobs.get(id);
       if (!job) return problem(response, 404, `unknown job id ${id}: there is none, or its retention is over`);
@@ -241,43 +253,40 @@ export class Fake {
 
   #versions(name) {
     return (this.definitions[name] ?? []).map((definition, index) => {
-      const jobs = [...this.jobs.values()].filter((job) => job.definition?.hash === definition.hash && !job.parent).sort((a, b) => a.created.localeCompare(b.created));
-      return { hash: definition.hash, loaded: definition.loaded, ...(jobs.length && { firstJob: { job: jobs[0].id, created: jobs[0].created }, lastJob: { job: jobs.at(-1)?.id, created: jobs.at(-1)?.created } }), running: index === 0 ? jobs.filter((job) => job.state === 'running').length : 14, ended: index === 0 ? 18_412 : 220_114 };
+      const jobs = [...this.jobs.values()].filter((job) => job.definition?.hash === definition.hash && !job.parent);
+      return { hash: definition.hash, loaded: definition.loaded, running: index === 0 ? jobs.filter((job) => job.state === 'running').length : 14, ended: index === 0 ? 18_412 : 220_114, lastEnded: new Date(this.now - (index ? 26 * HOUR : 4 * MINUTE)).toISOString() };
     });
   }
 
   #queues() {
     const looked = new Date(this.now - 3000).toISOString();
-    return { buses: [{ bus: '', management: true }], queues: [
-      { queue: 'invoice', vhost: '', bus: '', messages: 212, consumers: 0, usedBy: [{ workflow: 'orders', step: 'invoice' }], looked },
-      { queue: 'price', vhost: '', bus: '', messages: 8112, consumers: 24, usedBy: [{ workflow: 'orders', task: 'price-line', step: 'price' }], looked },
-      { queue: 'stock', vhost: '', bus: '', messages: 0, consumers: 4, usedBy: [{ workflow: 'orders', step: 'stock' }], looked },
-      { queue: 'risk', vhost: '', bus: '', messages: 3, consumers: 2, usedBy: [{ workflow: 'orders', step: 'fraud-check' }], looked },
-      { queue: 'segment_word_counts', vhost: '', bus: '', messages: 540, consumers: 8, usedBy: [{ workflow: 'book-word-counts', task: 'segment', step: 'segment-word-counts' }], looked },
+    return { looked, queues: [
+      { queue: 'invoice', vhost: '', bus: '', messages: 212, unacknowledged: 0, consumers: 0, usedBy: [{ workflow: 'orders', step: 'invoice' }]  },
+      { queue: 'price', vhost: '', bus: '', messages: 8112, unacknowledged: 96, consumers: 24, usedBy: [{ workflow: 'orders', task: 'price-line', step: 'price' }]  },
+      { queue: 'stock', vhost: '', bus: '', messages: 0, consumers: 4, usedBy: [{ workflow: 'orders', step: 'stock' }]  },
+      { queue: 'risk', vhost: '', bus: '', messages: 3, consumers: 2, usedBy: [{ workflow: 'orders', step: 'fraud-check' }]  },
+      { queue: 'segment_word_counts', vhost: '', bus: '', messages: 540, consumers: 8, usedBy: [{ workflow: 'book-word-counts', task: 'segment', step: 'segment-word-counts' }]  },
     ] };
   }
 
   #manager() {
     return {
-      version: '0.1.0', commit: '5632ca4', started: new Date(this.now - 76 * HOUR).toISOString(), uptime: 76 * 3600e9,
-      journal: { file: '/var/lib/workflow-manager/workflow-manager.db', bytes: 1_288_490_188, walBytes: 12_582_912, freeBytes: 44_023_414_784 },
-      checks: [{ name: 'journal', ok: true, detail: 'commits take 3 ms' }, { name: 'bus', ok: true, detail: 'connected for 3 d 4 h' }, { name: 'disk', ok: true }, { name: 'reply queue', ok: false, detail: '212 replies wait: the manager is behind' }],
-      buses: [{ bus: '', state: 'connected', address: 'amqp://rabbit.example:5672/', unconfirmed: 212, since: new Date(this.now - 76 * HOUR).toISOString() }],
-      actors: [{ kind: 'router', count: 1, mailbox: 3, mailboxMax: 412, handled: 5_120_331, restarts: 0 }, { kind: 'job', count: 1237, mailbox: 0, mailboxMax: 18, handled: 21_004_112, restarts: 1 }, { kind: 'journal', count: 1, mailbox: 12, mailboxMax: 2048, handled: 8_220_019, restarts: 0 }, { kind: 'bus', count: 1, mailbox: 0, mailboxMax: 99, handled: 10_331_204, restarts: 2 }],
-      streams: 3, lastReload: new Date(this.now - 5 * HOUR).toISOString(),
+      version: '0.1.0', started: new Date(this.now - 76 * HOUR).toISOString(), uptime: 76 * 3600e9, ready: false,
+      checks: [{ name: 'journal', ok: true, detail: 'commits take 3 ms' }, { name: 'process', ok: true, detail: 'ok' }, { name: 'bus', ok: true, detail: 'connected' }, { name: 'reply queue', ok: false, detail: '212 replies wait: the manager is behind' }],
+      journal: { file: '/var/lib/workflow-manager/workflow-manager.db', bytes: 1_288_490_188, walBytes: 12_582_912 },
+      actors: [{ kind: 'router', mailbox: 3, mailboxMax: 412, handled: 5_120_331, restarts: 0 }, { kind: 'job', mailbox: 0, mailboxMax: 18, handled: 21_004_112, restarts: 1 }, { kind: 'journal', mailbox: 12, mailboxMax: 2048, handled: 8_220_019, restarts: 0 }, { kind: 'bus', mailbox: 0, mailboxMax: 99, handled: 10_331_204, restarts: 2 }],
+      streams: 3, webhookWaiting: 0,
     };
   }
 }
 
-const SETTINGS = [
-  { name: 'amqp.server', value: 'amqp://orders:***@rabbit.example:5672/', source: 'environment AMQP_SERVER' },
-  { name: 'amqp.prefetch', value: '2000', source: 'default' },
-  { name: 'http.listen', value: '127.0.0.1:8088', source: 'default' },
-  { name: 'http.token', value: '***', source: 'file /etc/workflow-manager/settings.yaml' },
-  { name: 'journal.file', value: '/var/lib/workflow-manager/workflow-manager.db', source: 'flag --db' },
-  { name: 'journal.retention', value: '7d', source: 'default' },
-  { name: 'fanout.window', value: '10000', source: 'default' },
-];
+const SETTINGS = {
+  workflows: ['/etc/workflow-manager/orders.yaml', '/etc/workflow-manager/hiring.yaml'],
+  amqp: { server: 'amqp://orders:***@rabbit.example:5672/', management: '', reply_queue: 'workflow-manager', prefetch: 2000, linger: '5ms' },
+  journal: { file: '/var/lib/workflow-manager/workflow-manager.db', retention: '7d' },
+  http: { listen: '127.0.0.1:8088', token: '***', hosts: [] },
+  fanout: { window: 10_000 },
+};
 
 function json(response, value, request = undefined, etag = undefined) {
   const body = JSON.stringify(value);
