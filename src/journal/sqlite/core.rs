@@ -21,6 +21,9 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Commits leave one in so many pages free: for what follows from them, and for deletions.
+const RESERVE_SHARE: u32 = 8;
+
 /// The writing end of the journal. One per file over all processes: it holds a lock.
 pub(super) struct Core {
     pub(super) connection: Connection,
@@ -45,6 +48,8 @@ pub(super) struct Core {
     pub(super) confirms: Confirms,
     /// The last row when confirms were carried last.
     pub(super) carried_to: i64,
+    /// The most pages that the file may have; 0: no limit.
+    pages_max: u32,
     /// Why nothing can be written any more.
     pub(super) broken: Option<String>,
 }
@@ -82,9 +87,10 @@ impl Core {
             new_ids: Arc::default(),
             confirms: Confirms::default(),
             carried_to: 0,
+            pages_max: options.pages_max,
             broken: None,
         };
-        let caught_up = core.catch_up();
+        let caught_up = core.catch_up().and_then(|()| core.allow(core.for_commits()));
         // A journal that is refused keeps its bytes.
         core.is_lost = caught_up.is_err();
         caught_up.map(|()| core)
@@ -114,6 +120,33 @@ impl Core {
         self.connection
             .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
             .map_err(|error| self.error(error))
+    }
+
+    /// How many pages the file may have for a commit.
+    fn for_commits(&self) -> u32 {
+        self.pages_max - self.pages_max / RESERVE_SHARE
+    }
+
+    /// Lets the file have so many pages; it keeps those that it has. 0: no limit.
+    fn allow(&self, pages: u32) -> Result<(), JournalError> {
+        if pages == 0 {
+            return Ok(());
+        }
+        let set = self.connection.pragma_update(None, "max_page_count", pages);
+        set.map_err(|error| self.error(error))
+    }
+
+    /// As [`Core::mending`], with the room that commits leave: for what follows from them, and for
+    /// deletions. Were there none, a full journal could not delete what it has not derived, and not
+    /// derive it either.
+    pub(super) fn with_reserve<T>(
+        &mut self,
+        write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
+    ) -> Result<T, JournalError> {
+        self.allow(self.pages_max)?;
+        let written = self.mending(write);
+        self.allow(self.for_commits())?;
+        written
     }
 
     /// Does `write`. A relation that stands in its way is taken down and `write` done again, which

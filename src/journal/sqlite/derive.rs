@@ -32,7 +32,7 @@ impl Core {
             set.map_err(|error| core.error(error))
         };
         let derived = relaxed(self, "NORMAL")
-            .and_then(|()| self.mending(|core| core.derive_in_transaction(&tail)))
+            .and_then(|()| self.with_reserve(|core| core.derive_in_transaction(&tail)))
             .and_then(|()| relaxed(self, "FULL"));
         match &derived {
             Ok(()) => {

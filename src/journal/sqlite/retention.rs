@@ -33,7 +33,7 @@ impl Core {
             return Ok(Deleted::default());
         }
         let roots = self.deletable(roots)?;
-        let (deleted, numbers) = self.mending(|core| core.delete_in_transaction(&roots))?;
+        let (deleted, numbers) = self.with_reserve(|core| core.delete_in_transaction(&roots))?;
         numbers.into_iter().for_each(|number| self.confirms.carried(number));
         Ok(deleted)
     }
