@@ -7,7 +7,7 @@
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, health and metrics; the files of the page, which is a client of it (`page/`) |
+//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, workers, health and metrics; the document that describes them (`api/openapi`); the files of the page, which is a client of it (`page/`) |
 //! | 4 | [`reload`] | the workflow files, read again while the manager runs |
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
@@ -26,6 +26,10 @@
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
 //! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an
 //! effect that enters at the router; its end is an input to its parent.
+//!
+//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and its
+//! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the
+//! answer to the worker.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
 //! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to

@@ -5,7 +5,7 @@ use clap::Parser;
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
-use workflow_manager::settings::{BusKind, Settings};
+use workflow_manager::settings::{BusKind, Overrides, Settings};
 use workflow_manager::telemetry::log;
 use workflow_manager::{api, load, reload};
 
@@ -34,6 +34,9 @@ const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
 /// The exit code of wrong usage, the same as clap's.
 const EXIT_USAGE: u8 = 2;
 
+/// The exit code of `wait` when the time is over.
+const EXIT_LATE: u8 = 4;
+
 fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     match Arguments::parse().command {
@@ -43,15 +46,8 @@ fn main() -> ExitCode {
             log::flush();
             code
         }
-        Command::Check { files, against: Some(journal), json } => {
-            told(cli::check_against(&files, &journal, json, &mut out))
-        }
-        Command::Check { files, against: None, json } => {
-            match cli::check::check(&files, json, &mut out) {
-                Ok(true) => ExitCode::SUCCESS,
-                Ok(false) => ExitCode::FAILURE,
-                Err(error) => not_written(&error),
-            }
+        Command::Check { files, against, config, json } => {
+            check(&files, against.as_deref(), config.as_deref(), json, &mut out)
         }
         Command::Schema => match cli::schema(&mut out) {
             Ok(()) => ExitCode::SUCCESS,
@@ -67,6 +63,16 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => {
             told(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
+        Command::Doctor(arguments) => told(cli::doctor(&arguments, &mut out)),
+        Command::WorkerTest(arguments) => told(cli::worker_test(&arguments, &mut out)),
+        Command::Context(command) => told(cli::context(&command, &mut out)),
+        Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => not_written(&error),
+        },
+        Command::Man { directory } => {
+            told(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
+        }
         Command::Client(command) => told(cli::client(command, &mut out)),
     }
 }
@@ -80,6 +86,7 @@ fn told(result: Result<ExitCode, ClientError>) -> ExitCode {
             let code = match error {
                 ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
                 ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
+                ClientError::Late(_) => ExitCode::from(EXIT_LATE),
                 ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
             };
             failed(&error.to_string(), code)
@@ -101,15 +108,41 @@ fn failed(error: &str, code: ExitCode) -> ExitCode {
     code
 }
 
+fn check(
+    files: &[PathBuf],
+    against: Option<&Path>,
+    config: Option<&Path>,
+    json: bool,
+    out: &mut dyn Write,
+) -> ExitCode {
+    let settings = config.map(|file| Settings::load(Some(file), &Overrides::default()));
+    let settings = match settings.transpose() {
+        Ok(settings) => settings,
+        Err(error) => return failed(&error.to_string(), ExitCode::FAILURE),
+    };
+    let settings = settings.as_ref();
+    let Some(journal) = against else {
+        return match cli::check::check(files, settings, json, out) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => not_written(&error),
+        };
+    };
+    told(cli::check_against(files, settings, journal, json, out))
+}
+
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     log::begin()?;
-    let mut settings = Settings::load(arguments.config.as_deref(), &arguments.overrides())?;
+    let mut settings = {
+        let given = &arguments.settings;
+        Settings::load(given.config.as_deref(), &given.overrides())?
+    };
     if arguments.print_settings {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     log::set_up(&settings.log, clock::ticks)?;
-    let loaded = load::load_to_serve(&settings.workflows, &settings.amqp.reply_queue)?;
+    let loaded = load::load_to_serve(&settings.workflows, &settings)?;
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
     }
@@ -118,10 +151,13 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
             "no workflow is loaded: name files with --workflows; only jobs from the journal go on"
         );
     }
-    if settings.bus() == BusKind::Embedded && needs_other_processes(&loaded.definitions) {
+    if settings.default_bus() == BusKind::Embedded.name()
+        && needs_other_processes(&loaded.definitions)
+    {
         tracing::warn!(
-            "no broker is set: the embedded bus reaches no worker of another process; set \
-             AMQP_SERVER or --amqp-server to amqp://user:password@host:port/vhost"
+            "no broker is set: workers take their messages over HTTP (workflow-manager work QUEUE \
+             -- CMD, or POST /api/queue/QUEUE/receive); for RabbitMQ set AMQP_SERVER or --amqp-server to \
+             amqp://user:password@host:port/vhost"
         );
     }
     let _throwaway =
@@ -171,22 +207,22 @@ impl Drop for Throwaway {
     }
 }
 
-/// Whether the messages of any step go to another queue than those on which these workflows take
-/// calls.
+/// Whether the messages of any step on the default bus go to another queue than those on which these
+/// workflows take calls.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
     let own: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
     definitions
         .iter()
-        .flat_map(|definition| definition.queues())
-        .any(|queue| !own.contains(&queue.to_string()))
+        .flat_map(|definition| definition.sending_steps())
+        .any(|step| step.bus.is_none() && !own.contains(&step.queue.to_string()))
 }
 
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
-    let bus = match settings.bus() {
-        BusKind::Embedded => settings.bus().name().to_owned(),
-        BusKind::Amqp => settings.amqp.server.to_string(),
+    let bus = match settings.amqp_bus(settings.default_bus()) {
+        None => settings.default_bus().to_owned(),
+        Some(amqp) => amqp.server.to_string(),
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -6,9 +6,10 @@ use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::load::{self, LoadErrors};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The changes that a reload made, by full names.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Reloaded {
     /// Workflows that were not loaded before.
     pub added: Vec<String>,
@@ -49,9 +50,9 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     if files.is_empty() {
         return Err(ReloadError::NoFiles);
     }
-    let reply_queue = ways.common.settings.amqp.reply_queue.clone();
-    let loaded =
-        actix_rt::task::spawn_blocking(move || load::load_to_serve(&files, &reply_queue)).await;
+    let common = ways.common.clone();
+    let load = move || load::load_to_serve(&files, &common.settings);
+    let loaded = actix_rt::task::spawn_blocking(load).await;
     let loaded = loaded
         .map_err(|error| ReloadError::Refused(error.to_string()))?
         .map_err(ReloadError::Files)?;

@@ -78,6 +78,8 @@ pub struct Rooms {
     pub answers: Room,
     /// Simultaneous reads of the journal.
     pub reads: Room,
+    /// Workers that wait for a message.
+    pub waiters: Room,
 }
 
 impl Rooms {
@@ -89,6 +91,7 @@ impl Rooms {
             large_bodies: Room::of(large, UNIT_BYTES),
             answers: Room::of(http.reads_bytes_max, UNIT_BYTES),
             reads: Room::of(http.reads_max, 1),
+            waiters: Room::of(http.waiters_max, 1),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! keys are errors; secrets are masked wherever settings are shown.
 
 mod amqp;
+mod buses;
 mod http;
 mod spelling;
 
@@ -9,8 +10,10 @@ use crate::engine::Millis;
 pub use amqp::{
     AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages, unreadable_queue,
 };
-pub use http::HttpSettings;
+pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, is_bus_name};
+pub use http::{HttpSettings, Names, WorkerToken};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,17 +26,16 @@ pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
-/// The shortest `amqp.lost_after`: a broker's statistics are up to 5 seconds old unless it is told
-/// otherwise.
-const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
-
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct Settings {
     pub workflows: Vec<PathBuf>,
+    pub bus: String,
+    pub buses: BTreeMap<String, BusSettings>,
     pub amqp: AmqpSection,
+    pub embedded: EmbeddedSettings,
     pub journal: JournalSettings,
     pub http: HttpSettings,
     pub limits: LimitSettings,
@@ -43,23 +45,13 @@ pub struct Settings {
     pub log: LogSettings,
 }
 
-/// What kind of bus workflows run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BusKind {
-    /// Queues in this process.
-    Embedded,
-    /// A broker that speaks AMQP 0-9-1.
-    Amqp,
-}
-
-impl BusKind {
-    /// Its name in messages, and the name of the only bus of its kind.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BusKind::Embedded => "embedded",
-            BusKind::Amqp => "amqp",
-        }
-    }
+/// Section `embedded`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct EmbeddedSettings {
+    pub lease: Span,
+    pub deliveries_max: u32,
 }
 
 /// Section `journal`.
@@ -329,11 +321,6 @@ fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T,
 }
 
 impl Settings {
-    /// What kind of bus workflows run on: the broker's, if one is named.
-    pub fn bus(&self) -> BusKind {
-        if self.amqp.server.0.is_empty() { BusKind::Embedded } else { BusKind::Amqp }
-    }
-
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder()
@@ -419,41 +406,11 @@ impl Settings {
         }
         self.http.validate().map_err(SettingsError::Refused)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Refused)?;
-        if self.amqp.reply_queue.is_empty() || self.amqp.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
-            return refuse(format!(
-                "amqp.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
-            ));
+        for (place, section) in self.amqp_sections() {
+            section.validate(&place).map_err(SettingsError::Refused)?;
         }
-        let AmqpSection { heartbeat, reconnect_min, reconnect_max, .. } = &self.amqp;
-        if heartbeat.0.subsec_nanos() > 0
-            || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
-        {
-            return refuse(format!(
-                "amqp.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
-                u16::MAX
-            ));
-        }
-        if reconnect_min.0 > reconnect_max.0 {
-            return refuse(format!(
-                "amqp.reconnect_min is {reconnect_min}, expected at most amqp.reconnect_max, \
-                 which is {reconnect_max}"
-            ));
-        }
-        if self.amqp.lost_after.0 < LOST_AFTER_MIN {
-            return refuse(format!(
-                "amqp.lost_after is {}, expected at least {}",
-                self.amqp.lost_after,
-                Span(LOST_AFTER_MIN)
-            ));
-        }
-        if self.amqp.redispatch_lost && self.amqp.management.0.is_empty() {
-            return refuse(
-                "amqp.redispatch_lost needs the management API, which alone tells what a queue \
-                 holds: set amqp.management"
-                    .to_owned(),
-            );
-        }
-        if !self.events.exchange.is_empty() && self.bus() == BusKind::Embedded {
+        self.validate_buses().map_err(SettingsError::Refused)?;
+        if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse(
                 "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"
                     .to_owned(),
@@ -481,10 +438,7 @@ impl Settings {
         for (name, value) in [
             ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
             ("events.webhook.concurrency", self.events.webhook.concurrency as u64),
-            ("amqp.prefetch", u64::from(self.amqp.prefetch)),
-            ("amqp.replies_bytes_max", self.amqp.replies_bytes_max as u64),
-            ("amqp.unconfirmed_max", self.amqp.unconfirmed_max as u64),
-            ("amqp.unconfirmed_bytes_max", self.amqp.unconfirmed_bytes_max as u64),
+            ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("fanout.window", u64::from(self.fanout.window)),
             ("fanout.window_bytes", self.fanout.window_bytes),
             ("fanout.children_max", u64::from(self.fanout.children_max)),

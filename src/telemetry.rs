@@ -3,6 +3,7 @@
 
 mod lines;
 pub mod log;
+pub mod rates;
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -10,6 +11,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// All metrics of a process.
 #[derive(Clone)]
@@ -67,18 +69,18 @@ pub struct Metrics {
     /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a look-up
     /// in the journal.
     pub look_ups_waiting: IntGauge,
-    /// `workflow_bus_connected{bus}`: 1 or 0.
+    /// `workflow_bus_connected{bus,vhost}`: 1 or 0.
     pub bus_connected: IntGaugeVec,
-    /// `workflow_bus_blocked{bus}`: 1 while the broker blocks publishers.
+    /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers.
     pub bus_blocked: IntGaugeVec,
-    /// `workflow_bus_unconfirmed{bus}`: messages handed to the bus and not yet confirmed.
+    /// `workflow_bus_unconfirmed{bus,vhost}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
-    /// `workflow_queue_messages_lost{bus,queue}`: the least number of messages that the queue
+    /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that the queue
     /// lacks.
     pub queue_messages_lost: IntGaugeVec,
-    /// `workflow_bus_notices_total{bus,kind}`: returned, refused and resent messages.
+    /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
-    /// `workflow_messages_unreadable_total{bus,queue,outcome}`: messages that could not be read,
+    /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be read,
     /// kept or dropped.
     pub unreadable: IntCounterVec,
     /// `workflow_api_requests_total{code}`
@@ -214,32 +216,32 @@ impl Metrics {
             bus_connected: kept.gauges(
                 "bus_connected",
                 "1 while the bus can publish and consume",
-                &["bus"],
+                &["bus", "vhost"],
             ),
             bus_blocked: kept.gauges(
                 "bus_blocked",
                 "1 while the broker blocks publishers",
-                &["bus"],
+                &["bus", "vhost"],
             ),
             bus_unconfirmed: kept.gauges(
                 "bus_unconfirmed",
                 "step messages given to the bus and not yet confirmed",
-                &["bus"],
+                &["bus", "vhost"],
             ),
             queue_messages_lost: kept.gauges(
                 "queue_messages_lost",
                 "messages that a queue lacks for the steps that wait on it",
-                &["bus", "queue"],
+                &["bus", "vhost", "queue"],
             ),
             bus_notices: kept.counters(
                 "bus_notices_total",
                 "messages returned, refused, or sent again",
-                &["bus", "kind"],
+                &["bus", "vhost", "kind"],
             ),
             unreadable: kept.counters(
                 "messages_unreadable_total",
                 "messages that could not be read, put aside or dropped",
-                &["bus", "queue", "outcome"],
+                &["bus", "vhost", "queue", "outcome"],
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),
@@ -299,7 +301,7 @@ impl Metrics {
 }
 
 /// What a kind of actor has waiting and has handled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActorCounts {
     /// The kind.

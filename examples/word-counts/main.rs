@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo run --release --example word-counts [-- --book FILE]
+//! cargo run --release --example word-counts -- --page            serves the page as well, until Ctrl-C
 //! cargo run --release --example word-counts -- --print-book      the default book, to standard output
 //! ```
 //!
@@ -18,10 +19,12 @@ use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::api;
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
@@ -40,6 +43,9 @@ struct Arguments {
     /// Print the default book and end
     #[arg(long)]
     print_book: bool,
+    /// Serve the page and the API while the book is counted, and then until Ctrl-C
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8088")]
+    page: Option<SocketAddr>,
 }
 
 /// How many of the most frequent words are shown.
@@ -63,22 +69,45 @@ fn main() -> Result<()> {
             path
         }
     };
-    actix_rt::System::new().block_on(count(&book, scratch.path()))
+    actix_rt::System::new().block_on(count(&book, scratch.path(), arguments.page))
 }
 
-async fn count(book: &Path, scratch: &Path) -> Result<()> {
+async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<()> {
     let mut settings = Settings::defaults()?;
     settings.journal.file = scratch.join("journal.db");
+    if let Some(listen) = page {
+        settings.http.listen = listen;
+    }
     let workflow = Path::new(env!("CARGO_MANIFEST_DIR")).join("workflow.yaml");
     let loaded = load::load_files(&[workflow])?;
     let manager = manager::start(settings, loaded.definitions, workers(scratch)).await?;
+    let site = match page {
+        None => None,
+        Some(listen) => {
+            let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
+                format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
+            })?;
+            let handle = server.handle();
+            actix_rt::spawn(server);
+            Some((address, handle))
+        }
+    };
 
     let message = Message::parse(json!({ "filename": book }).to_string().as_bytes())?;
     let answer = manager.create("book-word-counts", None, message).await;
     let created = answer.map_err(|why| anyhow!("the job was not created: {why:?}"))?;
     let id = created.id();
+    if let Some((address, _)) = &site {
+        writeln!(std::io::stdout(), "the page: http://{address}/#/job/{id}")?;
+    }
     let job = follow(&manager, id).await?;
     report(&job)?;
+    if let Some((_, server)) = site {
+        writeln!(std::io::stdout(), "The page is served until Ctrl-C.")?;
+        actix_rt::signal::ctrl_c().await?;
+        manager.common().feeds.close();
+        server.stop(true).await;
+    }
     manager.stop().await;
     if job.state() == JobState::Completed {
         Ok(())

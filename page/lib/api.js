@@ -22,7 +22,7 @@ export class Problem extends Error {
 /** Where the API is: beside the page, whatever a proxy puts before it. */
 export const base = new URL('api/', globalThis.document?.baseURI?.replace(/#.*/, '') ?? 'http://localhost/');
 
-/** @typedef {Record<string, string | number | boolean | undefined> | [string, string][]} Query */
+/** @typedef {Record<string, string | number | boolean | null | undefined> | [string, string][]} Query */
 
 /**
  * @param {string[]} path
@@ -31,7 +31,8 @@ export const base = new URL('api/', globalThis.document?.baseURI?.replace(/#.*/,
 export function address(path, query = {}) {
   const url = new URL(path.map((part) => encodeURIComponent(part)).join('/'), base);
   for (const [key, value] of Array.isArray(query) ? query : Object.entries(query)) {
-    if (value !== undefined && value !== '') url.searchParams.append(key, String(value));
+    // An empty status is one of a step that waits.
+    if (value !== undefined && value !== null && (value !== '' || key.startsWith('step.'))) url.searchParams.append(key, String(value));
   }
   return url;
 }

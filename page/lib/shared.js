@@ -1,6 +1,6 @@
 // What several views look at: the workflows with their figures.
 
-import { get, Problem } from './api.js';
+import { get } from './api.js';
 import { Source } from './source.js';
 
 /** @import { Workflow } from './types.js' */
@@ -8,14 +8,7 @@ import { Source } from './source.js';
 export const figures = { span: '1h' };
 
 /** @type {Source<Workflow[]>} */
-export const workflows = new Source(async (signal) => {
-  try {
-    return await get(['workflows'], { stats: figures.span }, signal);
-  } catch (error) {
-    if (error instanceof Problem && error.notHere) return get(['workflows'], { all: true }, signal);
-    throw error;
-  }
-});
+export const workflows = new Source((signal) => get(['workflows'], { all: true, stats: figures.span }, signal));
 
 /** @param {{ vhost?: string, name: string }} workflow the name by which jobs tell it */
 export function fullName({ vhost, name }) {

@@ -47,9 +47,12 @@ export function cut(value, most) {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-/** @param {string} id */
+/**
+ * As much of an id as tells jobs apart. Child jobs of one step have all but the end in common.
+ * @param {string} id
+ */
 export function shortId(id) {
-  return id.slice(0, 8);
+  return id[14] === '8' && id.length === 36 ? `${id.slice(0, 4)}…${id.slice(-4)}` : id.slice(0, 8);
 }
 
 const groups = new Intl.NumberFormat('en-US');

@@ -57,6 +57,7 @@
  * @property {string} name
  * @property {string[]} [depends]
  * @property {string} [queue]
+ * @property {string} [bus]
  * @property {string} [task]
  * @property {string | number} [timeout]
  * @property {{ attempts: number, backoff: string, factor: number, maxBackoff: string }} [retry]
@@ -92,25 +93,24 @@
  *
  * @typedef {{ job: string, step: string, item: number, state: string, created: string, ended?: string, reason?: string }} Child
  *
- * @typedef {object} WorkflowStats
- * @property {number} [running]
- * @property {number} [paused]
- * @property {number} [failed]
- * @property {number} [completed]
- * @property {number} [cancelled]
+ * @typedef {object} WorkflowStats `states`: jobs that are kept; the other figures: within the span
+ * @property {Record<string, number>} states
  * @property {{ job: string, created: string }} [oldestRunning]
- * @property {{ completed: number, failed: number, cancelled: number }} [ended]
- * @property {[number, number][]} [perMinute]
+ * @property {{ job: string, created: string, ended?: string, reason?: string }} [lastFailed]
+ * @property {number} created
+ * @property {number} completed
+ * @property {number} failed
+ * @property {number} cancelled
+ * @property {[number, number][]} perMinute
  * @property {number} [p50]
  * @property {number} [p95]
- * @property {{ job: string, at: string, reason?: string }} [lastFailure]
  *
  * @typedef {{ vhost: string, name: string, job_count: number, loaded?: boolean, definition?: string, stats?: WorkflowStats }} Workflow
  *
  * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, missing?: boolean, unknown?: string, usedBy?: { workflow: string, task?: string, step: string }[] }} Queue
  *
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
- * @typedef {{ groups: { reason: string, count: number, firstItem: number, firstJob: string }[], looked: number, more: boolean }} Reasons
+ * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
  * @typedef {{ hash: string, loaded: boolean, running: number, ended: number, lastEnded?: string }} Version
  */

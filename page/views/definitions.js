@@ -190,7 +190,7 @@ class Definitions {
     return html`<div class="table-wrap"><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
       <td><a href=${changed(this.#route, { step: chosen === step.name ? undefined : step.name })}><b>${shown(step.name)}</b></a></td>
       <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
-      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>`}</td>
+      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>${step.bus ? html` <span class="quiet">on ${shown(step.bus)}</span>` : nothing}`}</td>
       <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
       <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
       <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
@@ -208,7 +208,7 @@ class Definitions {
     }
     const all = parts.flatMap(({ changes }) => changes).filter((change) => change.kind !== 'same').length;
     const old = this.#versions.data?.definitions.find((version) => version.hash === before.hash);
-    return html`<section class="panel" aria-label="Compared"><div class="panel-title"><h2>What is new since <code>${shown(before.hash.slice(0, 12))}</code></h2><span class="quiet small">${all ? counted(all, 'change') : 'nothing in the steps'}</span><span class="space"></span><a class="mini" href=${changed(this.#route, { with: undefined })}>Close</a></div>
+    return html`<section class="panel" aria-label="Compared"><div class="panel-title wraps"><h2>What is new since <code>${shown(before.hash.slice(0, 12))}</code></h2><span class="quiet small">${all ? counted(all, 'change') : 'nothing in the steps'}</span><span class="space"></span><a class="mini" href=${changed(this.#route, { with: undefined })}>Close</a></div>
       ${old?.running ? html`<p class="calm">${counted(old.running, 'running job')} ${old.running === 1 ? 'keeps' : 'keep'} the old one.</p>` : nothing}
       ${parts.map(({ title, changes }) => (changes.some((change) => change.kind !== 'same') ? html`<div class="changes"><h3>${shown(title)}</h3>${changes.filter((change) => change.kind !== 'same').map((change) => html`<div class="change ${change.kind}"><span class="change-sign" aria-hidden="true">${{ added: '+', removed: '−', changed: '~', same: '' }[change.kind]}</span><b>${shown(change.name)}</b><span class="sr">${change.kind}</span><div>${change.keys.map(({ key, before: was, after: is }) => html`<div class="change-key"><span class="quiet">${shown(key)}</span> ${was ? html`<del>${shown(was)}</del>` : nothing}${was && is ? ' → ' : nothing}${is ? html`<ins>${shown(is)}</ins>` : nothing}</div>`)}</div></div>`)}</div>` : nothing))}
     </section>`;

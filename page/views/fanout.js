@@ -19,23 +19,6 @@ import { operate, OPERATIONS } from './job-operations.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-/** So many failures are looked at here, if the manager does not group them. */
-const LOOKED = 1000;
-
-/**
- * @param {Child[]} children
- * @returns {Reasons['groups']}
- */
-function grouped(children) {
-  /** @type {Map<string, Reasons['groups'][number]>} */
-  const groups = new Map();
-  for (const { reason = '', item, job } of children) {
-    const group = groups.get(reason);
-    if (group) group.count += 1;
-    else groups.set(reason, { reason, count: 1, firstItem: item, firstJob: job });
-  }
-  return [...groups.values()].sort((a, b) => b.count - a.count);
-}
 
 /**
  * @param {Route} route
@@ -71,8 +54,6 @@ class Fanout {
   #canvas;
   #width = 0;
   #drawn = '';
-  /** Whether failures are grouped here, because the manager does not. */
-  #groups = false;
   #hover = -1;
   #item = -1;
   /** @type {{ job: string, item: number } | undefined} */
@@ -95,19 +76,7 @@ class Fanout {
     this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
-    this.#reasons = new Source(async (signal) => {
-      if (!this.#groups) {
-        try {
-          return await get(['job', id, 'step', step, 'reasons'], {}, signal);
-        } catch (error) {
-          if (!(error instanceof Problem && error.notHere)) throw error;
-          this.#groups = true;
-        }
-      }
-      /** @type {{ children: Child[], next?: string }} */
-      const { children, next } = await get(['job', id, 'children'], { step, state: 'failed', limit: LOOKED }, signal);
-      return { groups: grouped(children), looked: children.length, more: next !== undefined && children.length === LOOKED };
-    });
+    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal));
     this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
     void this.#look();
     void this.#map.refresh();
@@ -410,8 +379,8 @@ class Fanout {
   /** @param {Items} figures */
   #reasonPanel(figures) {
     const { data, error } = this.#reasons;
-    return html`<div class="panel-title"><h2>Failed, by reason</h2>${data?.more ? html`<span class="quiet small">of the first ${count(data.looked)}</span>` : nothing}</div>
-      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.groups ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason">${shown(group.reason)}</span><a href=${link(['job', group.firstJob])}>item ${count(group.firstItem)}</a></li>`)}</ul>`}`;
+    return html`<div class="panel-title"><h2>Failed, by reason</h2>${data?.failedIsMinimum ? html`<span class="quiet small">of the first ${count(data.failed)}</span>` : nothing}</div>
+      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.reasons ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason">${shown(group.reason)}</span><a href=${link(['job', group.job])}>item ${count(group.item)}</a></li>`)}</ul>`}`;
   }
 
   /** @param {Items} figures */

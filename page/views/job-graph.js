@@ -14,7 +14,7 @@ import { count, plain, shown } from '../lib/text.js';
 
 /** Above this the outline is shown, and the graph only on demand. */
 const MANY = 500;
-const WIDTH = 166;
+const WIDTH = 174;
 const HEIGHT = 52;
 const END_SIZE = 24;
 const PAD = 16;
@@ -231,9 +231,9 @@ function nodeLine(step, defined) {
   }
   if (!step || step.state === 'waiting') return html`<span>${defined?.task ? 'for each item' : defined?.external ? 'by a person' : shown(defined?.queue ?? step?.queue ?? '')}</span>`;
   const most = defined?.retry?.attempts;
-  const attempt = step.attempt > 1 || (step.state === 'running' && most) ? html`<span class="node-attempt">${step.attempt}${most ? html`/${most}` : nothing}</span>` : nothing;
+  const attempt = step.attempt > 1 ? html`<span class="node-attempt">${step.attempt}${most ? html`/${most}` : nothing}</span>` : nothing;
   const done = typeof step.progress === 'number' ? html`<span>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</span>` : nothing;
-  return html`<span>${shown(step.status || step.state)}</span>${step.state === 'running' ? done : nothing}${attempt}`;
+  return html`${step.state === 'running' && done !== nothing ? done : html`<span>${shown(step.status || step.state)}</span>`}${attempt}`;
 }
 
 /**

@@ -43,15 +43,17 @@ async function carryOut(said, call, done) {
 }
 
 /**
- * A question before something is done.
- * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, shell: string[], run: () => Promise<void> }} of
+ * A question before something is done. With `why` one can say what it is for; `run` is given that, and the record keeps it.
+ * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, why?: boolean, shell: string[], run: (reason: string | undefined) => Promise<void> }} of
  */
-export function ask({ title, text, button, danger = false, shell, run }) {
+export function ask({ title, text, button, danger = false, why = false, shell, run }) {
   let busy = false;
+  let reason = '';
   let problem = '';
   openDialog({
     title,
     body: () => html`<div class="dialog-text">${text}</div>
+      ${why ? html`<div class="dialog-form ask-why"><label class="label" for="ask-why">Why <span class="quiet">(the record keeps it; may be left empty)</span></label><input id="ask-why" class="field" maxlength="200" autocomplete="off" @input=${(/** @type {InputEvent} */ event) => { reason = /** @type {HTMLInputElement} */ (event.target).value; }}></div>` : nothing}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
       <details class="as-command"><summary>The same for a shell</summary>${shell.map((line) => html`<div class="command"><code>${shown(line)}</code><button class="tool" aria-label="Copy" @click=${() => copied(line, 'Command')}>${icon('copy')}</button></div>`)}</details>
       <footer class="dialog-foot"><button class="button" @click=${closeDialog}>No, leave it</button><button class="button ${danger ? 'danger' : 'primary'}" ?disabled=${busy} @click=${async () => {
@@ -59,7 +61,7 @@ export function ask({ title, text, button, danger = false, shell, run }) {
         problem = '';
         redraw();
         try {
-          await run();
+          await run(reason.trim() || undefined);
           closeDialog();
         } catch (error) {
           problem = messageOf(error);
@@ -78,10 +80,10 @@ export function ask({ title, text, button, danger = false, shell, run }) {
 export function operate(job, operation, done) {
   const { name, label } = operation;
   const id = job.uuid;
-  const call = () => act('POST', ['job', id, name]);
+  const call = (/** @type {string | undefined} */ reason) => act('POST', ['job', id, name], { reason });
   const word = { pause: 'paused', resume: 'resumed', retry: 'retried', cancel: 'cancelled' }[name] ?? name;
   if (!operation.asks) {
-    carryOut(`Job ${shortId(id)} is ${word}`, call, done).catch((error) => tell(messageOf(error), 'problem'));
+    carryOut(`Job ${shortId(id)} is ${word}`, () => call(undefined), done).catch((error) => tell(messageOf(error), 'problem'));
     return;
   }
   const running = job.steps.filter((step) => step.state === 'running');
@@ -92,7 +94,8 @@ export function operate(job, operation, done) {
     button: `${label} it`,
     danger: true,
     shell: [command(name, id), curl('POST', ['job', id, name])],
-    run: () => carryOut(`Job ${shortId(id)} is ${word}`, call, done),
+    why: true,
+    run: (reason) => carryOut(`Job ${shortId(id)} is ${word}`, () => call(reason), done),
   });
 }
 
@@ -127,7 +130,8 @@ export function rerun(job, steps, step, done) {
     button: again ? `Run ${counted(again.length, 'step')} again` : 'Run it again',
     danger: true,
     shell: [command('rerun', id, '--step', step), curl('POST', ['job', id, 'rerun'], { step })],
-    run: () => carryOut(`Step ${step} is run again`, () => act('POST', ['job', id, 'rerun'], { step }), done),
+    why: true,
+    run: (reason) => carryOut(`Step ${step} is run again`, () => act('POST', ['job', id, 'rerun'], { step, reason }), done),
   });
 }
 
@@ -143,7 +147,8 @@ export function redispatch(job, step, done) {
     text: html`<p>For a message that was lost: purged, rejected, or gone with its queue. It is the same attempt, and its timeout goes on. If the message was not lost, its worker gets it twice; the first reply counts.</p>`,
     button: 'Send it again',
     shell: [command('redispatch', job.uuid, step.name), curl('POST', path)],
-    run: () => carryOut(`The message of ${step.name} was sent again`, () => act('POST', path), done),
+    why: true,
+    run: (reason) => carryOut(`The message of ${step.name} was sent again`, () => act('POST', path, { reason }), done),
   });
 }
 
@@ -151,17 +156,17 @@ export function redispatch(job, step, done) {
  * For messages that were lost with their queue. The manager says first how many steps wait on it.
  * @param {Queue} queue
  */
-export async function redispatchQueue({ queue, vhost }) {
+export async function redispatchQueue({ queue, vhost, bus }) {
   const path = ['queue', queue, 'redispatch'];
   try {
     /** @type {{ steps: number, jobs: number }} */
-    const dry = await act('POST', path, { vhost, dryRun: true });
+    const dry = await act('POST', path, { bus, vhost, dryRun: true });
     ask({
       title: `Send messages again on ${queue}?`,
       text: html`<p>${dry.steps ? html`<b>${counted(dry.steps, 'step')}</b> of ${counted(dry.jobs, 'job')} ${dry.steps === 1 ? 'waits' : 'wait'} on this queue; the message of each is sent once more, as the same attempt. Where it was not lost, a worker gets it twice; the first reply counts.` : 'No step waits on this queue.'}</p>`,
       button: dry.steps ? `Send ${counted(dry.steps, 'message')}` : 'Send nothing',
-      shell: [command('redispatch', '--queue', queue), curl('POST', path, { vhost })],
-      run: () => carryOut(`Messages on ${queue} were sent again`, () => act('POST', path, { vhost }), () => {}),
+      shell: [command('redispatch', '--queue', queue, ...(bus ? ['--bus', bus] : []), ...(vhost ? ['--vhost', vhost] : [])), curl('POST', path, { bus, vhost })],
+      run: () => carryOut(`Messages on ${queue} were sent again`, () => act('POST', path, { bus, vhost }), () => {}),
     });
   } catch (error) {
     tell(messageOf(error), 'problem');

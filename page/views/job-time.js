@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { segments, ticks, xOf } from '../lib/axis.js';
-import { css } from '../lib/dom.js';
+import { attached, css } from '../lib/dom.js';
 import { redraw } from '../lib/redraw.js';
 import { Rows } from '../lib/rows.js';
 import { sign, tone } from '../lib/states.js';
@@ -16,6 +16,8 @@ import { childBar } from './job-graph.js';
 
 const ROW = 34;
 const FEW = 14;
+/** How much room a mark of the axis needs, in pixels. */
+const MARK = 62;
 
 /**
  * The attempts of each step, by the entries of the record. A step without entries here has one bar, by its own times.
@@ -77,9 +79,18 @@ export class TimePanel {
   #to = 1;
   /** @type {Map<string, Bar[]>} */
   #bars = new Map();
+  /** How wide the axis is, in pixels. */
+  #width = 400;
+  #watch = new ResizeObserver(([{ contentRect: { width } }]) => {
+    if (width === this.#width || !width) return;
+    this.#width = width;
+    redraw();
+  });
+  #measure = (/** @type {HTMLElement} */ element) => this.#watch.observe(element);
 
   stop() {
     this.#rows.stop();
+    this.#watch.disconnect();
   }
 
   /** @param {string} key */
@@ -117,11 +128,11 @@ export class TimePanel {
     const zoomed = this.#to - this.#from < 0.999;
     const x = (/** @type {number} */ at) => (100 * (xOf(axis, at) - this.#from)) / (this.#to - this.#from);
     const share = (/** @type {number} */ value) => (100 * (value - this.#from)) / (this.#to - this.#from);
-    const marks = ticks(axis, 0.15 * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), offset })).filter(({ at }) => at >= 0 && at <= 97);
+    const marks = ticks(axis, Math.max(0.15, MARK / this.#width) * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), offset })).filter(({ at }) => at >= 0 && at <= 97);
     const draw = (/** @type {number} */ index) => this.#row(steps[index], x, chosen, link);
     return html`<div class="time">
       <div class="time-head">
-        <div class="time-axis" aria-hidden="true"><div class="time-inner">${marks.map(({ at, offset }) => html`<span class="time-tick" ${css({ left: `${at}%` })}>${offset === 0 ? '0' : span(offset)}</span>`)}${folds.map((part) => (share(part.x + part.width / 2) < 0 || share(part.x) > 100 ? nothing : html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${share(part.x + part.width / 2)}%` })}>//</span>`))}</div></div>
+        <div class="time-axis" aria-hidden="true"><div class="time-inner" ${attached(this.#measure)}>${marks.map(({ at, offset }) => html`<span class="time-tick" ${css({ left: `${at}%` })}>${offset === 0 ? '0' : span(offset)}</span>`)}${folds.map((part) => (share(part.x + part.width / 2) < 0 || share(part.x) > 100 ? nothing : html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${share(part.x + part.width / 2)}%` })}>//</span>`))}</div></div>
       </div>
       <div class="time-body">
         <div class="time-lines" aria-hidden="true"><div class="time-inner">${marks.map(({ at }) => html`<i ${css({ left: `${at}%` })}></i>`)}${folds.map((part) => html`<b ${css({ left: `${share(part.x)}%`, width: `${share(part.x + part.width) - share(part.x)}%` })}></b>`)}</div></div>

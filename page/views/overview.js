@@ -69,7 +69,7 @@ class Overview {
   /** @param {AbortSignal} signal */
   async #ask(signal) {
     const all = workflows.data ?? [];
-    const oldest = (all.some((workflow) => workflow.stats) ? all.flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])) : await this.#oldest(signal)).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
+    const oldest = all.flatMap((workflow) => (workflow.stats?.oldestRunning ? [{ workflow: fullName(workflow), ...workflow.stats.oldestRunning }] : [])).filter(({ created }) => Date.now() - millis(created) > PATIENCE).slice(0, 8);
     /** @type {{ workflow: string, why: Why, created: string }[]} */
     const found = [];
     for (const { workflow, job, created } of oldest) {
@@ -80,19 +80,6 @@ class Overview {
       }
     }
     return found;
-  }
-
-  /**
-   * The oldest job of each workflow, by a search: a manager without figures does not tell it.
-   * @param {AbortSignal} signal
-   */
-  async #oldest(signal) {
-    /** @type {FoundPage} */
-    const { jobs } = await get(['jobs', 'search'], { state: 'running', order: 'oldest', limit: 100 }, signal);
-    /** @type {Map<string, { workflow: string, job: string, created: string }>} */
-    const first = new Map();
-    for (const { workflow, job, created } of jobs) if (!first.has(workflow)) first.set(workflow, { workflow, job, created });
-    return [...first.values()];
   }
 
   ready() {
@@ -109,18 +96,17 @@ class Overview {
 
   template() {
     const all = workflows.data ?? [];
-    const stats = all.some((workflow) => workflow.stats);
     const queues = this.#queues.data?.queues ?? [];
     const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
-      <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${stats ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
+      <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
       ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
-        <div class="panel-title"><h2>Workflows</h2>${stats ? nothing : workflows.data ? html`<span class="quiet small">this manager does not tell figures of them</span>` : nothing}</div>
-        ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th>${stats ? html`<th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th>` : nothing}</tr></thead>
-          <tbody>${all.map((workflow) => this.#row(workflow, stats))}</tbody></table></div>` : html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>`}
+        <div class="panel-title"><h2>Workflows</h2></div>
+        ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
+          <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>`}
       </section>
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
@@ -133,22 +119,20 @@ class Overview {
 
   /**
    * @param {Workflow} workflow
-   * @param {boolean} stats
    */
-  #row(workflow, stats) {
+  #row(workflow) {
     const name = fullName(workflow);
-    const s = workflow.stats ?? {};
-    const ended = s.ended ? s.ended.completed + s.ended.failed + s.ended.cancelled : 0;
+    const s = workflow.stats;
     const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
     return html`<tr>
       <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}</td>
-      <td class="number" data-label="running">${figure(s.running ?? workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
-      ${stats ? html`<td class="number" data-label="paused">${figure(s.paused, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
+      <td class="number" data-label="running">${figure(s ? (s.states.running ?? 0) : workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
+      ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
-        <td class="number" data-label="done, ${figures.span}">${figure(s.ended?.completed, link(['jobs'], { workflow: name, state: 'completed', after: figures.span }))}</td>
-        <td class="number" data-label="failed, ${figures.span}">${s.ended?.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed' })}>${count(s.ended.failed)}</a> <span class="quiet">${share(s.ended.failed, ended)}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="done, ${figures.span}">${figure(s.completed, link(['jobs'], { workflow: name, state: 'completed', endedAfter: figures.span }))}</td>
+        <td class="number" data-label="failed, ${figures.span}">${s.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(s.failed)}</a> <span class="quiet">${share(s.failed, s.completed + s.failed + s.cancelled)}</span>` : html`<span class="quiet">0</span>`}</td>
         <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
-        <td class="spark-cell">${spark(s.perMinute ?? [], name)}</td>` : nothing}
+        <td class="spark-cell ${s.completed || s.failed ? '' : 'idle'}">${spark(s.perMinute, name)}</td>` : nothing}
     </tr>`;
   }
 
@@ -157,9 +141,10 @@ class Overview {
     const { data, error } = this.#queues;
     const looked = data?.looked;
     const taken = queues.some((queue) => queue.unacknowledged !== undefined);
+    const several = new Set(queues.map((queue) => queue.bus)).size > 1;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number">With workers</th>` : nothing}<th class="number">Consumers</th><th>Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
-        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code></td>
+      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}</td>
         <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number">${count(queue.unacknowledged)}</td>` : nothing}
         <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
@@ -207,5 +192,5 @@ function spark(series, name) {
   const down = bars.map(([, failed], index) => (failed ? `M${index * width} 22v${Math.max(2, (7 * failed) / mostFailed).toFixed(1)}` : '')).join('');
   const total = bars.reduce((sum, [done]) => sum + done, 0);
   const bad = bars.reduce((sum, [, failed]) => sum + failed, 0);
-  return html`<svg class="spark" viewBox="-1 0 ${bars.length * width} 30" width=${bars.length * width} height="30" preserveAspectRatio="none" role="img" aria-label=${plain(`${name}: ${total} ended well, ${bad} failed; at most ${most} in a bar`)}>${svg`<path class="spark-done" d=${up}/><path class="spark-failed" d=${down}/>`}</svg>`;
+  return html`<svg class="spark" viewBox="-1 0 ${bars.length * width} 30" width=${bars.length * width} height="30" preserveAspectRatio="none" role="img" aria-label=${plain(`${name}: ${total} ended well, ${bad} failed; at most ${most} in a bar`)}>${svg`<path class="spark-base" d="M-1 21H${bars.length * width}"/><path class="spark-done" d=${up}/><path class="spark-failed" d=${down}/>`}</svg>`;
 }

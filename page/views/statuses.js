@@ -3,7 +3,7 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
-import { download, get, Problem } from '../lib/api.js';
+import { download, get } from '../lib/api.js';
 import { copied, go, messageOf, setQuery, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
@@ -14,7 +14,7 @@ import { JOB_STATES, sign } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { millis, clock } from '../lib/time.js';
 
-/** @import { StatusRow } from '../lib/types.js' */
+/** @import { FoundPage, StatusRow } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -59,7 +59,6 @@ class Statuses {
   /** Words seen in a column, to be chosen from. @type {Map<string, Set<string>>} */
   #words = new Map();
   #at = { row: -1, column: 0 };
-  #less = false;
 
   /** @param {Route} route */
   constructor(route) {
@@ -96,22 +95,31 @@ class Statuses {
     return { path: ['status', name], vhost };
   }
 
+  /**
+   * How many jobs there are, which the search tells, if it has the filters: it knows no steps that wait, nor a single job.
+   * @param {[string, string][]} filters
+   * @param {AbortSignal} signal
+   * @returns {Promise<FoundPage | undefined>}
+   */
+  async #count(filters, signal) {
+    if (filters.some(([key, value]) => key === 'job' || value === '')) return undefined;
+    const { name, vhost } = parted(this.#workflow);
+    return get(['jobs', 'search'], { workflow: name, vhost, limit: 1, count: true, ...Object.fromEntries(filters.map(([key, value]) => [key.replace(/^step\./, 'status.'), value])) }, signal);
+  }
+
   /** @param {AbortSignal} signal */
   async #load(signal) {
     const { path, vhost } = this.#call();
-    /** @type {Record<string, string | undefined>} */
-    const plainQuery = { vhost, limit: String(PAGE), cursor: this.#route.query.get('cursor'), ...Object.fromEntries(this.#filters()) };
-    let data;
-    if (!this.#less) {
-      try {
-        data = await get(path, { ...plainQuery, count: 'true' }, signal);
-      } catch (error) {
-        // An older manager takes `count` for a step that the workflow does not have.
-        if (!(error instanceof Problem && error.status === 400 && error.message.includes('count'))) throw error;
-        this.#less = true;
-      }
-    }
-    data ??= await get(path, plainQuery, signal);
+    const filters = this.#filters();
+    const cursor = this.#route.query.get('cursor');
+    // The rows do not wait for their number.
+    const number = cursor ? undefined : this.#count(filters, signal).catch(() => undefined);
+    const data = await get(path, { vhost, limit: PAGE, cursor, ...Object.fromEntries(filters) }, signal);
+    void number?.then((found) => {
+      if (!found) return;
+      Object.assign(data, { count: found.count, countIsMinimum: found.countIsMinimum });
+      redraw();
+    });
     for (const row of data.rows) {
       for (const [step, word] of Object.entries(row.steps)) {
         if (!this.#words.has(step)) {
@@ -164,10 +172,10 @@ class Statuses {
       ${error && (!data || error.status > 0) ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
       ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
         <div class="sheet-wrap" tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
-          <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th>Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
+          <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
           <tbody>${repeat(data.rows, (row) => row.job, (row, index) => html`<tr class=${index === this.#at.row ? 'at' : ''}>
             <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>
-            <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left" title=${row.created}>${clock(millis(row.created))}</td>
+            <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left sheet-created" title=${row.created}>${clock(millis(row.created))}</td>
             ${this.#columns.map((step, column) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td class=${index === this.#at.row && column === this.#at.column ? 'cell-at' : ''}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
           </tr>`)}</tbody>
         </table></div>

@@ -1,13 +1,16 @@
-"""A real broker, real worker processes; the tests play the manager."""
+"""Real worker processes. Over AMQP with a real broker, where the tests play the manager; over HTTP with a real manager."""
 
 import itertools
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import uuid
 from pathlib import Path
 
@@ -165,17 +168,27 @@ class WorkerProcess:
 
 
 @pytest.fixture
-def start_worker(amqp_server, tmp_path):
+def start_worker(amqp_server, start_worker_at):
+    """The same with the broker's address."""
+
+    def start(functions, *options, server=amqp_server, ready=True):
+        return start_worker_at(server, functions, *options, ready=ready)
+
+    return start
+
+
+@pytest.fixture
+def start_worker_at(tmp_path):
     """Starts a worker process for ``{queue: function of worker_program.py}`` and waits until it consumes."""
     started = []
 
-    def start(functions, *options, server=amqp_server, ready=True):
+    def start(server, functions, *options, ready=True, **environment):
         log_path = tmp_path / f"worker-{len(started)}.log"
         arguments = [f"{queue}={function}" for queue, function in functions.items()]
         with log_path.open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("worker_program.py")), str(tmp_path), *arguments, *options],
-                env={**os.environ, "AMQP_SERVER": server},
+                env={**os.environ, "AMQP_SERVER": server, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -183,7 +196,7 @@ def start_worker(amqp_server, tmp_path):
         worker = WorkerProcess(process, tmp_path, log_path)
         started.append(worker)
         if ready:
-            worker.await_log("consuming from")
+            worker.await_log("consuming from", times=1 if server.startswith("amqp") else len(functions))
         return worker
 
     yield start
@@ -191,3 +204,96 @@ def start_worker(amqp_server, tmp_path):
         if worker.alive():
             worker.kill()
         print(f"--- log of worker {worker.process.pid}\n{worker.log}")
+
+
+class Daemon:
+    """A manager without a broker."""
+
+    def __init__(self, program, directory, workflows, environment):
+        self.directory = directory
+        self.program = program
+        self.environment = environment
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://{self.address}"
+        (directory / "workflows.yaml").write_text(workflows)
+        self.process = None
+        self.start()
+
+    def start(self):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("AMQP", "WORKFLOW_MANAGER"))}
+        with (self.directory / "manager.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [self.program, "serve", "--workflows", "workflows.yaml", "--db", "journal.db", "--listen", self.address],
+                cwd=self.directory,
+                env={**environment, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        eventually(self.is_ready, "the manager to be ready")
+
+    def is_ready(self):
+        assert self.process.poll() is None, self.log
+        try:
+            return urllib.request.urlopen(f"{self.url}/readyz", timeout=5).status == 200
+        except OSError:
+            return False
+
+    @property
+    def log(self):
+        return (self.directory / "manager.log").read_text()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_SECONDS)
+
+    def text(self, path, body=None, method=None):
+        request = urllib.request.Request(self.url + path, data=body, method=method)
+        token = self.environment.get("WORKFLOW_MANAGER__HTTP__TOKEN")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as answer:
+            return answer.read().decode()
+
+    def ask(self, path, body=None):
+        return json.loads(self.text(path, body))
+
+    def create(self, workflow, message):
+        """Creates a job; gives its id. A message that is no dict is sent as it is."""
+        body = json.dumps(message).encode() if isinstance(message, dict) else message
+        return self.ask(f"/api/workflow/{workflow}", body)["id"]
+
+    def job(self, job):
+        return self.ask(f"/api/job/{job}")
+
+    def ended(self, job, state="completed"):
+        """The job, once it has ended."""
+        seen = eventually(lambda: (seen := self.job(job))["state"] != "running" and seen, f"the end of job {job}")
+        assert seen["state"] == state, seen
+        return seen
+
+    def result(self, job):
+        """The result as it was written, once the job is completed."""
+        self.ended(job)
+        return self.text(f"/api/job/{job}/result")
+
+
+@pytest.fixture
+def start_daemon(tmp_path):
+    program = os.environ.get("WORKFLOW_MANAGER")
+    if not program:
+        pytest.fail("WORKFLOW_MANAGER is not set: these tests need the manager's program, for example target/debug/workflow-manager")
+    started = []
+
+    def start(workflows, **environment):
+        directory = tmp_path / f"manager-{len(started)}"
+        directory.mkdir()
+        started.append(Daemon(program, directory, workflows, environment))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        daemon.kill()
+        print(f"--- log of the manager\n{daemon.log}")

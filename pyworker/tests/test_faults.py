@@ -107,6 +107,19 @@ def test_sigterm_finishes_the_message_in_hand_and_takes_no_other(manager, start_
     assert manager.is_empty(queue), "the finished message was acknowledged"
 
 
+def test_sigterm_finishes_async_functions(manager, start_worker):
+    queue = manager.queue()
+    worker = start_worker({queue: "async_waits"})
+    correlation_id = manager.send(queue, {"n": 1})
+    eventually(worker.calls, "the function's call")
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: manager.consumers(queue) == 0, "the worker to stop consuming")
+    worker.release()
+    said = [manager.receive()[0] for _ in range(2)]
+    assert [(properties.type, properties.correlation_id) for properties in said] == [("progress", correlation_id), (None, correlation_id)]
+    assert worker.process.wait(30) == 0
+
+
 def test_an_idle_worker_stops_on_sigint(manager, start_worker):
     worker = start_worker({manager.queue(): "echo"})
     worker.process.send_signal(signal.SIGINT)

@@ -200,6 +200,29 @@ def test_threads_run_functions_at_the_same_time(manager, start_worker):
     assert {manager.receive()[0].correlation_id for _ in sent} == set(sent)
 
 
+def test_async_functions_run_at_the_same_time(manager, start_worker):
+    queue = manager.queue()
+    worker = start_worker({queue: "async_waits"}, "--prefetch=20")
+    sent = [manager.send(queue, {"n": n}) for n in range(20)]
+    eventually(lambda: len(worker.calls()) == 20, "twenty calls at the same time")
+    worker.release()
+    said = [manager.receive()[0] for _ in range(40)]
+    assert sorted(properties.correlation_id for properties in said if properties.type is None) == sorted(sent)
+    assert [properties.type for properties in said].count("progress") == 20
+    assert worker.terminate() == 0
+    assert manager.is_empty(queue)
+
+
+@pytest.mark.parametrize("function, error, retryable", [("async_fails", "no such book", False), ("async_exits", "SystemExit: 3", True)])
+def test_errors_of_async_functions_are_error_replies(manager, start_worker, function, error, retryable):
+    queue = manager.queue()
+    worker = start_worker({queue: function})
+    manager.send(queue, {})
+    properties, body = manager.receive()
+    assert (properties.type, json.loads(body)) == ("error", {"error": error, "retryable": retryable})
+    assert worker.terminate() == 0
+
+
 def test_heartbeats_survive_a_long_function(manager, start_worker, amqp_server):
     queue = manager.queue()
     # The broker drops a connection that is silent for two heartbeats, here 2 s.

@@ -1,5 +1,8 @@
 """Wrong use is told at once, in words that help."""
 
+import subprocess
+import sys
+
 import pytest
 
 from pyworker import Worker, current, run
@@ -12,8 +15,12 @@ def echo(message):
 @pytest.mark.parametrize(
     "arguments, options, told",
     [
-        (("a", echo), {"argv": []}, "Set AMQP_SERVER or give --amqp-server"),
-        (("a", echo), {"argv": ["--amqp-server", "localhost:5672"]}, "should look like amqp://"),
+        (("a", echo), {"argv": ["--amqp-server", "localhost:5672"]}, "or amqp://user:password@host:5672"),
+        (("a", echo), {"argv": ["--server", "ftp://localhost"]}, "should look like http://host:8088"),
+        (("a", echo), {"argv": ["--server", "http://localhost:port"]}, "http://localhost:port"),
+        (("a", echo), {"argv": ["--server", "http://localhost?queue=a"]}, "should look like http://host:8088"),
+        (("a", echo), {"argv": ["--server", "http://localhost", "--lease", "0.5"]}, "lease is from 1 to 43200 seconds, not 0.5"),
+        (("a", echo), {"argv": ["--server", "http://localhost"], "token": "two\nlines"}, "cannot stand in a header"),
         (("a", echo), {"argv": ["--prefetch", "0"], "amqp_server": "amqp://localhost"}, "prefetch is from 1 to 65535, not 0"),
         (("a", echo), {"argv": ["--threads", "0"], "amqp_server": "amqp://localhost"}, "threads is at least 1, not 0"),
         (({},), {"argv": [], "amqp_server": "amqp://localhost"}, "at least one queue"),
@@ -28,10 +35,16 @@ def test_wrong_arguments_end_the_program_with_code_2(monkeypatch, capsys, argume
     assert told in capsys.readouterr().err
 
 
-def test_a_password_is_not_told():
+@pytest.mark.parametrize("server", ["http://user:secret@host", "http://secret@host", "ftp://user:secret@host"])
+def test_a_password_is_not_told(server):
     with pytest.raises(ValueError) as error:
-        Worker({"a": echo}, "http://user:secret@host")
+        Worker({"a": echo}, server)
     assert "secret" not in str(error.value)
+
+
+def test_over_http_pika_is_not_loaded():
+    code = "import sys; from pyworker import Worker; Worker({'a': print}, 'http://localhost'); sys.exit('pika' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_queue_needs_a_function():

@@ -3,6 +3,7 @@
 Each call of a function leaves a line in ``DIRECTORY/calls``, so that a test sees work begin, and how often.
 """
 
+import asyncio
 import logging
 import os
 import signal
@@ -99,6 +100,60 @@ def waits(message):
     while not (DIRECTORY / "release").exists():
         time.sleep(0.01)
     return {"n": message["n"]}
+
+
+def waits_for_its_end(message):
+    """Takes until the attempt is over, and says so."""
+    called(message)
+    step = current()
+    while not step.cancelled:
+        time.sleep(0.01)
+    called({"n": "over"})
+    step.raise_if_cancelled()
+
+
+def progress_and_waits(message):
+    current().progress(0.5, message="half way")
+    return waits(message)
+
+
+def redelivered(message):
+    return {"redelivered": current().redelivered, "headers": dict(current().headers)}
+
+
+def large(message):
+    return {"text": "x" * message["bytes"]}
+
+
+async def async_echo(message):
+    await asyncio.sleep(0)
+    return echo(message)
+
+
+async def async_waits(message):
+    called(message)
+    step = current()
+    step.progress(0.5)
+    while not (DIRECTORY / "release").exists():
+        await asyncio.sleep(0.01)
+    assert current() is step
+    return {"n": message["n"]}
+
+
+async def async_fails(message):
+    raise Failed("no such book")
+
+
+async def async_exits(message):
+    sys.exit(3)
+
+
+async def async_waits_for_ever(message):
+    called(message)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        called({"n": "over"})
 
 
 def takes_long(message):

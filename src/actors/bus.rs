@@ -10,7 +10,6 @@ use crate::bus::{
     Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Receipt,
 };
 use crate::engine::{CorrelationId, Definition, Input, JobId};
-use crate::settings::BusKind;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,30 +64,34 @@ impl BusActor {
 
 /// Where a bus reports.
 pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
-    let (ways, key, vhost) = (ways.clone(), key.clone(), key.vhost.clone());
+    let (ways, key) = (ways.clone(), key.clone());
     Arc::new(move |event| match event {
         BusEvent::Reply(delivery) => {
             ways.mailboxes().router.post(RouterInput::Delivered(with_attempt(delivery)))
         }
         BusEvent::Call { queue, delivery } => {
             let delivery = with_attempt(delivery);
-            let workflow = workflow_of(&queue, &vhost);
-            ways.mailboxes().router.post(RouterInput::Called { workflow, delivery });
+            let (workflow, bus) = (workflow_of(&queue, &key.vhost), key.bus.clone());
+            ways.mailboxes().router.post(RouterInput::Called { workflow, bus, delivery });
         }
         BusEvent::Taken(receipt) => taken(&ways, receipt),
         BusEvent::Unroutable(receipt) => {
             if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
-                unroutable(&ways, &vhost, *job);
+                unroutable(&ways, &key, *job);
             }
             taken(&ways, receipt);
         }
         BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_kept } => {
             let outcome = if is_kept { "kept" } else { "dropped" };
-            ways.common.metrics.unreadable.with_label_values(&[&*vhost, &*queue, outcome]).inc();
+            ways.common
+                .metrics
+                .unreadable
+                .with_label_values(&[&*key.bus, &*key.vhost, &*queue, outcome])
+                .inc();
             if ways.common.throttle.may_log("unreadable") {
                 let correlation_id = correlation_id.unwrap_or_default();
                 tracing::warn!(
-                    vhost = &*vhost,
+                    bus = %key,
                     queue = &*queue,
                     reason,
                     correlation_id,
@@ -106,11 +109,11 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
             let metrics = &ways.common.metrics;
             metrics
                 .bus_connected
-                .with_label_values(&[&*vhost])
+                .with_label_values(&[&*key.bus, &*key.vhost])
                 .set(i64::from(!matches!(state, BusState::Disconnected { .. })));
             metrics
                 .bus_blocked
-                .with_label_values(&[&*vhost])
+                .with_label_values(&[&*key.bus, &*key.vhost])
                 .set(i64::from(matches!(state, BusState::Blocked { .. })));
             ways.common.health.set_bus(&key, state);
         }
@@ -121,7 +124,11 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
                 BusNotice::Refused => "refused",
                 BusNotice::Resent => "resent",
             };
-            ways.common.metrics.bus_notices.with_label_values(&[&*vhost, kind]).inc();
+            ways.common
+                .metrics
+                .bus_notices
+                .with_label_values(&[&*key.bus, &*key.vhost, kind])
+                .inc();
         }
     })
 }
@@ -169,10 +176,14 @@ fn attempt_in(message_id: &str) -> Option<u32> {
 }
 
 /// The queue that a caller named is not there: nobody can be told.
-fn unroutable(ways: &Ways, vhost: &str, job: JobId) {
-    ways.common.metrics.bus_notices.with_label_values(&[vhost, "unanswerable"]).inc();
+fn unroutable(ways: &Ways, bus: &BusKey, job: JobId) {
+    ways.common
+        .metrics
+        .bus_notices
+        .with_label_values(&[&*bus.bus, &*bus.vhost, "unanswerable"])
+        .inc();
     if ways.common.throttle.may_log("unanswerable") {
-        tracing::warn!(%job, vhost, "the queue that a caller waits at is not there: its answer is dropped (logged once a minute)");
+        tracing::warn!(%job, %bus, "the queue that a caller waits at is not there: its answer is dropped (logged once a minute)");
     }
 }
 
@@ -187,11 +198,11 @@ impl Actor for BusActor {
                 .common
                 .metrics
                 .bus_unconfirmed
-                .with_label_values(&[&*actor.key.vhost])
+                .with_label_values(&[&*actor.key.bus, &*actor.key.vhost])
                 .set(unconfirmed);
         });
-        let settings = &self.ways.common.settings;
-        if settings.bus() == BusKind::Amqp && !settings.amqp.management.0.is_empty() {
+        let amqp = self.ways.common.settings.amqp_bus(&self.key.bus);
+        if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
             ctx.spawn(lost::watch(self.ways.clone(), self.key.clone()).into_actor(self));
         }
     }

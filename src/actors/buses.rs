@@ -1,45 +1,60 @@
-//! The registry of buses: one for each virtual host that a workflow runs in. A reload may bring
+//! The registry of buses: one for each bus and virtual host that a workflow uses. A reload may bring
 //! more.
 
 use super::mail::BusInput;
 use super::mailbox::Mailbox;
 use crate::bus::{Address, BusKey};
-use crate::engine::Definition;
-use crate::settings::BusKind;
+use crate::engine::{Caller, Definition, Step};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The buses of a process, by their keys.
 pub struct Buses {
-    /// The name of the bus on which all workflows run.
-    name: Arc<str>,
+    /// The name of the bus of all workflows and steps that name none.
+    default: Arc<str>,
     started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
-    /// No bus yet; workflows run on buses of this kind.
-    pub fn new(kind: BusKind) -> Buses {
-        Buses { name: kind.name().into(), started: RwLock::default() }
+    /// No bus yet; workflows that name none run on the bus `default`.
+    pub fn new(default: &str) -> Buses {
+        Buses { default: default.into(), started: RwLock::default() }
     }
 
-    /// The bus of a virtual host.
-    pub fn of_vhost(&self, vhost: &str) -> BusKey {
-        BusKey { bus: self.name.clone(), vhost: vhost.into() }
+    /// A bus in a virtual host; none: the default bus.
+    pub fn named(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
+        BusKey { bus: bus.unwrap_or(&self.default).clone(), vhost: vhost.into() }
     }
 
-    /// The bus that a workflow runs on.
+    /// The bus on which a workflow takes calls.
     pub fn of(&self, definition: &Definition) -> BusKey {
-        self.of_vhost(&definition.vhost)
+        self.named(definition.bus.as_ref(), &definition.vhost)
     }
 
-    /// A queue of the bus that a workflow runs on.
-    pub fn address(&self, definition: &Definition, queue: &Arc<str>) -> Address {
-        Address { bus: self.of(definition), queue: queue.clone() }
+    /// The bus to which a step of a workflow sends.
+    pub fn of_step(&self, definition: &Definition, step: &Step) -> BusKey {
+        self.named(step.bus.as_ref(), &definition.vhost)
     }
 
-    /// Whether a workflow runs on this bus.
-    pub fn carries(&self, key: &BusKey, definition: &Definition) -> bool {
-        key.bus == self.name && *key.vhost == *definition.vhost
+    /// The bus on which a caller of a workflow waits.
+    pub fn of_caller(&self, definition: &Definition, caller: &Caller) -> BusKey {
+        self.named(caller.bus.as_ref().or(definition.bus.as_ref()), &definition.vhost)
+    }
+
+    /// The queue to which a step of a workflow sends.
+    pub fn address(&self, definition: &Definition, step: &Step) -> Address {
+        Address { bus: self.of_step(definition, step), queue: step.queue.clone() }
+    }
+
+    /// Whether a step of a workflow sends to this bus.
+    pub fn carries(&self, key: &BusKey, definition: &Definition, step: &Step) -> bool {
+        key.bus == *step.bus.as_ref().unwrap_or(&self.default) && *key.vhost == *definition.vhost
+    }
+
+    /// A bus of a workflow that was not started.
+    pub fn missing(&self, definition: &Definition) -> Option<BusKey> {
+        let used = definition.sending_steps().map(|step| self.of_step(definition, step));
+        std::iter::once(self.of(definition)).chain(used).find(|bus| self.find(bus).is_none())
     }
 
     /// The mailbox of a bus, if it was started.

@@ -45,7 +45,7 @@ impl Refused {
             result: Err(Body::error(&refusal.reason, false)),
             sent: Sent::Refusal { job: id, ack },
         };
-        let bus = ways.buses.of(&definition);
+        let bus = ways.buses.of_caller(&definition, &caller);
         Outgoing::Send(answer(told, &caller, bus, clock::now())).release(ways);
     }
 }
@@ -88,16 +88,17 @@ impl Call {
         Some(self)
     }
 
-    /// Reads a message of a workflow's queue.
+    /// Reads a message of a workflow's queue, which came over `bus`.
     pub(super) fn read(
         definition: Arc<Definition>,
+        bus: &Arc<str>,
         delivery: Delivery,
         ways: &Ways,
     ) -> Option<Call> {
         let (id, caller, asker) = (
             id_of(&definition, &delivery),
-            caller_of(&delivery),
-            asker_of(&delivery, ways.common.own_reply_queue()),
+            caller_of(bus, &delivery),
+            asker_of(&delivery, ways.common.settings.reply_queue(bus)),
         );
         // Without the header nothing is above it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
@@ -115,10 +116,11 @@ impl Call {
     }
 }
 
-fn caller_of(delivery: &Delivery) -> Option<Caller> {
+fn caller_of(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
     let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
     Some(Caller {
         reply_to: reply_to.into(),
+        bus: Some(bus.clone()),
         correlation_id: delivery.correlation_id.as_deref().map(Into::into),
         attempt: delivery.attempt,
     })
@@ -126,7 +128,7 @@ fn caller_of(delivery: &Delivery) -> Option<Caller> {
 
 /// Whether the message claims to be a step's: it names a step and this manager's reply queue, and
 /// has the id of that step's message. So a running step stands for one job at most.
-fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
+fn asker_of(delivery: &Delivery, own_reply_queue: Option<&str>) -> Asker {
     let claimed = || {
         let (correlation_id, message_id) =
             (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
@@ -135,7 +137,8 @@ fn asker_of(delivery: &Delivery, own_reply_queue: &str) -> Asker {
         // Only one spelling counts: another would ask for another job.
         let is_of_step =
             correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
-        let is_ours = delivery.reply_to.as_deref() == Some(own_reply_queue)
+        let is_ours = delivery.reply_to.is_some()
+            && delivery.reply_to.as_deref() == own_reply_queue
             && delivery.attempt.is_none_or(|told| told == attempt);
         (is_of_step && is_ours).then_some(Asker::Claimed(place, attempt))
     };

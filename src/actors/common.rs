@@ -7,14 +7,14 @@ use super::mail::Definitions;
 use super::mailbox::Kind;
 use super::queue_looks::QueueLooks;
 use super::rules::Rules;
-use crate::bus::embedded;
 use crate::clock;
 use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::events::{Feeds, Webhook};
 use crate::journal::{JobNumber, Records};
 use crate::room::Rooms;
-use crate::settings::{BusKind, Settings};
+use crate::settings::Settings;
 use crate::telemetry::Metrics;
+use crate::telemetry::rates::Rates;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -34,6 +34,8 @@ pub struct Common {
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
+    /// What became of jobs, minute by minute.
+    pub rates: Rates,
     /// The metrics of job mailboxes.
     pub job_kind: Arc<Kind>,
     /// What decides for the jobs.
@@ -82,7 +84,7 @@ impl Common {
             window: settings.fanout.window,
             window_bytes: settings.fanout.window_bytes,
         };
-        let metrics = Metrics::new();
+        let (metrics, health) = (Metrics::new(), Health::new(settings.default_bus()));
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings.events, &metrics).map(Arc::new);
         let creations =
@@ -92,11 +94,12 @@ impl Common {
             settings,
             limits,
             metrics,
+            rates: Rates::default(),
             job_kind,
             rules,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
-            health: Health::default(),
+            health,
             losses: Losses::default(),
             queue_looks: QueueLooks::default(),
             began: (clock::now(), clock::ticks()),
@@ -108,14 +111,6 @@ impl Common {
             children: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,
-        }
-    }
-
-    /// The queue at which the steps of this manager wait for replies.
-    pub fn own_reply_queue(&self) -> &str {
-        match self.settings.bus() {
-            BusKind::Embedded => embedded::REPLIES,
-            BusKind::Amqp => &self.settings.amqp.reply_queue,
         }
     }
 

@@ -10,14 +10,14 @@ use super::queue_looks::Looked;
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
 use crate::clock;
-use crate::engine::{Job, JobId, Message, Operation};
+use crate::engine::{Job, JobId, Message, Request};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a look at the queues of a bus may take.
+/// How long the broker may take to report on queues.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Asks for a job of a workflow, under an id if one is chosen; answered after the commit.
@@ -63,10 +63,10 @@ pub async fn create(
 pub fn operate(
     ways: &Ways,
     id: JobId,
-    operation: Operation,
+    request: Request,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
     let answered = if ways.common.health.accepts() {
-        Ok(asked(ways, |answer| RouterInput::Operate(id, operation, answer)))
+        Ok(asked(ways, |answer| RouterInput::Operate(id, request, answer)))
     } else {
         Err(not_now())
     };
@@ -94,14 +94,12 @@ pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refu
 /// Nothing is accepted now.
 pub async fn redispatch(
     ways: &Ways,
-    vhost: &str,
-    queue: &str,
+    queue: Address,
     is_dry_run: bool,
 ) -> Result<(usize, usize), Refusal> {
     if !ways.common.health.accepts() {
         return Err(not_now());
     }
-    let queue = Address { bus: ways.buses.of_vhost(vhost), queue: queue.into() };
     let bulk = Arc::new(Bulk::new(queue).dry_run(is_dry_run));
     let (answer, answered) = oneshot::channel();
     if ways.mailboxes().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
@@ -123,11 +121,19 @@ pub async fn redefine(ways: &Ways, definitions: Definitions) -> Result<(), Strin
     answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
 }
 
-/// What a bus knows of each of these queues; none: there is no such bus, or it is closing.
-pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Option<Vec<QueueLook>> {
-    let (answer, answered) = oneshot::channel();
-    ways.buses.find(bus)?.post(BusInput::Inspect(queues, answer));
-    answered.await.ok()
+/// What a bus knows of each of these queues, in the same order.
+pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
+    let unknown = |reason: String| vec![QueueLook::Unknown(reason); queues.len()];
+    let asked = async {
+        let (answer, answered) = oneshot::channel();
+        ways.buses.find(bus)?.post(BusInput::Inspect(queues.clone(), answer));
+        answered.await.ok()
+    };
+    match tokio::time::timeout(LOOK_MAX, asked).await {
+        Ok(Some(looks)) => looks,
+        Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
+        Err(_) => unknown(format!("no answer within {LOOK_MAX:?}")),
+    }
 }
 
 /// What all queues of the loaded workflows hold; at most some seconds old.
@@ -138,18 +144,15 @@ pub async fn queues(ways: &Ways) -> Arc<Looked> {
 async fn look_at_all(ways: &Ways) -> Looked {
     let mut asked: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
     for definition in ways.common.definitions().values() {
-        asked.entry(ways.buses.of(definition)).or_default().extend(definition.queues());
+        for step in definition.sending_steps() {
+            let bus = ways.buses.of_step(definition, step);
+            asked.entry(bus).or_default().push(step.queue.clone());
+        }
     }
     let looks = asked.into_iter().map(|(bus, mut queues)| async move {
         queues.sort_unstable();
         queues.dedup();
-        let look = tokio::time::timeout(LOOK_MAX, inspect(ways, &bus, queues.clone()));
-        let unknown = |reason: String| vec![QueueLook::Unknown(reason); queues.len()];
-        let found = match look.await {
-            Ok(Some(found)) => found,
-            Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
-            Err(_) => unknown(format!("no answer within {LOOK_MAX:?}")),
-        };
+        let found = inspect(ways, &bus, queues.clone()).await;
         (bus, queues, found)
     });
     let found = join_all(looks).await.into_iter().flat_map(|(bus, queues, found)| {
@@ -178,6 +181,14 @@ pub async fn look<T: Send + 'static>(
     // An error means that the actor has ended: then all is committed.
     let _ = committed.await;
     seen.await.ok()
+}
+
+/// Waits until the router has taken all mail that was sent to it so far.
+pub async fn routed(ways: &Ways) {
+    let (answer, answered) = oneshot::channel();
+    ways.mailboxes().router.post(RouterInput::CatchUp(answer));
+    // An error means that the manager is stopping.
+    let _ = answered.await;
 }
 
 /// Waits until everything that a job has decided is committed.

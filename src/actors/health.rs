@@ -4,14 +4,14 @@ use crate::bus::{BusKey, BusState};
 use crate::clock;
 use crate::engine::Timestamp;
 use crate::journal::Loss;
+use crate::settings::BusKind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
 /// What keeps the manager from working.
-#[derive(Default)]
 pub struct Health {
     /// The journal waits for room on the disk.
     pub journal_full: AtomicBool,
@@ -20,6 +20,7 @@ pub struct Health {
     /// The daemon is about to stop.
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
+    default_bus: Arc<str>,
     changed: Notify,
 }
 
@@ -31,6 +32,18 @@ struct BusHealth {
 }
 
 impl Health {
+    /// Nothing keeps it; the name of the bus of workflows that name none.
+    pub fn new(default_bus: &str) -> Health {
+        Health {
+            journal_full: AtomicBool::new(false),
+            journal_lost: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+            buses: RwLock::default(),
+            default_bus: default_bus.into(),
+            changed: Notify::new(),
+        }
+    }
+
     /// Keeps the state of a bus.
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
@@ -85,11 +98,25 @@ impl Health {
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        for (BusKey { vhost, .. }, BusHealth { state, .. }) in
-            self.buses.read().unwrap_or_else(PoisonError::into_inner).iter()
-        {
-            let name = if vhost.is_empty() { "bus".to_owned() } else { format!("bus {vhost}") };
-            checks.push((name, *state == BusState::Connected, state.to_string()));
+        let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
+        for (BusKey { bus: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
+            let mut name = "bus".to_owned();
+            // The default bus is *the* bus where there is but one.
+            let is_default = *bus_name == self.default_bus;
+            let bus = Some(bus_name).filter(|_| !is_default);
+            for part in bus.into_iter().chain(Some(vhost).filter(|vhost| !vhost.is_empty())) {
+                name.push(' ');
+                name.push_str(part);
+            }
+            let mut sentence = state.to_string();
+            if **bus_name == *BusKind::Embedded.name() {
+                sentence.push_str(if is_default {
+                    " (embedded: no broker is set)"
+                } else {
+                    " (embedded)"
+                });
+            }
+            checks.push((name, *state == BusState::Connected, sentence));
         }
         checks
     }

@@ -3,6 +3,7 @@
 //! does nothing else.
 
 mod asks;
+mod buses;
 mod news;
 mod observe;
 mod places;
@@ -18,11 +19,10 @@ use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
 use super::said::Said;
 use super::ways::Ways;
-use crate::bus::BusKey;
 use crate::clock;
 use crate::engine::{
     Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
-    Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, Timestamp,
+    Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, StepIndex, Timestamp,
 };
 use crate::faults;
 use crate::journal::{JobNumber, NewJob, Record, Recovered};
@@ -286,16 +286,16 @@ impl JobActor {
             )
         };
         let (mut wanted, mut pause) = (due, left(due).min(WAIT_MAX));
-        if pause.is_zero() && self.deaf_to().is_some() {
-            // A reply may still make this timeout void. What does not depend on replies must not
-            // wait for it.
-            pause = HEARD_AGAIN_AFTER;
-            if let Some(other) = self
-                .job()
-                .and_then(Job::next_timer_but_timeouts)
-                .filter(|other| left(*other) < HEARD_AGAIN_AFTER)
-            {
-                (wanted, pause) = (other, left(other));
+        if pause.is_zero() {
+            let unheard = self.deaf_to();
+            let other = self.job().and_then(|job| job.next_timer_without(&unheard));
+            if other != Some(due) {
+                // A reply may still make this timeout void. What does not depend on that bus must
+                // not wait for it.
+                pause = HEARD_AGAIN_AFTER;
+                if let Some(other) = other.filter(|other| left(*other) < HEARD_AGAIN_AFTER) {
+                    (wanted, pause) = (other, left(other));
+                }
             }
         }
         let is_enough = left(wanted) <= pause;
@@ -309,18 +309,6 @@ impl JobActor {
             actor.set_timer(ctx);
         });
         self.timer = Some((due, wait));
-    }
-
-    /// Attempts that began before this time may have been answered, with the answer still in the
-    /// reply queue.
-    fn deaf_to(&self) -> Option<Timestamp> {
-        let bus = self.ways.buses.of(self.job()?.definition());
-        self.ways.common.health.deaf_to(&bus, self.ways.common.settings.amqp.replies_first.0)
-    }
-
-    /// Whether its messages go over this bus.
-    pub(super) fn runs_on(&self, bus: &BusKey) -> bool {
-        self.job().is_some_and(|job| self.ways.buses.carries(bus, job.definition()))
     }
 
     fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
@@ -362,10 +350,11 @@ impl JobActor {
             JobInput::Vouch(call) => self.vouch(call),
             JobInput::Cancel(answer) => self.cancel(answer),
             JobInput::Erase(answer) => self.erase(answer),
-            JobInput::Operate(operation, answer) => self.operate(operation, answer),
+            JobInput::Operate(request, answer) => self.operate(request, answer),
             JobInput::QueueMissing { queue, done } => {
-                if self.runs_on(&queue.bus) {
-                    self.take(Input::QueueMissing(queue.queue), vec![Outgoing::Hold(done)]);
+                let steps: Vec<StepIndex> = self.waiting_at(&queue).collect();
+                if !steps.is_empty() {
+                    self.take(Input::QueueMissing(steps), vec![Outgoing::Hold(done)]);
                 }
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
@@ -473,7 +462,7 @@ impl JobActor {
         }
     }
 
-    fn reject(&mut self, rejected: Rejected, said: Option<Said>, release: Vec<Outgoing>) {
+    fn reject(&mut self, rejected: Rejected, said: Option<Said>, mut release: Vec<Outgoing>) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.ways.common.metrics.rejected.with_label_values(&[rejected.label()]).inc();
             if let (Some(said), true) = (said, self.ways.common.throttle.may_log(rejected.label()))
@@ -484,6 +473,11 @@ impl JobActor {
         // After the commit of what made it void, which may still be under way: this may be the last
         // copy of a reply.
         if !release.is_empty() {
+            for outgoing in &mut release {
+                if let Outgoing::Ack(ack) = outgoing {
+                    ack.unused(rejected.label());
+                }
+            }
             self.release_after_commit(release);
         }
     }
@@ -538,7 +532,7 @@ impl JobActor {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
-                let bus = self.ways.buses.of(job.definition());
+                let bus = self.ways.buses.of_step(job.definition(), job.graph().step(step));
                 Outgoing::Send(step_message(job, bus, step, attempt, input, now))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
@@ -552,7 +546,7 @@ impl JobActor {
             }
             Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let bus = self.ways.buses.of(job.definition());
+                let bus = self.ways.buses.of_caller(job.definition(), job.caller(caller)?);
                 let bytes_max = self.ways.common.limits.step_message_bytes_max;
                 Outgoing::Send(caller_answer(job, bus, caller, end, bytes_max, now)?)
             }

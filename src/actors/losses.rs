@@ -39,8 +39,9 @@ impl Losses {
         found: &BTreeMap<Arc<str>, QueueLoss>,
     ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gauge =
-            |queue: &str| metrics.queue_messages_lost.with_label_values(&[&*bus.vhost, queue]);
+        let gauge = |queue: &str| {
+            metrics.queue_messages_lost.with_label_values(&[&*bus.bus, &*bus.vhost, queue])
+        };
         losses.retain(|Address { bus: of, queue }, _| {
             let stays = of != bus || found.contains_key(queue);
             if !stays {

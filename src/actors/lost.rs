@@ -41,7 +41,9 @@ const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// Looks at the queues of a bus at intervals, until the bus is closed.
 pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
-    let span = ways.common.settings.amqp.lost_after.0;
+    let Some(span) = ways.common.settings.amqp_bus(&bus.bus).map(|amqp| amqp.lost_after.0) else {
+        return;
+    };
     let mut watch = LossWatch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
     let mut ticks = tokio::time::interval(span / LOOKS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,7 +76,7 @@ struct LossWatch {
 impl LossWatch {
     /// None: the bus is closed.
     async fn look(&mut self, ways: &Arc<Ways>, bus: &BusKey) -> Option<()> {
-        let vhost = &*bus.vhost;
+        let amqp = ways.common.settings.amqp_bus(&bus.bus)?;
         let (answer, depths) = oneshot::channel();
         ways.buses.find(bus)?.post(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
@@ -89,13 +91,13 @@ impl LossWatch {
             Err(reason) => {
                 if ways.common.throttle.may_log("queue depths") {
                     tracing::warn!(
-                        vhost,
+                        %bus,
                         reason,
                         "the broker does not tell what its queues hold (logged once a minute)"
                     );
                 }
             }
-            Ok(depths) => self.keep(now, depths, &ways.common.settings.amqp.reply_queue),
+            Ok(depths) => self.keep(now, depths, &amqp.reply_queue),
         }
         // Asked at each look, because a job measures a step's wait from the first look that found
         // it waiting.
@@ -105,11 +107,11 @@ impl LossWatch {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(
-                vhost, %queue, waiting, held,
+                %bus, %queue, waiting, held,
                 "the queue has lost messages: fewer than steps wait on it; `workflow-manager redispatch --queue` sends them again"
             );
         }
-        if ways.common.settings.amqp.redispatch_lost {
+        if amqp.redispatch_lost {
             self.redispatch(ways, bus, &found, now);
         }
         Some(())
@@ -179,7 +181,7 @@ impl LossWatch {
                 Some(_) => continue,
             };
             self.resent.insert(queue.clone(), (now, pause));
-            tracing::info!(vhost = %bus.vhost, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
+            tracing::info!(%bus, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             let bulk = Bulk::new(address).of_those_waiting(self.span);
             // Nobody waits for the end of it.

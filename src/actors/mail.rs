@@ -6,7 +6,7 @@ use super::bulk::{Bulk, Census};
 use super::call::Call;
 use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
 use crate::engine::{
-    ChildEnd, Definition, Input, Job, JobId, Message, Operation, Order, Origin, Parent, Timestamp,
+    ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
 };
 use crate::events::Event;
 use crate::journal::{Creation, JobNumber, NoticeNumber, Record, Recovered};
@@ -32,6 +32,8 @@ pub enum RouterInput {
     Called {
         /// The workflow's full name.
         workflow: Arc<str>,
+        /// The bus that the message came over.
+        bus: Arc<str>,
         /// The message.
         delivery: Delivery,
     },
@@ -46,7 +48,7 @@ pub enum RouterInput {
     /// What a parent tells its child job. A child job that has ended is brought back to be retried.
     ToChild(ToChild),
     /// A client asks something of a job.
-    Operate(JobId, Operation, Client<Now>),
+    Operate(JobId, Request, Client<Now>),
     /// The archive's answer about an id, or why it cannot read the journal.
     Found(JobId, Result<Finding, String>),
     /// A client cancels a job. If the job has ended, the answer is its state: asking twice does no
@@ -64,6 +66,8 @@ pub enum RouterInput {
     /// The messages of the steps that wait on a queue are to be sent again; answered after all
     /// commits.
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
+    /// Answered when it is taken: by then all that was sent before is done.
+    CatchUp(oneshot::Sender<()>),
 }
 
 /// A job that wants to leave.
@@ -126,7 +130,7 @@ pub enum JobInput {
     /// A client has the job erased, if it has ended.
     Erase(Client<Erased>),
     /// A client asks something of it; answered after the commit.
-    Operate(Operation, Client<Now>),
+    Operate(Request, Client<Now>),
     /// A queue was found missing.
     QueueMissing {
         /// The queue.

@@ -18,9 +18,10 @@ use super::routes::{self, Table};
 use super::rules::{Engine, Rules};
 use super::supervisor::Supervisor;
 use super::transport::{
-    Opening, StartError, Transport, Wait, queues_by_vhost, start_bus, topic, transport,
+    Opening, StartError, Transport, Wait, queues_by_bus, start_bus, topic, transport,
 };
 use super::ways::{Mailboxes, Ways};
+use crate::bus::desk::Desks;
 use crate::bus::embedded::Workers;
 use crate::clock;
 use crate::engine::{Definition, JobId, Message, Millis, Operation};
@@ -87,6 +88,8 @@ pub struct Parts {
     pub rules: Arc<dyn Rules>,
     /// How the actors reach each other.
     pub wiring: Wiring,
+    /// Where the desks of embedded buses are known.
+    pub desks: Arc<Desks>,
 }
 
 /// Makes the ways to the actors of their mailboxes.
@@ -96,10 +99,12 @@ impl Parts {
     /// The buses of the settings, with `workers` on the embedded one; the engine's rules; every
     /// mailbox leads straight to its actor.
     pub fn usual(workers: Workers) -> Parts {
+        let desks = Arc::default();
         Parts {
-            transport: transport(workers),
+            transport: transport(workers, Arc::clone(&desks)),
             rules: Arc::new(Engine),
             wiring: Box::new(|mailboxes, _| mailboxes),
+            desks,
         }
     }
 }
@@ -122,7 +127,7 @@ pub fn start_on(
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { transport, rules, wiring } = parts;
+    let Parts { transport, rules, wiring, desks } = parts;
     let by_name = by_name(definitions);
     let journal = &settings.journal;
     let options = Options {
@@ -156,7 +161,7 @@ pub fn start_on(
     let reader = store.records();
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
-    let ways = Arc::new(Ways::new(Arc::new(common), routes));
+    let ways = Arc::new(Ways::new(Arc::new(common), routes, desks));
     let arbiters = start_actors(&ways, store, (table, recovered), threads, (transport, wiring))?;
     ways.mailboxes().journal.post(JournalInput::Retain);
     if let Some(webhook) = &ways.common.webhook {
@@ -188,8 +193,12 @@ fn start_actors(
     let used =
         definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
     let mut makers = Vec::new();
-    for (vhost, served) in queues_by_vhost(&definitions, used) {
-        let (key, opening) = (ways.buses.of_vhost(&vhost), Opening { served, joins: false });
+    for (key, served) in queues_by_bus(&ways.buses, &definitions, used) {
+        if ways.common.settings.bus_kind(&key.bus).is_none() {
+            tracing::error!(bus = %key, "jobs under way need a bus that the settings do not have: they wait; add it to buses and start again");
+            continue;
+        }
+        let opening = Opening { served, joins: false };
         let maker = transport(&ways.common.settings, &key, opening)?;
         makers.push((key, maker));
     }
@@ -281,7 +290,7 @@ impl Manager {
         id: JobId,
         operation: Operation,
     ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::operate(&self.ways, id, operation)
+        door::operate(&self.ways, id, operation.into())
     }
 
     /// Cancels a job at once, unless it has ended; answered after the commit.

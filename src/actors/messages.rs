@@ -76,7 +76,7 @@ pub(super) fn step_message(
         Header::text("traceparent", traceparent(job, step, attempt)),
     ];
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
-        // How many levels of calls and child jobs are above the job that is asked for.
+        // How many levels of calls and child jobs are above this one, which asks.
         headers.push(Header::number("depth", job.origin().depth));
     }
     Publication {

@@ -51,7 +51,9 @@ impl Router {
             }
             RouterInput::Leave(leaving) => leaving.into_iter().for_each(|leave| self.let_go(leave)),
             RouterInput::Delivered(delivery) => self.deliver(delivery),
-            RouterInput::Called { workflow, delivery } => self.called(&workflow, delivery, ctx),
+            RouterInput::Called { workflow, bus, delivery } => {
+                self.called(&workflow, &bus, delivery, ctx)
+            }
             RouterInput::Vouched(call) => self.take_call(call, ctx),
             RouterInput::Create(job) => self.create(job),
             RouterInput::StartChild(child) => self.start_child(*child),
@@ -73,9 +75,11 @@ impl Router {
                     mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
                 }
             }
+            // Whoever asked may have gone.
+            RouterInput::CatchUp(answer) => drop(answer.send(())),
             RouterInput::QueueMissing { queue, taken } => {
                 let done = Done::new(taken);
-                tracing::info!(vhost = %queue.bus.vhost, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
+                tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
                 for mailbox in self.ways.routes.all_live() {
                     let (queue, done) = (queue.clone(), done.clone());
                     mailbox.post(JobInput::QueueMissing { queue, done });
@@ -138,7 +142,7 @@ impl Router {
                 "a reply that changes nothing (logged once a minute per reason)"
             );
         }
-        delivery.ack();
+        delivery.ack_unused(reason);
     }
 }
 

@@ -5,7 +5,7 @@ use super::mail::{
     SupervisorInput,
 };
 use super::mailbox::{Mail, Owner};
-use super::transport::{Opening, Transport, queues_by_vhost, start_bus};
+use super::transport::{Opening, Transport, queues_by_bus, start_bus};
 use super::ways::Ways;
 use crate::engine::JobId;
 use crate::journal::JobNumber;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// Has jobs rebuilt whose actors panicked, and starts the buses of virtual hosts that a reload
+/// Has jobs rebuilt whose actors panicked, and starts the buses that a reload
 /// brings.
 pub struct Supervisor {
     ways: Arc<Ways>,
@@ -68,15 +68,15 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let buses = &self.ways.buses;
-        let mut by_vhost = queues_by_vhost(&definitions, definitions.values());
+        let mut by_bus = queues_by_bus(buses, &definitions, definitions.values());
         let serving: Vec<_> = buses
             .all()
             .into_iter()
-            .map(|(key, bus)| (bus, by_vhost.remove(&*key.vhost).unwrap_or_default()))
+            .map(|(key, bus)| (bus, by_bus.remove(&key).unwrap_or_default()))
             .collect();
         let mut makers = Vec::new();
-        for (vhost, served) in by_vhost {
-            let (key, opening) = (buses.of_vhost(&vhost), Opening { served, joins: true });
+        for (key, served) in by_bus {
+            let opening = Opening { served, joins: true };
             let maker = (self.transport)(&self.ways.common.settings, &key, opening)
                 .map_err(|error| error.to_string())?;
             makers.push((key, maker));

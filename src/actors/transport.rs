@@ -1,11 +1,13 @@
 //! Which buses the settings ask for, and how each is made and started.
 
 use super::bus::{BusActor, event_sink};
+use super::buses::Buses;
 use super::mail::{BusInput, Definitions};
 use super::mailbox::{Kind, Mailbox, Owner};
 use super::ways::Ways;
 use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
-use crate::bus::embedded::{EmbeddedBus, Workers};
+use crate::bus::desk::{Desks, Lending};
+use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
 use crate::bus::topic::TopicMaker;
 use crate::bus::{Bus, BusKey, BusState, EventSink, Served};
 use crate::engine::Definition;
@@ -45,27 +47,33 @@ pub struct Opening {
 pub type Transport =
     Arc<dyn Fn(&Settings, &BusKey, Opening) -> Result<BusMaker, StartError> + Send + Sync>;
 
-/// The transports of the settings; `workers` are those of this process, on the embedded bus.
-pub fn transport(workers: Workers) -> Transport {
-    Arc::new(move |settings, key, opening| make(settings, key, opening, workers.clone()))
+/// The transports of the settings; `workers` are those of this process, on the embedded bus, whose
+/// desks are made known to `desks`.
+pub fn transport(workers: Workers, desks: Arc<Desks>) -> Transport {
+    Arc::new(move |settings, key, opening| {
+        make(settings, key, opening, (workers.clone(), desks.clone()))
+    })
 }
 
 fn make(
     settings: &Settings,
     key: &BusKey,
     opening: Opening,
-    workers: Workers,
+    (workers, desks): (Workers, Arc<Desks>),
 ) -> Result<BusMaker, StartError> {
-    match settings.bus() {
-        BusKind::Embedded => {
-            Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(workers, opening.served, sink))))
-        }
-        BusKind::Amqp => {
-            let connector = Connector::new(amqp_settings(settings, &key.vhost, opening))
-                .map_err(|error| StartError::Bus(error.to_string()))?;
-            Ok(Box::new(move |sink| Box::new(connector.connect(sink))))
-        }
+    if let Some(section) = settings.amqp_bus(&key.bus) {
+        let Opening { served, joins } = opening;
+        let connector = Connector::new(AmqpSettings::of(section, &key.vhost, served, joins))
+            .map_err(|error| StartError::Bus(error.to_string()))?;
+        return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
+    if *key.bus != *BusKind::Embedded.name() {
+        return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.bus)));
+    }
+    let section = &settings.embedded;
+    let lending = Lending { lease: section.lease.0, deliveries_max: section.deliveries_max };
+    let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks };
+    Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
 }
 
 /// The topic for events, if there is to be one: an exchange in the virtual host of the broker's
@@ -76,7 +84,7 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
         return Ok(None);
     }
     let connector = TopicConnector::new(
-        amqp_settings(settings, "", Opening::default()),
+        AmqpSettings::of(&settings.amqp, "", Served::default(), false),
         events.exchange.clone(),
         events.exchange_buffer_max,
     );
@@ -84,28 +92,31 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// The virtual hosts of the `used` definitions, with their queues. A loaded workflow has a queue of
-/// its own, besides those of its steps.
-pub(super) fn queues_by_vhost<'a>(
+/// The buses of the `used` definitions, with their queues. A loaded workflow has a queue of its own,
+/// besides those of its steps.
+pub(super) fn queues_by_bus<'a>(
+    buses: &Buses,
     loaded: &Definitions,
     used: impl Iterator<Item = &'a Arc<Definition>>,
-) -> BTreeMap<String, Served> {
-    let mut steps: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
+) -> BTreeMap<BusKey, Served> {
+    let mut workers: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in used {
-        if seen.insert(Arc::as_ptr(definition)) {
-            steps.entry(definition.vhost.clone()).or_default().extend(definition.queues());
+    for definition in used.filter(|definition| seen.insert(Arc::as_ptr(definition))) {
+        workers.entry(buses.of(definition)).or_default();
+        for step in definition.sending_steps() {
+            let bus = buses.of_step(definition, step);
+            workers.entry(bus).or_default().insert(step.queue.clone());
         }
     }
-    let of_vhost = |(vhost, workers): (String, BTreeSet<Arc<str>>)| {
+    let of_bus = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
         let calls = loaded
             .values()
-            .filter(|definition| definition.vhost == vhost)
+            .filter(|definition| buses.of(definition) == bus)
             .map(|definition| Definition::call_queue(&definition.name).into());
         let served = Served { workers: workers.into_iter().collect(), calls: calls.collect() };
-        (vhost, served)
+        (bus, served)
     };
-    steps.into_iter().map(of_vhost).collect()
+    workers.into_iter().map(of_bus).collect()
 }
 
 /// The bus's side of its gate.
@@ -129,26 +140,4 @@ pub(super) fn start_bus(
         BusActor::new(maker(sink), key, owned)
     });
     Mailbox::new(address, usize::MAX, Kind::new(&ways.common.metrics, BusActor::KIND))
-}
-
-fn amqp_settings(settings: &Settings, vhost: &str, opening: Opening) -> AmqpSettings {
-    let section = &settings.amqp;
-    AmqpSettings {
-        server: section.server.0.clone(),
-        vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
-        management: section.management.0.clone(),
-        reply_queue: section.reply_queue.clone(),
-        reply_queue_type: section.reply_queue_type,
-        unreadable: section.unreadable,
-        prefetch: section.prefetch,
-        linger: section.linger.0,
-        replies_bytes_max: section.replies_bytes_max,
-        unconfirmed_max: section.unconfirmed_max,
-        unconfirmed_bytes_max: section.unconfirmed_bytes_max,
-        reconnect_min: section.reconnect_min.0,
-        reconnect_max: section.reconnect_max.0,
-        heartbeat: section.heartbeat.0,
-        served: opening.served,
-        joins: opening.joins,
-    }
 }

@@ -5,7 +5,7 @@ use super::common::Common;
 use super::mail::{AnnouncerInput, ArchiveInput, JournalInput, RouterInput, SupervisorInput};
 use super::mailbox::Mailbox;
 use super::routes::Routes;
-use crate::engine::Definition;
+use crate::bus::desk::Desks;
 use actix::ArbiterHandle;
 use std::sync::{Arc, OnceLock};
 
@@ -17,6 +17,8 @@ pub struct Ways {
     pub routes: Routes,
     /// The buses.
     pub buses: Buses,
+    /// The desks of embedded buses.
+    pub desks: Arc<Desks>,
     mailboxes: OnceLock<Mailboxes>,
 }
 
@@ -38,9 +40,9 @@ pub struct Mailboxes {
 
 impl Ways {
     /// Before any actor is started.
-    pub fn new(common: Arc<Common>, routes: Routes) -> Ways {
-        let buses = Buses::new(common.settings.bus());
-        Ways { common, routes, buses, mailboxes: OnceLock::new() }
+    pub fn new(common: Arc<Common>, routes: Routes, desks: Arc<Desks>) -> Ways {
+        let buses = Buses::new(common.settings.default_bus());
+        Ways { common, routes, buses, desks, mailboxes: OnceLock::new() }
     }
 
     /// Makes the mailboxes known; once.
@@ -55,10 +57,5 @@ impl Ways {
     )]
     pub fn mailboxes(&self) -> &Mailboxes {
         self.mailboxes.get().expect("connected")
-    }
-
-    /// Whether the bus that a workflow runs on was started.
-    pub fn has_bus_for(&self, definition: &Definition) -> bool {
-        self.buses.find(&self.buses.of(definition)).is_some()
     }
 }

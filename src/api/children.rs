@@ -3,7 +3,7 @@
 use super::named::job_id;
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{self, PAGE_ROWS, cut, read};
+use super::reads::{self, PAGE_ROWS, cut, read, rows_bytes};
 use crate::actors::common::Common;
 use crate::engine::words::{did_you_mean, enumerated, quoted};
 use crate::engine::{Graph, JobId, StepIndex};
@@ -11,6 +11,7 @@ use crate::journal::{ChildCursor, ChildFilter, ChildRow};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// How much of a reason a list shows, in characters; the child job itself shows all of it.
 const REASON_CHARS_MAX: usize = 1_000;
@@ -18,14 +19,16 @@ const REASON_CHARS_MAX: usize = 1_000;
 /// What a row takes at worst, in bytes: as read, with its reason, and as text.
 const ROW_BYTES: usize = 8 * 1024;
 
-#[derive(Serialize)]
-struct Page<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChildJobs)]
+pub(super) struct Page<'a> {
     children: Vec<ChildView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChildJob)]
 struct ChildView<'a> {
     job: JobId,
     step: &'a str,
@@ -54,8 +57,7 @@ pub(super) async fn of_job(
         .ok_or_else(|| Problem::unknown_job(id))?;
     let step = step.map(|name| step_named(family.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
-    let bytes = ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX);
-    let page = reads::answer(&common, bytes, move |reader, answer| {
+    let page = reads::answer(&common, rows_bytes(limit, ROW_BYTES), move |reader, answer| {
         let rows = reader.children(&family, filter, after, limit)?;
         let next =
             rows.last().filter(|_| rows.len() == limit as usize).map(|row| text_of(row.cursor));

@@ -11,24 +11,27 @@ use crate::view::DefinitionView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// What a hash names never changes, so a reader may keep it: a day.
 const KEPT: &str = "private, max-age=86400, immutable";
 
-#[derive(Serialize)]
-struct Named<'d> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Definition)]
+pub(super) struct Named<'d> {
     hash: DefinitionHash,
     #[serde(flatten)]
     definition: DefinitionView<'d>,
 }
 
-#[derive(Serialize)]
-struct Definitions {
+#[derive(Serialize, ToSchema)]
+pub(super) struct Definitions {
     definitions: Vec<Version>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = DefinitionUse)]
 struct Version {
     hash: DefinitionHash,
     /// New jobs run it.

@@ -12,16 +12,21 @@ use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// A page reads rows up to this total size, in bytes; the last row may exceed it.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The largest number that an entry could have: the journal keeps it with a sign.
+pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// What a row takes while it is read and shown, as a multiple of its size: its text, what is
 /// parsed, the answer.
 const SHOWN_FACTOR: usize = 3;
 
-#[derive(Serialize)]
-struct Page<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Record)]
+pub(super) struct Page<'a> {
     entries: Vec<EntryView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
@@ -81,7 +86,8 @@ pub(super) fn no_entry(id: JobId, at: u64, entries: u64) -> Problem {
 
 /// The number of an entry.
 pub(super) fn number(key: &str, text: &str) -> Result<u64, Problem> {
-    text.parse().map_err(|_| {
+    let number: Option<u64> = text.parse().ok();
+    number.filter(|number| *number <= NUMBER_MAX).ok_or_else(|| {
         Problem::malformed(format!(
             "{key} is {text:?}, expected the number of an entry: a whole number, the first is 1"
         ))

@@ -1,19 +1,35 @@
-//! The items of a fan-out step: counts, and a map of all of them.
+//! The items of a fan-out step: counts, a map of all of them, and the failed ones by reason.
 
 use super::live;
 use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
-use super::reads;
+use super::reads::{self, cut, row_bytes};
 use super::step::step_of;
 use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
 use crate::engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex};
+use crate::journal::{ChildCursor, ChildFilter, Family, JournalError, Records};
 use crate::view::{ItemMap, ItemsView};
 use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use std::collections::HashMap;
 use std::io::Write as _;
+use utoipa::ToSchema;
 
-/// `GET /api/job/{id}/step/{step}/items[?format=counts|map]`
+/// How many failed items are grouped by their reasons: the first ones.
+const GROUPED_MAX: u32 = 10_000;
+
+/// How many are read at once.
+const GROUPED_AT_ONCE: u32 = 500;
+
+/// Reasons that are told, the most frequent first.
+const REASONS_MAX: usize = 100;
+
+/// How much of a reason counts, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// `GET /api/job/{id}/step/{step}/items[?format=counts|map|reasons]`
 pub(super) async fn of_step(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -25,7 +41,10 @@ pub(super) async fn of_step(
     match format.as_deref().unwrap_or("counts") {
         "counts" => counts(&ways, id, name).await,
         "map" => map(&ways, id, name).await,
-        other => Err(Problem::malformed(format!("format is {other:?}, expected counts or map"))),
+        "reasons" => reasons(&ways, id, name).await,
+        other => {
+            Err(Problem::malformed(format!("format is {other:?}, expected counts, map or reasons")))
+        }
     }
 }
 
@@ -71,6 +90,82 @@ async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Probl
     Ok(map.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
 }
 
+/// The failed items of a step, by reason.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = FailureReasons)]
+pub(super) struct Reasons {
+    /// How many items were looked at.
+    failed: u32,
+    /// There are more than were looked at.
+    failed_is_minimum: bool,
+    /// The reasons, the most frequent first.
+    reasons: Vec<Reason>,
+}
+
+/// Items that failed for one reason.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FailureReason)]
+struct Reason {
+    reason: String,
+    count: u32,
+    /// The first of these items, and its child job.
+    item: u32,
+    job: JobId,
+}
+
+async fn reasons(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
+    let told = reads::answer(&ways.common, row_bytes(GROUPED_MAX), move |reader, answer| {
+        let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let step = step_of(family.graph(), id, &name)?;
+        if family.graph().step(step).task.is_none() {
+            return Err(no_task(&name, id));
+        }
+        answer.json(&grouped(reader, &family, step)?)
+    });
+    told.await
+}
+
+/// Reads the failed items of a step, a page at a time, and keeps their reasons alone.
+fn grouped(
+    reader: &dyn Records,
+    family: &Family,
+    step: StepIndex,
+) -> Result<Reasons, JournalError> {
+    let mut groups: HashMap<String, Reason> = HashMap::new();
+    let (mut failed, mut is_minimum) = (0, false);
+    for state in [JobState::Failed, JobState::Cancelled] {
+        let filter = ChildFilter { state: Some(state), step: Some(step) };
+        let mut after = ChildCursor::START;
+        loop {
+            let wanted = GROUPED_AT_ONCE.min(GROUPED_MAX - failed);
+            // One more than is wanted tells whether there are more.
+            let mut rows = reader.children(family, filter, after, wanted + 1)?;
+            let has_more = rows.len() > wanted as usize;
+            rows.truncate(wanted as usize);
+            after = rows.last().map_or(after, |row| row.cursor);
+            for row in rows {
+                failed += 1;
+                let reason = cut(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
+                let group = groups.entry(reason.clone());
+                group.or_insert(Reason { reason, count: 0, item: row.item, job: row.id }).count +=
+                    1;
+            }
+            is_minimum = has_more && failed == GROUPED_MAX;
+            if !has_more || is_minimum {
+                break;
+            }
+        }
+        if is_minimum {
+            break;
+        }
+    }
+    let mut reasons: Vec<Reason> = groups.into_values().collect();
+    reasons.sort_unstable_by_key(|group| (std::cmp::Reverse(group.count), group.item));
+    reasons.truncate(REASONS_MAX);
+    Ok(Reasons { failed, failed_is_minimum: is_minimum, reasons })
+}
+
 /// What the end of its child job means for an item.
 fn item_state(child: JobState) -> ItemState {
     match child {
@@ -90,10 +185,10 @@ fn fan_out_of<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), P
             job.id(),
             job.step_state(step).word()
         ))),
-        None => Err(Problem::not_found(format!(
-            "step {} of job {} has no items: it runs no task",
-            quoted(name),
-            job.id()
-        ))),
+        None => Err(no_task(name, job.id())),
     }
+}
+
+fn no_task(step: &str, id: JobId) -> Problem {
+    Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quoted(step)))
 }

@@ -22,48 +22,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
-const INTERVAL_DEFAULT_MIN: u64 = 480;
-
-#[derive(Serialize)]
-struct WorkflowRow<'a> {
-    vhost: &'a str,
-    name: &'a str,
-    job_count: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loaded: Option<bool>,
-}
-
-/// `GET /api/workflows[?all=true]`: the loaded workflows; with `all` also those that are not loaded
-/// any more but have jobs under way.
-pub async fn workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
-    let [all] = query.of(["all"])?;
-    let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
-    let counts = read(&common, |reader| reader.running_counts()).await?;
-    let count = |name: &str| {
-        counts.iter().find(|(workflow, _)| workflow == name).map_or(0, |(_, count)| *count)
-    };
-    let definitions = common.definitions();
-    let mut rows: Vec<WorkflowRow<'_>> = definitions
-        .iter()
-        .map(|(full, definition)| WorkflowRow {
-            vhost: &definition.vhost,
-            name: &definition.name,
-            job_count: count(full),
-            loaded: all.then_some(true),
-        })
-        .collect();
-    if all {
-        rows.extend(counts.iter().filter(|(full, _)| !definitions.contains_key(full)).map(
-            |(full, job_count)| {
-                let (vhost, name) = full.rsplit_once('/').unwrap_or(("", full));
-                WorkflowRow { vhost, name, job_count: *job_count, loaded: Some(false) }
-            },
-        ));
-    }
-    Ok(HttpResponse::Ok().json(rows))
-}
+const INTERVAL_DEFAULT_MIN: u32 = 480;
 
 /// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
 pub async fn create(
@@ -83,10 +45,16 @@ pub async fn create(
             let id = created.id();
             Ok(HttpResponse::Created()
                 .insert_header((header::LOCATION, format!("/api/job/{id}")))
-                .json(serde_json::json!({ "id": id })))
+                .json(CreatedJob { id }))
         }
         Err(refusal) => Err(refused(refusal, || format!("unknown workflow {workflow}"))),
     }
+}
+
+/// A job that exists.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CreatedJob {
+    id: JobId,
 }
 
 /// What a creation asks for: a job's id, if it names one, and its message. `id` is the query's,
@@ -145,9 +113,9 @@ pub async fn of_workflow(
         .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))?
     {
         0 => Timestamp(i64::MIN),
-        minutes => Timestamp(clock::now().0.saturating_sub(
-            i64::try_from(minutes).unwrap_or(i64::MAX).saturating_mul(60_000_000_000),
-        )),
+        minutes => Timestamp(
+            clock::now().0.saturating_sub(i64::from(minutes).saturating_mul(60_000_000_000)),
+        ),
     };
     let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
@@ -183,8 +151,9 @@ pub async fn of_workflow(
     page.await
 }
 
-#[derive(Serialize)]
-struct WorkflowPage {
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobsOfWorkflow)]
+pub(super) struct WorkflowPage {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     completed: Vec<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,8 +213,9 @@ pub async fn running(common: web::Data<Common>, query: Query) -> Result<HttpResp
     page.await
 }
 
-#[derive(Serialize)]
-struct JobsPage {
+#[derive(Serialize, ToSchema)]
+#[schema(as = RunningJobs)]
+pub(super) struct JobsPage {
     jobs: Vec<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -388,26 +358,26 @@ async fn light(
 ) -> Result<HttpResponse, Problem> {
     let tag =
         |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
+    let asked = known.clone();
     let told = live::look(ways, id, move |job| {
+        let tag = tag(job.origin().created, job.length());
+        if is_known(asked.as_ref(), &tag) {
+            return Some((tag, None));
+        }
         let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
-        Some((job.origin().created, job.length(), body))
+        Some((tag, Some(body)))
     });
-    if let Some(Some((created, entries, body))) = told.await {
-        let tag = tag(created, entries);
-        return Ok(if is_known(known.as_ref(), &tag) {
-            HttpResponse::NotModified().insert_header(ETag(tag)).finish()
-        } else {
-            HttpResponse::Ok()
-                .insert_header(ETag(tag))
-                .content_type(mime::APPLICATION_JSON)
-                .body(body)
-        });
+    if let Some(Some((tag, body))) = told.await {
+        let Some(body) = body else { return Ok(not_modified(tag)) };
+        let mut answer = HttpResponse::Ok();
+        answer.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
+        return Ok(answer.body(body));
     }
     let kept = read(&ways.common, move |reader| reader.length(id)).await?;
     let (created, entries) = kept.ok_or_else(|| Problem::unknown_job(id))?;
     let asked = tag(created, entries);
     if is_known(known.as_ref(), &asked) {
-        return Ok(HttpResponse::NotModified().insert_header(ETag(asked)).finish());
+        return Ok(not_modified(asked));
     }
     let light = reads::job(&ways.common, id, move |found, answer| {
         answer.json(&JobView::light(&found.job, now))?;
@@ -419,6 +389,10 @@ async fn light(
         answer.headers_mut().insert(header::ETAG, value);
     }
     Ok(answer)
+}
+
+fn not_modified(tag: EntityTag) -> HttpResponse {
+    HttpResponse::NotModified().insert_header(ETag(tag)).finish()
 }
 
 pub(super) fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {

@@ -1,6 +1,5 @@
 //! The manager itself: what it is, how it fares, and its settings.
 
-use super::observe::checks;
 use super::problem::Problem;
 use super::query::Query;
 use crate::actors::common::Common;
@@ -9,10 +8,12 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::path::Path;
+use utoipa::ToSchema;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct ManagerView {
+#[schema(as = Manager)]
+pub(super) struct ManagerView {
     version: &'static str,
     started: Time,
     /// Nanoseconds since then.
@@ -28,15 +29,17 @@ struct ManagerView {
     webhook_waiting: i64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Check)]
 struct CheckView {
     name: String,
     ok: bool,
     detail: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = JournalFile)]
 struct JournalView {
     file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +59,7 @@ pub(super) async fn about(
     let journal = web::block(move || JournalView::of(&file))
         .await
         .map_err(|error| Problem::broken(error.to_string()))?;
-    let checks = checks(&common);
+    let checks = common.health.checks();
     let (started, ticks) = common.began;
     Ok(HttpResponse::Ok().json(ManagerView {
         version: env!("CARGO_PKG_VERSION"),

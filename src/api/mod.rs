@@ -14,6 +14,7 @@ mod live;
 mod manager;
 mod named;
 pub mod observe;
+mod openapi;
 pub mod operations;
 mod page;
 mod problem;
@@ -24,11 +25,13 @@ pub mod redispatch;
 mod search;
 pub mod status;
 mod step;
+mod token;
 pub mod why;
+mod worker;
+mod workflows;
 
 use crate::actors::common::Common;
 use crate::actors::ways::Ways;
-use crate::engine::words::shortened;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{Server, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
@@ -36,7 +39,6 @@ use actix_web::middleware::{Next, from_fn};
 use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, Resource, Route};
 use actix_web::{guard as method, web};
 pub use problem::Problem;
-use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
         .client_request_timeout(http.header_timeout.0)
         .keep_alive(http.keep_alive.0)
         .client_disconnect_timeout(LINGER)
+        // Who closes its end has gone, as a worker that was killed: what it waits for is given up.
+        .h1_allow_half_closed(false)
         .disable_signals()
         .shutdown_timeout(1)
         .bind(listen)?;
@@ -81,7 +85,7 @@ pub fn app(
     App::new()
         .app_data(web::Data::from(ways.common.clone()))
         .app_data(web::Data::from(ways))
-        .wrap(from_fn(authorise))
+        .wrap(from_fn(token::authorise))
         .wrap(from_fn(guard::refuse_strangers))
         .wrap(from_fn(count))
         .wrap(from_fn(guard::harden))
@@ -100,9 +104,10 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/livez", "GET, HEAD").route(get().to(observe::live)))
         .service(resource("/readyz", "GET, HEAD").route(get().to(observe::ready)))
         .service(resource("/metrics", "GET, HEAD").route(get().to(observe::metrics)))
+        .service(resource("/openapi.json", "GET, HEAD").route(get().to(openapi::told)))
         .service(only(vec!["/api".to_owned()], "GET, HEAD").route(get().to(to_api)))
-        .service(resource("/api/workflows", "GET, HEAD").route(get().to(jobs::workflows)))
-        .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(jobs::workflows)))
+        .service(resource("/api/workflows", "GET, HEAD").route(get().to(workflows::all)))
+        .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(workflows::all)))
         .service(
             resource("/api/definitions", "GET, HEAD").route(get().to(definitions::of_workflow)),
         )
@@ -135,6 +140,21 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(
             resource("/api/queue/{queue}/redispatch", "POST")
                 .route(web::post().to(redispatch::by_queue)),
+        )
+        .service(
+            resource("/api/queue/{queue}/receive", "POST").route(web::post().to(worker::receive)),
+        )
+        .service(
+            resource("/api/queue/{queue}/message/{message}/{delivery}/reply", "POST")
+                .route(web::post().to(worker::reply)),
+        )
+        .service(
+            resource("/api/queue/{queue}/message/{message}/{delivery}/extend", "POST")
+                .route(web::post().to(worker::extend)),
+        )
+        .service(
+            resource("/api/queue/{queue}/message/{message}/{delivery}/nack", "POST")
+                .route(web::post().to(worker::nack)),
         )
         .service(
             resource("/api/job/{id}/step/{step}", "GET, HEAD, POST")
@@ -205,58 +225,6 @@ async fn nothing_here(request: HttpRequest) -> Problem {
         "there is nothing at {}; the API is described in docs/http-api.md",
         request.path()
     ))
-}
-
-/// With a token configured every call but health needs it.
-async fn authorise(
-    request: ServiceRequest,
-    next: Next<impl MessageBody + 'static>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let http = request.app_data::<web::Data<Common>>().map(|common| &common.settings.http);
-    let token = http.map(|http| http.token.0.clone()).unwrap_or_default();
-    let is_page = http.is_some_and(|http| page::is_page(request.path(), http));
-    let open = is_page || guard::is_health(request.path());
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(bearer);
-    // Digests are compared, so that the time it takes tells nothing about the token.
-    let digest = |text: &str| Sha256::digest(text.as_bytes());
-    if token.is_empty() || open || given.is_some_and(|given| digest(given) == digest(&token)) {
-        return Ok(next.call(request).await?.map_into_left_body());
-    }
-    let detail = match given {
-        None => "this manager needs a token: send it as \"Authorization: Bearer <token>\"",
-        Some(_) => "the token is not the one in the setting http.token",
-    };
-    log_unauthorised(&request, given.is_some());
-    let problem: Error = Problem::unauthorized(detail.to_owned()).into();
-    let response = problem.error_response();
-    Ok(request.into_response(response).map_into_right_body())
-}
-
-/// Guessing at tokens shows in the log and cannot fill it; `workflow_api_requests_total` counts
-/// every attempt.
-fn log_unauthorised(request: &ServiceRequest, has_token: bool) {
-    let Some(common) = request.app_data::<web::Data<Common>>() else { return };
-    if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
-        let (peer, path) =
-            (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
-        tracing::warn!(
-            peer,
-            path,
-            has_token,
-            "a request without the right token is refused (logged once a minute per kind)"
-        );
-    }
-}
-
-/// The token of an `Authorization` header; the scheme's name may be in upper or lower case (RFC
-/// 9110, section 11.1).
-fn bearer(header: &str) -> Option<&str> {
-    let (scheme, token) = header.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
 async fn count(

@@ -2,7 +2,6 @@
 
 use crate::actors::common::Common;
 use crate::engine::words::escaped;
-use crate::settings::BusKind;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::fmt::Write;
@@ -15,7 +14,7 @@ pub async fn live() -> HttpResponse {
 /// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
 /// each check.
 pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
-    let checks = checks(&common);
+    let checks = common.health.checks();
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request
         .query_string()
@@ -35,19 +34,6 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     HttpResponse::build(status).content_type("text/plain; charset=utf-8").body(text)
-}
-
-/// Each check: its name, whether it is good, and a sentence.
-pub(super) fn checks(common: &Common) -> Vec<(String, bool, String)> {
-    let mut checks = common.health.checks();
-    if common.settings.bus() == BusKind::Embedded {
-        for (_, _, sentence) in
-            checks.iter_mut().filter(|(name, _, _)| name == "bus" || name.starts_with("bus "))
-        {
-            sentence.push_str(" (embedded: no broker is set)");
-        }
-    }
-    checks
 }
 
 /// `GET /metrics`: the Prometheus exposition text.

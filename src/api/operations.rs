@@ -4,19 +4,19 @@ use super::incoming::Incoming;
 use super::named::job_id;
 use super::problem::Problem;
 use super::problem::unknown_job_text;
-use super::query::Query;
+use super::query::{self, Query, ReplyType};
 use super::reads::{self, read};
 use super::search::{FILTERS, Kind, Row, SearchQuery, next_page, row_bytes};
 use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::engine::{JobId, Operation, Reply};
+use crate::engine::{JobId, Operation, Reply, Request, StepState};
 use crate::reload;
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
-use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// How many jobs of a bulk operation are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
@@ -24,19 +24,42 @@ const BULK_AT_ONCE: usize = 200;
 /// How many refusals the answer to a bulk operation lists.
 const REFUSALS_SHOWN_MAX: usize = 100;
 
-/// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}`; `rerun` takes `?step=NAME`.
+/// The longest reason of an operation, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
+/// `?step=NAME`.
 pub async fn operate(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
-    let [step] = query.of(["step"])?;
+    let [step, reason] = query.of(["step", "reason"])?;
     let operation = operation(&word, step)?.ok_or_else(|| {
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = job_id(&id)?;
-    respond(id, door::operate(&ways, id, operation).await)
+    respond(id, door::operate(&ways, id, request(operation, reason)?).await)
+}
+
+/// An operation, and why it is asked for.
+pub(super) fn request(
+    mut operation: Operation,
+    reason: Option<String>,
+) -> Result<Request, Problem> {
+    let Some(reason) = reason else { return Ok(operation.into()) };
+    let chars = reason.chars().count();
+    if !(1..=REASON_CHARS_MAX).contains(&chars) {
+        return Err(Problem::malformed(format!(
+            "reason has {chars} characters, expected 1 to {REASON_CHARS_MAX}: it is kept in the \
+             job's record, for those who read it"
+        )));
+    }
+    if let Operation::Cancel { reason: by } = &mut operation {
+        *by = format!("{by}: {reason}").into();
+    }
+    Ok(Request { operation, reason: Some(reason.into()) })
 }
 
 /// The operation named `word`; none: deletion.
@@ -67,7 +90,7 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
     }))
 }
 
-/// `POST /api/job/{id}/step/{step}[?type=result|error|progress]`: what a worker would send, from a
+/// `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: what a worker would send, from a
 /// person or another system.
 pub async fn reply(
     ways: web::Data<Ways>,
@@ -76,33 +99,28 @@ pub async fn reply(
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    let [kind] = query.of(["type"])?;
+    let [kind, reason] = query.of(["type", "reason"])?;
     let id = job_id(&id)?;
     let body = incoming.read(&ways.common).await?;
-    let reply: fn(Bytes) -> Reply = match kind.as_deref() {
-        None | Some("result") => Reply::Result,
-        Some("error") => Reply::Error,
-        Some("progress") => Reply::Progress,
-        Some(other) => {
-            return Err(Problem::malformed(format!(
-                "type is {other:?}, expected result, error or progress"
-            )));
-        }
-    };
     // Its room is kept until the answer.
-    let reply = reply(body.bytes().clone());
-    respond(id, door::operate(&ways, id, Operation::Reply { step, reply }).await)
+    let body_text = body.bytes().clone();
+    let reply = match query::reply_type(kind.as_deref())? {
+        ReplyType::Result => Reply::Result(body_text),
+        ReplyType::Error => Reply::Error(body_text),
+        ReplyType::Progress => Reply::Progress(body_text),
+    };
+    let request = request(Operation::Reply { step, reply }, reason)?;
+    respond(id, door::operate(&ways, id, request).await)
 }
 
 /// The response to an operation.
 pub(super) fn respond(id: JobId, now: Result<Now, Refusal>) -> Result<HttpResponse, Problem> {
-    let told = match now.map_err(|refusal| refused_job(id, refusal))? {
-        Now::Job(state) => serde_json::json!({ "id": id, "state": state }),
-        Now::Step(state, step) => {
-            serde_json::json!({ "id": id, "state": state, "step": shown_step(&step) })
-        }
+    let (state, step) = match now.map_err(|refusal| refused_job(id, refusal))? {
+        Now::Job(state) => (state, None),
+        Now::Step(state, step) => (state, Some(step)),
     };
-    Ok(HttpResponse::Ok().json(told))
+    let step = step.as_ref().map(StepNowView::of);
+    Ok(HttpResponse::Ok().json(Operated { id, state: state.word(), step }))
 }
 
 /// The response to a deletion.
@@ -111,7 +129,7 @@ pub(super) fn respond_erased(
     erased: Result<Erased, Refusal>,
 ) -> Result<HttpResponse, Problem> {
     let Erased = erased.map_err(|refusal| refused_job(id, refusal))?;
-    Ok(HttpResponse::Ok().json(serde_json::json!({ "id": id, "state": "deleted" })))
+    Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
 }
 
 fn refused_job(id: JobId, refusal: Refusal) -> Problem {
@@ -130,16 +148,43 @@ pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Pro
     }
 }
 
+/// What has become of a job.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Operated<'a> {
+    id: JobId,
+    /// The job's state, or `deleted`.
+    state: &'a str,
+    /// What has become of the step, if the operation is on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<StepNowView<'a>>,
+}
+
 /// A step after an operation on it, with the keys of `GET /api/job/{id}`.
-fn shown_step(step: &StepNow) -> serde_json::Value {
-    let mut shown = serde_json::json!({ "name": step.name, "state": step.state, "status": step.status, "attempt": step.attempt });
-    if let Some(reason) = &step.reason {
-        shown["reason"] = (**reason).into();
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = StepNow)]
+struct StepNowView<'a> {
+    name: &'a str,
+    state: StepState,
+    status: &'a str,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Time>,
+}
+
+impl StepNowView<'_> {
+    fn of(step: &StepNow) -> StepNowView<'_> {
+        StepNowView {
+            name: &step.name,
+            state: step.state,
+            status: &step.status,
+            attempt: step.attempt,
+            reason: step.reason.as_deref(),
+            retry_at: step.retry_at.map(Time),
+        }
     }
-    if let Some(at) = step.retry_at {
-        shown["retryAt"] = serde_json::json!(Time(at));
-    }
-    shown
 }
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
@@ -153,7 +198,13 @@ pub async fn operate_all(
     let asked = SearchQuery::parse(&ways.common, query.into_pairs(), Kind::Bulk).await?;
     let (order, beyond, limit) = (asked.order, asked.beyond(), asked.limit());
     // Refused before anything is done.
-    operation(&word, asked.step.clone())?;
+    if let Some(operation) = operation(&word, asked.step.clone())? {
+        request(operation, asked.reason.clone())?;
+    } else if asked.reason.is_some() {
+        return Err(Problem::malformed(
+            "delete takes no reason: nothing is left of the job's record".to_owned(),
+        ));
+    }
     if asked.filter.is_empty() {
         return Err(Problem::malformed(format!(
             "{word} for all jobs needs a filter: {}",
@@ -177,15 +228,14 @@ pub async fn operate_all(
     let filter = asked.filter.clone();
     let hits =
         read(&ways.common, move |reader| reader.search(&filter, order, beyond, limit)).await?;
-    let mut answer = serde_json::json!({ "operation": word, "matched": hits.len() });
-    if let Some(next) = next_page(&hits, limit) {
-        answer["next"] = next.into();
-    }
-    let (mut done, mut refused) = (0, Vec::new());
+    let (mut done, mut refusals) = (0, Vec::new());
     for some in hits.chunks(BULK_AT_ONCE) {
         let asks = some.iter().map(|hit| async {
             match operation(&word, asked.step.clone())? {
-                Some(operation) => respond(hit.id, door::operate(&ways, hit.id, operation).await),
+                Some(operation) => {
+                    let request = request(operation, asked.reason.clone())?;
+                    respond(hit.id, door::operate(&ways, hit.id, request).await)
+                }
                 None => respond_erased(hit.id, door::erase(&ways, hit.id).await),
             }
         });
@@ -193,22 +243,49 @@ pub async fn operate_all(
             match outcome {
                 Ok(_) => done += 1,
                 Err(problem) => {
-                    refused.push(serde_json::json!({ "job": hit.id, "reason": problem.detail() }))
+                    refusals.push(Refused { job: hit.id, reason: problem.detail().to_owned() })
                 }
             }
         }
     }
-    answer["done"] = done.into();
-    answer["refused"] = refused.len().into();
-    refused.truncate(REFUSALS_SHOWN_MAX);
-    answer["refusals"] = refused.into();
-    Ok(HttpResponse::Ok().json(answer))
+    let refused = refusals.len();
+    refusals.truncate(REFUSALS_SHOWN_MAX);
+    Ok(HttpResponse::Ok().json(Bulk {
+        done,
+        matched: hits.len(),
+        next: next_page(&hits, limit),
+        operation: &word,
+        refusals,
+        refused,
+    }))
+}
+
+/// What an operation in bulk did.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Bulk<'a> {
+    done: usize,
+    /// Jobs on this page.
+    matched: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    operation: &'a str,
+    /// The first of those that were refused.
+    refusals: Vec<Refused>,
+    refused: usize,
+}
+
+/// A job on which an operation is not possible.
+#[derive(Serialize, ToSchema)]
+struct Refused {
+    job: JobId,
+    reason: String,
 }
 
 /// The jobs to which a bulk operation would be applied.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Dry<'a> {
+#[schema(as = DryRun)]
+pub(super) struct Dry<'a> {
     dry_run: bool,
     jobs: Vec<Row<'a>>,
     matched: usize,

@@ -4,7 +4,9 @@ use crate::engine::JobId;
 use crate::journal::JournalError;
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
+use serde::Serialize;
 use std::fmt;
+use utoipa::ToSchema;
 
 /// An error as the client sees it.
 #[derive(Debug)]
@@ -13,6 +15,23 @@ pub struct Problem {
     detail: String,
     /// For 405: the methods that are allowed.
     allowed: Option<&'static str>,
+    /// Why, in a word for programs.
+    reason: Option<&'static str>,
+}
+
+/// Problem details (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct ProblemDetails<'a> {
+    /// What is wrong, and what to do.
+    detail: &'a str,
+    /// The same for programs, where they need it: why a worker has a message no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    status: u16,
+    title: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
 }
 
 /// After how many seconds a client that was answered 503 may try again.
@@ -21,62 +40,72 @@ const RETRY_AFTER_S: &str = "1";
 impl Problem {
     /// 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
-        Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None }
+        Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None, reason: None }
     }
 
     /// 401: no token, or not the right one.
     pub fn unauthorized(detail: String) -> Problem {
-        Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None }
+        Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None, reason: None }
     }
 
     /// 403: this sender may not ask.
     pub fn forbidden(detail: String) -> Problem {
-        Problem { status: StatusCode::FORBIDDEN, detail, allowed: None }
+        Problem { status: StatusCode::FORBIDDEN, detail, allowed: None, reason: None }
     }
 
     /// 404: it does not exist.
     pub fn not_found(detail: String) -> Problem {
-        Problem { status: StatusCode::NOT_FOUND, detail, allowed: None }
+        Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
     }
 
     /// 405: the path does not take this method.
     pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
-        Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail, allowed: Some(allowed) }
+        Problem {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            detail,
+            allowed: Some(allowed),
+            reason: None,
+        }
     }
 
     /// 408: it did not come in time.
     pub fn late(detail: String) -> Problem {
-        Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None }
+        Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
     }
 
     /// 409: it conflicts with what exists.
     pub fn conflict(detail: String) -> Problem {
-        Problem { status: StatusCode::CONFLICT, detail, allowed: None }
+        Problem { status: StatusCode::CONFLICT, detail, allowed: None, reason: None }
+    }
+
+    /// 410: it was there, and is over.
+    pub fn gone(detail: String) -> Problem {
+        Problem { status: StatusCode::GONE, detail, allowed: None, reason: None }
     }
 
     /// 413: the body is too large.
     pub fn too_large(detail: String) -> Problem {
-        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None }
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None, reason: None }
     }
 
     /// 415: the body has a form that is not supported.
     pub fn unsupported(detail: String) -> Problem {
-        Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None }
+        Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None, reason: None }
     }
 
     /// 422: well-formed, but wrong.
     pub fn invalid(detail: String) -> Problem {
-        Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None }
+        Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
     }
 
     /// 500: something broke here.
     pub fn broken(detail: String) -> Problem {
-        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None }
+        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
     }
 
     /// 503: not now; with `Retry-After`.
     pub fn overloaded(detail: String) -> Problem {
-        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None }
+        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None, reason: None }
     }
 }
 
@@ -84,6 +113,11 @@ impl Problem {
     /// 404: no job has this id.
     pub fn unknown_job(id: JobId) -> Problem {
         Problem::not_found(unknown_job_text(id))
+    }
+
+    /// The same, with a reason for programs.
+    pub fn because(self, reason: &'static str) -> Problem {
+        Problem { reason: Some(reason), ..self }
     }
 
     /// What is wrong, in a sentence.
@@ -109,11 +143,12 @@ impl ResponseError for Problem {
     }
 
     fn error_response(&self) -> HttpResponse {
-        let body = serde_json::json!({
-            "type": "about:blank",
-            "title": self.status.canonical_reason().unwrap_or_default(),
-            "status": self.status.as_u16(),
-            "detail": self.detail,
+        let body = serde_json::json!(ProblemDetails {
+            detail: &self.detail,
+            reason: self.reason,
+            status: self.status.as_u16(),
+            title: self.status.canonical_reason().unwrap_or_default(),
+            kind: "about:blank",
         });
         let mut response = HttpResponse::build(self.status);
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));

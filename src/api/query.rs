@@ -103,7 +103,7 @@ pub(super) fn refuse_alone(
 }
 
 /// How far back a list goes, in minutes.
-pub(super) fn minutes(key: &str, text: &str) -> Result<u64, Problem> {
+pub(super) fn minutes(key: &str, text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
     })
@@ -146,6 +146,29 @@ pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
     }
 }
 
+/// What a reply is.
+#[derive(Clone, Copy)]
+pub(super) enum ReplyType {
+    /// The step's output.
+    Result,
+    /// The attempt failed.
+    Error,
+    /// The step goes on.
+    Progress,
+}
+
+/// What a reply is, by the word of its parameter; a result if there is none.
+pub(super) fn reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
+    match word {
+        None | Some("result") => Ok(ReplyType::Result),
+        Some("error") => Ok(ReplyType::Error),
+        Some("progress") => Ok(ReplyType::Progress),
+        Some(other) => Err(Problem::malformed(format!(
+            "type is {other:?}, expected result, error or progress"
+        ))),
+    }
+}
+
 /// A switch; its name alone turns it on.
 pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
     match value {
@@ -157,7 +180,9 @@ pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
 
 /// A point in time, or how long ago it was.
 pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
-    if let Ok(ago) = humantime::parse_duration(text) {
+    // A bare 0 would be a duration too, for whoever meant a time.
+    let ago = if text == "0" { None } else { humantime::parse_duration(text).ok() };
+    if let Some(ago) = ago {
         return Ok(Timestamp(
             clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX)),
         ));

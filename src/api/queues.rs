@@ -5,22 +5,24 @@ use super::query::Query;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::bus::{BusKey, QueueLook};
-use crate::engine::Definition;
+use crate::engine::{Definition, Step};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
-#[derive(Serialize)]
-struct Queues<'a> {
+#[derive(Serialize, ToSchema)]
+pub(super) struct Queues<'a> {
     /// When the broker was asked.
     looked: Time,
     queues: Vec<QueueView<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Queue)]
 struct QueueView<'a> {
     queue: &'a str,
     vhost: &'a str,
@@ -43,7 +45,8 @@ struct QueueView<'a> {
 }
 
 /// A step whose messages go to a queue.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = QueueUse)]
 struct Use<'a> {
     workflow: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,8 +61,9 @@ pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpRespo
     let definitions = ways.common.definitions();
     let mut uses: BTreeMap<(BusKey, Arc<str>), Vec<Use<'_>>> = BTreeMap::new();
     for (name, definition) in definitions.iter() {
-        for (queue, used) in of_definition(name, definition) {
-            uses.entry((ways.buses.of(definition), queue)).or_default().push(used);
+        for (step, used) in of_definition(name, definition) {
+            let place = (ways.buses.of_step(definition, step), step.queue.clone());
+            uses.entry(place).or_default().push(used);
         }
     }
     let queues = uses.iter_mut().map(|(place, used_by)| {
@@ -69,18 +73,18 @@ pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpRespo
     Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
 }
 
-/// The queues of a definition's steps, each with its step.
+/// The steps of a definition that send messages.
 fn of_definition<'a>(
     workflow: &'a str,
     definition: &'a Definition,
-) -> impl Iterator<Item = (Arc<str>, Use<'a>)> {
+) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
     definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
         let task = (at > 0).then_some(graph.name.as_str());
         graph
             .steps
             .iter()
             .filter(|step| step.has_queue())
-            .map(move |step| (step.queue.clone(), Use { workflow, task, step: &step.name }))
+            .map(move |step| (step, Use { workflow, task, step: &step.name }))
     })
 }
 

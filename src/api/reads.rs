@@ -43,7 +43,12 @@ pub(super) const PAGE_ROWS: u32 = 1_000;
 const ROW_BYTES: usize = 512;
 
 pub(super) fn row_bytes(limit: u32) -> usize {
-    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
+    rows_bytes(limit, ROW_BYTES)
+}
+
+/// What a page of so many rows takes at worst, if each takes so much; in bytes.
+pub(super) fn rows_bytes(limit: u32, each: usize) -> usize {
+    each * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// The beginning of a text, so many characters.
@@ -140,7 +145,8 @@ fn full(common: &Common) -> Problem {
     ))
 }
 
-async fn placed<T: Send + 'static>(
+/// Reads at a place of its own; what is read is small.
+pub(super) async fn placed<T: Send + 'static>(
     common: &Arc<Common>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {

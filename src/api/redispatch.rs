@@ -2,66 +2,109 @@
 //! on a queue.
 
 use super::named::job_id;
-use super::operations::{refused, respond};
+use super::operations::{refused, request, respond};
 use super::problem::Problem;
 use super::query::{self, Query};
-use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
+use crate::bus::Address;
 use crate::engine::Operation;
 use crate::engine::words::did_you_mean;
 use actix_web::{HttpResponse, web};
-use std::sync::Arc;
+use serde::Serialize;
+use utoipa::ToSchema;
 
-/// `POST /api/job/{id}/step/{step}/redispatch`
+/// `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`
 pub async fn one(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    query.none()?;
+    let [reason] = query.of(["reason"])?;
     let id = job_id(&id)?;
-    respond(id, door::operate(&ways, id, Operation::Redispatch { step }).await)
+    let request = request(Operation::Redispatch { step }, reason)?;
+    respond(id, door::operate(&ways, id, request).await)
 }
 
-/// `POST /api/queue/{queue}/redispatch[?vhost=V][&dryRun=true]`: answered once all is committed.
+/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true]`: answered once all is committed.
 pub async fn by_queue(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [vhost, dry_run] = query.of(["vhost", "dryRun"])?;
+    let [bus, vhost, dry_run] = query.of(["bus", "vhost", "dryRun"])?;
     let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
+    if let Some(objection) = bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus(bus)) {
+        return Err(Problem::malformed(format!("bus is {objection}")));
+    }
+    let bus = ways.buses.named(bus.map(Into::into).as_ref(), &vhost);
+    let address = Address { bus, queue: queue.as_str().into() };
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
-    let (steps, jobs) = door::redispatch(&ways, &vhost, &queue, is_dry_run)
+    let (steps, jobs) = door::redispatch(&ways, address.clone(), is_dry_run)
         .await
         .map_err(|refusal| refused(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        known(&ways.common, &queue, &vhost)?;
+        known(&ways, &address, |other| {
+            Problem::not_found(format!(
+                "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
+                 {other}: ask with ?bus={other}",
+                address.bus.bus
+            ))
+        })?;
     }
-    let mut told = serde_json::json!({ "operation": "redispatch", "queue": queue, "vhost": vhost, "steps": steps, "jobs": jobs });
-    if is_dry_run {
-        told["dryRun"] = true.into();
-    }
-    Ok(HttpResponse::Ok().json(told))
+    let operation = "redispatch";
+    Ok(HttpResponse::Ok().json(Redispatched {
+        dry_run: is_dry_run,
+        jobs,
+        operation,
+        bus: address.bus.bus.to_string(),
+        queue,
+        steps,
+        vhost,
+    }))
+}
+
+/// The messages that were sent again, or that would be.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Redispatched {
+    /// Nothing was sent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
+    /// How many jobs and child jobs these steps belong to.
+    jobs: usize,
+    operation: &'static str,
+    bus: String,
+    queue: String,
+    steps: usize,
+    vhost: String,
 }
 
 /// A queue on which nothing waits must belong to a loaded workflow; otherwise its name is most
-/// likely misspelt.
-fn known(common: &Common, queue: &str, vhost: &str) -> Result<(), Problem> {
-    let definitions = common.definitions();
-    let queues: Vec<Arc<str>> = definitions
-        .values()
-        .filter(|definition| definition.vhost == vhost)
-        .flat_map(|definition| definition.queues())
-        .collect();
-    if queues.iter().any(|known| **known == *queue) {
+/// likely misspelt. `elsewhere` says what is to be done if it is a queue of another bus.
+pub(super) fn known(
+    ways: &Ways,
+    queue: &Address,
+    elsewhere: impl FnOnce(&str) -> Problem,
+) -> Result<(), Problem> {
+    let definitions = ways.common.definitions();
+    let addresses = definitions.values().flat_map(|definition| {
+        definition.sending_steps().map(|step| ways.buses.address(definition, step))
+    });
+    let there: Vec<Address> =
+        addresses.filter(|known| known.bus.vhost == queue.bus.vhost).collect();
+    if there.contains(queue) {
         return Ok(());
     }
-    let hint = did_you_mean(queue, queues.iter().map(|queue| &**queue));
+    if let Some(other) = there.iter().find(|known| known.queue == queue.queue) {
+        return Err(elsewhere(&other.bus.bus));
+    }
+    let here = there.iter().filter(|known| known.bus == queue.bus);
+    let hint = did_you_mean(&queue.queue, here.map(|known| &*known.queue));
+    let (name, vhost) = (&queue.queue, &queue.bus.vhost);
     let place = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
     Err(Problem::not_found(format!(
-        "no step waits on queue {queue}{place}, and no loaded workflow has it{hint}"
+        "no step waits on queue {name}{place}, and no loaded workflow has it{hint}"
     )))
 }

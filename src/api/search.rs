@@ -3,7 +3,7 @@
 use super::named::with_jobs;
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{self, PAGE_ROWS, cut, read};
+use super::reads::{self, PAGE_ROWS, cut, read, rows_bytes};
 use crate::actors::common::Common;
 use crate::engine::words::quoted;
 use crate::engine::{JobId, JobState};
@@ -12,6 +12,7 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// What a search can filter by.
 pub(super) const FILTERS: [&str; 8] =
@@ -36,7 +37,7 @@ const ID_DIGITS: usize = 32;
 const ROW_BYTES: usize = 4 * 1024;
 
 pub(super) fn row_bytes(limit: u32) -> usize {
-    ROW_BYTES * usize::try_from(limit).unwrap_or(usize::MAX)
+    rows_bytes(limit, ROW_BYTES)
 }
 
 /// What a search is for.
@@ -52,7 +53,7 @@ impl Kind {
     fn own(self) -> &'static [&'static str] {
         match self {
             Kind::List => &["count"],
-            Kind::Bulk => &["dryRun", "step"],
+            Kind::Bulk => &["dryRun", "step", "reason"],
         }
     }
 }
@@ -67,6 +68,7 @@ pub(super) struct SearchQuery {
     counts: Option<bool>,
     pub(super) dry_run: Option<bool>,
     pub(super) step: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 impl SearchQuery {
@@ -102,6 +104,7 @@ impl SearchQuery {
                     query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
                 }
                 "step" if own => query::set(&mut asked.step, &key, value)?,
+                "reason" if own => query::set(&mut asked.reason, &key, value)?,
                 _ => match key.strip_prefix("status.") {
                     Some(step) => filter.statuses.push((step.to_owned(), value)),
                     None => {
@@ -212,9 +215,10 @@ pub(super) async fn search(
 }
 
 /// What a search found.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct SearchAnswer<'a> {
+#[schema(as = FoundJobs)]
+pub(super) struct SearchAnswer<'a> {
     jobs: Vec<Row<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -226,7 +230,8 @@ struct SearchAnswer<'a> {
     count_is_minimum: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = FoundJob)]
 pub(super) struct Row<'a> {
     created: Time,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use super::live;
 use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
-use super::reads::{self, Part, read};
+use super::reads::{self, Part};
 use crate::actors::common::Common;
 use crate::actors::ways::Ways;
 use crate::clock;
@@ -65,33 +65,24 @@ async fn attempts(
     name: String,
     upto: Option<u64>,
 ) -> Result<Attempts, Problem> {
-    let gathered = read(common, move |reader| {
-        let (mut after, mut gathered) = (0, None);
+    let upto = upto.unwrap_or(u64::MAX);
+    let gathered = reads::placed(common, move |reader| {
+        let page_after = |after| {
+            reader
+                .record(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)?
+                .ok_or_else(|| Problem::unknown_job(id))
+        };
+        let mut page = page_after(0)?;
+        let mut attempts = Attempts::of(step_of(page.graph(), id, &name)?);
         loop {
-            let Some(page) = reader.record(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)? else {
-                return Ok(Err(Problem::unknown_job(id)));
-            };
-            let attempts = match &mut gathered {
-                Some(attempts) => attempts,
-                None => match step_of(page.graph(), id, &name) {
-                    Ok(step) => gathered.insert(Attempts::of(step)),
-                    Err(problem) => return Ok(Err(problem)),
-                },
-            };
-            for row in page.rows.iter().filter(|row| upto.is_none_or(|upto| row.first < upto)) {
-                attempts.take(row);
-            }
-            match (page.next(), gathered.take()) {
-                (Some(next), Some(attempts)) if upto.is_none_or(|upto| next < upto) => {
-                    after = next;
-                    gathered = Some(attempts);
-                }
-                (_, Some(attempts)) => return Ok(Ok(attempts)),
-                (_, None) => return Ok(Err(Problem::unknown_job(id))),
+            page.rows.iter().for_each(|row| attempts.take(row, upto));
+            match page.next().filter(|next| *next < upto) {
+                Some(next) => page = page_after(next)?,
+                None => return Ok(attempts),
             }
         }
     });
-    gathered.await?
+    gathered.await
 }
 
 /// The step with this name.
@@ -116,11 +107,7 @@ impl Payload {
             Payload::Message => Ok(job.message().clone()),
             Payload::Input(name) => {
                 let step = step_of(job.graph(), job.id(), name)?;
-                let input = job.has_input(step).then(|| match &job.step(step).fan_out {
-                    Some(fan_out) => fan_out.input().clone(),
-                    None => job.input_of(step),
-                });
-                input.ok_or_else(|| {
+                job.given_input(step).ok_or_else(|| {
                     Problem::not_found(format!(
                         "step {} of job {} has no input: it is {}",
                         quoted(name),

@@ -9,7 +9,6 @@ use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook};
 use crate::clock;
 use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
-use crate::settings::BusKind;
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
@@ -17,9 +16,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// How long the broker may take to report on a queue.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+use utoipa::ToSchema;
 
 /// How deep child jobs are looked into.
 const DEPTH_MAX: usize = 8;
@@ -29,7 +26,7 @@ const CHILDREN_MAX: u32 = 3;
 
 /// The causes, the most telling first: if several steps run, the answer names the first of their
 /// causes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum WaitCause {
     JournalFull,
@@ -51,11 +48,12 @@ enum WaitCause {
 }
 
 /// The answer.
-#[derive(Clone, Debug, Serialize)]
-struct Why {
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Why {
     job: JobId,
     cause: WaitCause,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     step: Option<Arc<str>>,
     why: String,
 }
@@ -155,7 +153,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     if step.task.is_some() {
         return of_fan_out(ways, job, index, depth).await;
     }
-    let bus = ways.buses.of(job.definition());
+    let bus = ways.buses.of_step(job.definition(), step);
     match ways.common.health.bus(&bus) {
         Some(BusState::Connected) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
@@ -177,7 +175,10 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         None => {
             return told(
                 WaitCause::BrokerGone,
-                format!("there is no bus for the virtual host \"{}\"", bus.vhost),
+                format!(
+                    "step \"{name}\" sends to the bus \"{bus}\", which was not started: the \
+                     settings do not have it"
+                ),
             );
         }
     }
@@ -186,7 +187,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
         |at| format!("its timeout is {}", rfc3339(at)),
     );
-    let has_broker = ways.common.settings.bus() == BusKind::Amqp;
+    let has_broker = ways.common.settings.amqp_bus(&bus.bus).is_some();
     let found = look(ways, &bus, queue).await;
     if has_broker && run.confirmed {
         let asked = ConfirmedStep { ways, job, index, timeout: &timeout };
@@ -205,8 +206,9 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::There { messages, consumers: 0, .. } => told(
             WaitCause::NoConsumer,
             format!(
-                "no consumer on queue \"{queue}\": no broker is set, and the embedded bus reaches \
-                 no worker of another process; set AMQP_SERVER or --amqp-server; {} there",
+                "no consumer on queue \"{queue}\": start a worker for step \"{name}\", with \
+                 workflow-manager work {queue} -- CMD, or one that asks for messages by POST \
+                 /api/queue/{queue}/receive; {} there",
                 counted(messages, "message waits", "messages wait")
             ),
         ),
@@ -220,8 +222,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::There { messages: 0, .. } => told(
             WaitCause::Working,
             format!(
-                "a worker of this process has it: it took the message of step \"{name}\" and has \
-                 not replied; {timeout}"
+                "a worker has it: it took the message of step \"{name}\" and has not replied; \
+                 {timeout}"
             ),
         ),
         QueueLook::There { messages, consumers, .. } => {
@@ -278,8 +280,10 @@ impl ConfirmedStep<'_> {
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(loss) = ways.common.losses.of(&ways.buses.address(job.definition(), queue)) {
-            let span = &ways.common.settings.amqp.lost_after;
+        if let Some(loss) = ways.common.losses.of(&ways.buses.address(job.definition(), step)) {
+            let amqp =
+                ways.common.settings.amqp_bus(&ways.buses.of_step(job.definition(), step).bus);
+            let span = amqp.unwrap_or(&ways.common.settings.amqp).lost_after;
             let start = if consumers == 0 {
                 format!("no consumer on queue \"{queue}\", and messages are lost")
             } else {
@@ -442,12 +446,8 @@ fn waiting(job: &Job) -> Why {
 }
 
 async fn look(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
-    let asked = door::inspect(ways, bus, vec![queue.clone()]);
-    match tokio::time::timeout(LOOK_MAX, asked).await.map(|looks| looks?.pop()) {
-        Ok(Some(look)) => look,
-        Ok(None) => QueueLook::Unknown("there is no bus, or it is closing".to_owned()),
-        Err(_) => QueueLook::Unknown(format!("no answer within {LOOK_MAX:?}")),
-    }
+    let unknown = || QueueLook::Unknown("the bus does not tell".to_owned());
+    door::inspect(ways, bus, vec![queue.clone()]).await.pop().unwrap_or_else(unknown)
 }
 
 fn left(at: Timestamp) -> String {

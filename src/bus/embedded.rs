@@ -1,19 +1,22 @@
-//! The embedded bus: queues in this process, workers that are Rust functions on threads. No broker,
-//! no durability of its own: it gives back no receipt of a worker's message, so after a restart
-//! every running step is dispatched again from the journal.
+//! The embedded bus: queues in this process, on a [`Desk`]. Its workers are Rust functions on threads,
+//! and programs elsewhere that ask for messages over HTTP. No broker, no durability of its own: it
+//! gives back no receipt of a worker's message, so after a restart every running step is dispatched
+//! again from the journal.
 //!
 //! A worker's message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of
 //! the process serves that queue; the job's end is the reply.
 
+use super::desk::{Desk, Desks, Lending};
 use super::{
-    Addressee, Bus, BusEvent, BusState, Delivery, ERROR, EventSink, Publication, QueueLook, Served,
-    Settled, Settlement, Verdict,
+    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink,
+    Publication, QueueLook, Served, Settled, Settlement, Verdict,
 };
+use crate::settings::EMBEDDED_REPLIES as REPLIES;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 /// Why a worker could not do its work; anything that can be shown becomes one, so that `?` works in
@@ -54,11 +57,25 @@ impl Workers {
     }
 }
 
+/// What an embedded bus is made of.
+pub struct EmbeddedOpening {
+    /// The bus.
+    pub key: BusKey,
+    /// The workers of this process.
+    pub workers: Workers,
+    /// How messages are lent to others.
+    pub lending: Lending,
+    /// Where its desk is made known.
+    pub desks: Arc<Desks>,
+}
+
 /// The queues of this process.
 pub struct EmbeddedBus {
     /// The queues on which messages ask for jobs.
     calls: HashSet<Arc<str>>,
-    queues: HashMap<Arc<str>, Arc<Queue>>,
+    desk: Arc<Desk>,
+    /// The queues whose workers were started.
+    staffed: HashSet<Arc<str>>,
     workers: Workers,
     outside: Arc<Outside>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -82,7 +99,7 @@ struct Reply {
     correlation_id: Option<Arc<str>>,
     attempt: Option<u32>,
     kind: Option<&'static str>,
-    dead: Option<super::DeadLetter>,
+    dead: Option<DeadLetter>,
     body: Bytes,
     /// It asks for a job.
     call: Option<CallHeaders>,
@@ -96,51 +113,48 @@ struct CallHeaders {
     depth: Option<u16>,
 }
 
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<QueueContent>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct QueueContent {
-    messages: VecDeque<Publication>,
-    closed: bool,
-}
-
 impl EmbeddedBus {
-    /// A bus with these workers; it reports to `sink` and must be made on an arbiter.
-    pub fn new(workers: Workers, served: Served, sink: EventSink) -> EmbeddedBus {
+    /// A bus with these workers and a desk, which is made known; it reports to `sink` and must be
+    /// made on an arbiter.
+    pub fn new(opening: EmbeddedOpening, served: Served, sink: EventSink) -> EmbeddedBus {
+        let EmbeddedOpening { key, workers, lending, desks } = opening;
         let (settle, settled) = mpsc::unbounded_channel();
+        let desk = Arc::new(Desk::new(lending, sink.clone()));
         let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
         actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
+        let tells = outside.clone();
+        actix_rt::spawn(Desk::let_leases_end(desk.clone(), move |message| {
+            tells.deliver(dead_letter(message, "delivery_limit"));
+        }));
+        desks.add(key, &desk);
         (outside.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
             calls: served.calls.into_iter().collect(),
-            queues: HashMap::new(),
+            desk,
+            staffed: HashSet::new(),
             workers,
             outside,
             threads: Vec::new(),
         }
     }
 
-    fn queue(&mut self, name: &Arc<str>) -> Arc<Queue> {
-        if let Some(queue) = self.queues.get(name) {
-            return queue.clone();
+    /// Starts the workers of a queue, once.
+    fn staff(&mut self, queue: &Arc<str>) {
+        if !self.staffed.insert(queue.clone()) {
+            return;
         }
-        let queue = Arc::new(Queue::default());
-        self.queues.insert(name.clone(), queue.clone());
-        if let Some((work, threads)) = self.workers.0.get(&**name) {
+        if let Some((work, threads)) = self.workers.0.get(&**queue) {
+            self.desk.staff(queue, *threads);
             for _ in 0..*threads {
-                let (queue, outside, work) = (queue.clone(), self.outside.clone(), work.clone());
+                let (queue, desk) = (queue.clone(), self.desk.clone());
+                let (outside, work) = (self.outside.clone(), work.clone());
                 self.threads.push(std::thread::spawn(move || {
-                    while let Some(message) = queue.next() {
+                    while let Some(message) = desk.next(&queue) {
                         outside.deliver(answer(&message, &work));
                     }
                 }));
             }
         }
-        queue
     }
 }
 
@@ -156,27 +170,18 @@ impl Bus for EmbeddedBus {
             }
             Addressee::Worker => {}
         }
-        let queue = self.queue(&queue);
-        let mut waiting = guard(&queue.waiting);
-        waiting.messages.push_back(message);
-        queue.changed.notify_one();
+        self.staff(&queue);
+        self.desk.put(message);
     }
 
     fn unconfirmed(&self) -> usize {
-        self.queues.values().map(|queue| guard(&queue.waiting).messages.len()).sum()
+        self.desk.unsettled()
     }
 
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let look = |queue: &Arc<str>| {
-            let messages =
-                self.queues.get(queue).map_or(0, |queue| guard(&queue.waiting).messages.len());
-            let consumers = self.workers.0.get(&**queue).map_or(0, |(_, threads)| *threads);
-            QueueLook::There {
-                messages: count(messages),
-                unacknowledged: None,
-                consumers: count(consumers),
-            }
+            self.staff(queue);
+            self.desk.look(queue)
         };
         Box::pin(std::future::ready(queues.iter().map(look).collect()))
     }
@@ -188,10 +193,7 @@ impl Bus for EmbeddedBus {
     /// Lets the workers finish what they have in hand; what waits is dispatched again at the next
     /// start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        for queue in self.queues.values() {
-            guard(&queue.waiting).closed = true;
-            queue.changed.notify_all();
-        }
+        self.desk.close();
         let threads = std::mem::take(&mut self.threads);
         Box::pin(async move {
             // A thread that panicked outside a worker has nothing left to close.
@@ -202,24 +204,6 @@ impl Bus for EmbeddedBus {
         })
     }
 }
-
-impl Queue {
-    fn next(&self) -> Option<Publication> {
-        let mut waiting = guard(&self.waiting);
-        loop {
-            if waiting.closed {
-                return None;
-            }
-            if let Some(message) = waiting.messages.pop_front() {
-                return Some(message);
-            }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// The reply queue of this bus: whatever goes there is a reply.
-pub const REPLIES: &str = "workflow-manager";
 
 fn call(message: Publication) -> Reply {
     let (attempt, depth) = (message.number("attempt"), message.number("depth"));
@@ -244,13 +228,22 @@ fn answer(message: &Publication, work: &Worker) -> Reply {
             let body = serde_json::json!({ "error": error.reason }).to_string();
             Reply { kind: Some(ERROR), ..reply(body.into()) }
         }
-        Err(_) => {
-            let dead = super::DeadLetter {
-                queue: message.to.queue.to_string(),
-                reason: "rejected".to_owned(),
-            };
-            Reply { dead: Some(dead), ..reply(message.body.to_bytes()) }
-        }
+        Err(_) => Reply {
+            dead: Some(DeadLetter::of(message, "rejected")),
+            ..reply(message.body.to_bytes())
+        },
+    }
+}
+
+/// A message that no worker could deal with.
+fn dead_letter(message: Publication, reason: &str) -> Reply {
+    Reply {
+        correlation_id: message.correlation_id.clone(),
+        attempt: message.number("attempt"),
+        kind: None,
+        dead: Some(DeadLetter::of(&message, reason)),
+        body: message.body.to_bytes(),
+        call: None,
     }
 }
 

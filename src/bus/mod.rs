@@ -6,6 +6,7 @@
 //! with it. It reports whatever happens through one [`EventSink`].
 
 pub mod amqp;
+pub mod desk;
 pub mod embedded;
 pub mod topic;
 
@@ -184,6 +185,26 @@ impl Header {
     pub fn number(name: &'static str, number: impl Into<i64>) -> Header {
         Header { name, value: HeaderValue::Number(number.into()) }
     }
+
+    /// What the header of that name says, if that is a text.
+    pub fn text_in<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
+        match Header::find(headers, name)? {
+            HeaderValue::Text(text) => Some(text),
+            HeaderValue::Number(_) => None,
+        }
+    }
+
+    /// What the header of that name says, if that is a whole number that fits.
+    pub fn number_in<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
+        match Header::find(headers, name)? {
+            HeaderValue::Number(number) => N::try_from(*number).ok(),
+            HeaderValue::Text(_) => None,
+        }
+    }
+
+    fn find<'h>(headers: &'h [Header], name: &str) -> Option<&'h HeaderValue> {
+        headers.iter().find(|header| header.name == name).map(|header| &header.value)
+    }
 }
 
 /// A message on its way to a queue (SPEC §4).
@@ -212,25 +233,14 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// What the header of that name says.
-    pub fn header(&self, name: &str) -> Option<&HeaderValue> {
-        self.headers.iter().find(|header| header.name == name).map(|header| &header.value)
-    }
-
-    /// What the header of that name says, if that is a text.
+    /// See [`Header::text_in`].
     pub fn text(&self, name: &str) -> Option<&Arc<str>> {
-        match self.header(name)? {
-            HeaderValue::Text(text) => Some(text),
-            HeaderValue::Number(_) => None,
-        }
+        Header::text_in(&self.headers, name)
     }
 
-    /// What the header of that name says, if that is a whole number that fits.
+    /// See [`Header::number_in`].
     pub fn number<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
-        match self.header(name)? {
-            HeaderValue::Number(number) => N::try_from(*number).ok(),
-            HeaderValue::Text(_) => None,
-        }
+        Header::number_in(&self.headers, name)
     }
 }
 
@@ -269,6 +279,13 @@ pub struct DeadLetter {
     pub reason: String,
 }
 
+impl DeadLetter {
+    /// Of this message, with the broker's word.
+    pub fn of(message: &Publication, reason: &str) -> DeadLetter {
+        DeadLetter { queue: message.to.queue.to_string(), reason: reason.to_owned() }
+    }
+}
+
 /// What happens to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -287,6 +304,8 @@ pub struct Settled {
     pub epoch: u64,
     /// The verdict.
     pub verdict: Verdict,
+    /// Why a reply that is acknowledged changed nothing.
+    pub unused: Option<&'static str>,
 }
 
 /// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the
@@ -297,6 +316,7 @@ pub struct Settlement {
     to: Option<mpsc::UnboundedSender<Settled>>,
     /// The room that the delivery takes among those without a verdict.
     hold: Option<Hold>,
+    unused: Option<&'static str>,
 }
 
 /// Something that is dropped with the verdict on a delivery, and then gives back what it holds.
@@ -311,7 +331,7 @@ impl fmt::Debug for Settlement {
 impl Settlement {
     /// The settlement of delivery `tag`; verdicts go to `to`.
     pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
-        Settlement { tag, epoch, to: Some(to), hold: None }
+        Settlement { tag, epoch, to: Some(to), hold: None, unused: None }
     }
 
     /// The same, with something that is dropped when it is settled.
@@ -324,7 +344,7 @@ impl Settlement {
 
     /// The settlement of a delivery for which nobody waits: the embedded bus's.
     pub fn none() -> Settlement {
-        Settlement { tag: 0, epoch: 0, to: None, hold: None }
+        Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None }
     }
 
     fn is_void(&self) -> bool {
@@ -334,7 +354,8 @@ impl Settlement {
     fn settle(&mut self, verdict: Verdict) {
         if let Some(to) = self.to.take() {
             // A closed channel means that the connection is gone: the broker redelivers by itself.
-            let _ = to.send(Settled { tag: self.tag, epoch: self.epoch, verdict });
+            let Settlement { tag, epoch, unused, .. } = *self;
+            let _ = to.send(Settled { tag, epoch, verdict, unused });
         }
         self.hold = None;
     }
@@ -369,6 +390,12 @@ impl Delivery {
         self.settlement.settle(Verdict::Ack);
     }
 
+    /// The same for a reply that changed nothing, for this reason.
+    pub fn ack_unused(mut self, why: &'static str) {
+        self.settlement.unused = Some(why);
+        self.ack();
+    }
+
     /// See [`Acknowledge::is_void`].
     pub fn is_void(&self) -> bool {
         self.settlement.is_void()
@@ -388,6 +415,11 @@ impl Acknowledge {
     /// See [`Delivery::ack`].
     pub fn ack(mut self) {
         self.0.settle(Verdict::Ack);
+    }
+
+    /// Says that the delivery is a reply that changed nothing, for this reason.
+    pub fn unused(&mut self, why: &'static str) {
+        self.0.unused = Some(why);
     }
 
     /// Whether the delivery has gone back to its queue, because its channel is closed: it comes

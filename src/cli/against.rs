@@ -2,12 +2,13 @@
 //! go another way under them.
 
 use super::check;
-use super::client::ClientError;
+use super::error::ClientError;
 use crate::engine::words::escaped;
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::{Filter, JournalError, NEWEST, Reader, Records, SearchOrder};
 use crate::load::load_files_or_input;
 use crate::rehearsal::{Change, changes, differences_under};
+use crate::settings::Settings;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -101,12 +102,13 @@ struct Affected {
 /// Exit code 1 when a file is not valid, or a running job would go another way.
 pub(super) fn check(
     files: &[PathBuf],
+    settings: Option<&Settings>,
     journal: &Path,
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let Ok(loaded) = load_files_or_input(files) else {
-        check::check(files, is_json, out)?;
+    let Ok(loaded) = load_files_or_input(files, settings) else {
+        check::check(files, settings, is_json, out)?;
         return Ok(ExitCode::FAILURE);
     };
     let comparison = compared(&loaded.definitions, journal)

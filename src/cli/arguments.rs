@@ -1,16 +1,37 @@
 //! The arguments of the commands.
 
+mod contexts;
+mod operate;
+mod parts;
+mod reach;
+mod work;
+mod worker_test;
+
 use crate::engine::JobId;
 use crate::settings::{Overrides, Span};
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
-use ureq::http::Uri;
+
+pub use contexts::{AddArguments, ContextCommand};
+pub use operate::{
+    CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, StepStatus,
+};
+pub use parts::{ChildrenArguments, ItemsArguments, StepArguments, WaitArguments, WaitedFor};
+pub(super) use reach::address;
+use reach::span;
+pub use reach::{
+    ClientArguments, Format, FormatArguments, ListArguments, ReachArguments, TimeArguments,
+    TimeStyle,
+};
+pub use work::WorkArguments;
+pub use worker_test::{TestedBus, WorkerTestArguments};
 
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]
 #[command(name = "workflow-manager", version, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 the job or check failed, 2 wrong usage, 3 cannot \
-                        reach the manager.")]
+                        reach the manager, 4 the time of `wait` is over.")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -31,6 +52,9 @@ pub enum Command {
         /// code 1 if running ones would
         #[arg(long, value_name = "JOURNAL")]
         against: Option<PathBuf>,
+        /// The manager's settings: the buses that the files name must be in them
+        #[arg(long, value_name = "SETTINGS")]
+        config: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -52,10 +76,35 @@ pub enum Command {
     /// Show from a journal's file what happened to a job, or the job as it was; the file is only
     /// read: no manager is needed, and one may be running on it
     Replay(ReplayArguments),
+    /// Find out what is wrong with an installation, and say what to do
+    Doctor(DoctorArguments),
+    /// Find out whether a worker keeps the worker protocol: be its manager, in good times and bad
+    WorkerTest(WorkerTestArguments),
+    /// Name managers: their addresses and tokens, to be chosen with --context
+    #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
+    Context(ContextCommand),
+    /// Print what a shell needs to complete commands and options
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write manual pages into a directory, one for each command
+    #[command(after_help = "To read one: man -l DIR/workflow-manager-run.1")]
+    Man {
+        /// The directory; it is made if it is missing
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     Client(ClientCommand),
 }
+
+const COMPLETIONS_HELP: &str = "\
+For bash:  workflow-manager completions bash > ~/.local/share/bash-completion/completions/workflow-manager
+For zsh:   workflow-manager completions zsh > DIR/_workflow-manager, with DIR in fpath
+For fish:  workflow-manager completions fish > ~/.config/fish/completions/workflow-manager.fish";
 
 /// The commands that speak to a manager.
 #[derive(Subcommand, Debug)]
@@ -71,7 +120,7 @@ pub enum ClientCommand {
         interval: u64,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
-        client: ClientArguments,
+        list: ListArguments,
     },
     /// Search top-level jobs by workflow, state, status and time
     Search {
@@ -80,7 +129,7 @@ pub enum ClientCommand {
         filter: FilterArguments,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
-        client: ClientArguments,
+        list: ListArguments,
     },
     /// End jobs under way; later replies are ignored
     Cancel(OperateArguments),
@@ -129,6 +178,38 @@ pub enum ClientCommand {
         children: ChildrenArguments,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
+        list: ListArguments,
+    },
+    /// Show a step of a job with its attempts; or its input or output, byte for byte
+    Step(StepArguments),
+    /// Show how the items of a fan-out fare: counts, and the first of its child jobs
+    Items(ItemsArguments),
+    /// List the workflows, with the number of their running jobs
+    Workflows {
+        /// Also how their jobs fared of late: for so long, from 1m to 24h
+        #[arg(long, value_name = "DURATION", value_parser = span)]
+        stats: Option<Span>,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        list: ListArguments,
+    },
+    /// List the queues of the loaded workflows: what they hold, and how many workers consume
+    Queues {
+        /// Only those without a worker
+        #[arg(long)]
+        unattended: bool,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        list: ListArguments,
+    },
+    /// Wait until a job is in a state
+    Wait(WaitArguments),
+    /// Be a worker: run a program for each message of queues of the embedded bus
+    Work(WorkArguments),
+    /// Tell which manager is asked, and what the token allows
+    Whoami {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
     /// Show what happened to a job, entry by entry of its record, or the job as it was
@@ -142,6 +223,17 @@ pub enum ClientCommand {
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
 pub struct ServeArguments {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub settings: SettingsArguments,
+    /// Print the effective settings, secrets masked, and end
+    #[arg(long)]
+    pub print_settings: bool,
+}
+
+/// Where the settings of a manager come from.
+#[derive(Args, Debug)]
+pub struct SettingsArguments {
     /// Workflow files [setting workflows]
     #[arg(long, num_args = 1..)]
     pub workflows: Vec<PathBuf>,
@@ -161,12 +253,9 @@ pub struct ServeArguments {
     /// Listen beyond loopback without a token
     #[arg(long)]
     pub insecure: bool,
-    /// Print the effective settings, secrets masked, and end
-    #[arg(long)]
-    pub print_settings: bool,
 }
 
-impl ServeArguments {
+impl SettingsArguments {
     /// What the flags override.
     pub fn overrides(&self) -> Overrides {
         Overrides {
@@ -177,6 +266,17 @@ impl ServeArguments {
             insecure: self.insecure,
         }
     }
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArguments {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub settings: SettingsArguments,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
 }
 
 /// Arguments of `run`.
@@ -226,6 +326,9 @@ pub struct HistoryArguments {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub times: TimeArguments,
 }
 
 /// Arguments of `replay`.
@@ -240,6 +343,9 @@ pub struct ReplayArguments {
     /// Print JSON: a line for each entry, or the job
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub times: TimeArguments,
 }
 
 /// Arguments of `watch`.
@@ -256,114 +362,9 @@ pub struct WatchArguments {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
-}
-
-/// Which jobs are meant.
-#[derive(Args, Debug, Default)]
-pub struct FilterArguments {
-    /// Only of this workflow: NAME or VHOST/NAME
-    #[arg(long)]
-    pub workflow: Option<String>,
-    /// Only in this state: running, paused, completed, failed or cancelled
-    #[arg(long)]
-    pub state: Option<String>,
-    /// Only with this status of a step; needs --workflow
-    #[arg(long, value_name = "STEP=STATUS")]
-    pub status: Vec<StepStatus>,
-    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
-    /// ago
-    #[arg(long, value_name = "TIME")]
-    pub after: Option<String>,
-    /// Only those created before this time
-    #[arg(long, value_name = "TIME")]
-    pub before: Option<String>,
-    /// At most this many, the newest first
-    #[arg(long, default_value_t = 1_000)]
-    pub limit: u32,
-}
-
-/// Arguments of the operations: one job, or a filter.
-#[derive(Args, Debug)]
-pub struct OperateArguments {
-    /// The job's id; without one, all that the filter finds
-    #[arg(conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"])]
-    pub id: Option<JobId>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
-    pub filter: FilterArguments,
-    /// Tell which jobs the filter finds, and do nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
-}
-
-/// Which child jobs `job ID` lists.
-#[derive(Args, Debug)]
-pub struct ChildrenArguments {
-    /// List its child jobs, by step and item
-    #[arg(long)]
-    pub children: bool,
-    /// Only those that failed: --state failed
-    #[arg(long, requires = "children", conflicts_with = "state")]
-    pub failed: bool,
-    /// Only in this state: running, paused, completed, failed or cancelled
-    #[arg(long, requires = "children")]
-    pub state: Option<String>,
-    /// Only those of this step
-    #[arg(long, requires = "children")]
-    pub step: Option<String>,
-    /// At most this many, up to 10000
-    #[arg(long, value_name = "N", requires = "children", default_value_t = 1_000)]
-    pub limit: u32,
-    /// Go on where the page before ended
-    #[arg(long, value_name = "CURSOR", requires = "children")]
-    pub after: Option<String>,
-}
-
-/// Arguments of `complete`.
-#[derive(Args, Debug)]
-pub struct CompleteArguments {
-    /// The job's id
-    pub id: JobId,
-    /// The step
-    pub step: String,
-    /// The step's output: a JSON object, @FILE, or - for standard input
-    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}", conflicts_with = "error")]
-    pub message: String,
-    /// Fail the attempt instead, for this reason
-    #[arg(long, value_name = "TEXT")]
-    pub error: Option<String>,
-    /// With --error: do not try again
-    #[arg(long, requires = "error")]
-    pub no_retry: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
-}
-
-/// Arguments of `redispatch`: a step, or a queue.
-#[derive(Args, Debug)]
-pub struct RedispatchArguments {
-    /// The job's, or child job's, id
-    #[arg(requires = "step", required_unless_present = "queue", conflicts_with_all = ["queue", "vhost", "dry_run"])]
-    pub id: Option<JobId>,
-    /// The step
-    #[arg(requires = "id")]
-    pub step: Option<String>,
-    /// All steps of running jobs and child jobs that wait on this queue
-    #[arg(long)]
-    pub queue: Option<String>,
-    /// The queue's virtual host, of workflows that name theirs
-    #[arg(long, requires = "queue")]
-    pub vhost: Option<String>,
-    /// Tell how many steps wait on the queue, and send nothing
-    #[arg(long, requires = "queue")]
-    pub dry_run: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub times: TimeArguments,
 }
 
 /// Arguments of `status`.
@@ -384,59 +385,10 @@ pub struct StatusArguments {
     /// as fit]
     #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', conflicts_with_all = ["json", "csv"])]
     pub columns: Vec<String>,
-    /// Print CSV
-    #[arg(long, conflicts_with = "json")]
+    /// Print CSV of all jobs, as the manager writes it
+    #[arg(long, conflicts_with_all = ["json", "output"])]
     pub csv: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
-}
-
-/// How to reach the manager.
-#[derive(Args, Debug)]
-pub struct ClientArguments {
-    /// The manager's address
-    #[arg(long, value_name = "URL", env = "WORKFLOW_MANAGER_URL", default_value = "http://127.0.0.1:8088", value_parser = address)]
-    pub server: String,
-    /// The manager's token
-    #[arg(long, env = "WORKFLOW_MANAGER_TOKEN", hide_env_values = true, default_value = "")]
-    pub token: String,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    let wrong = |error| format!("{error}; write for example 500ms, 30s or 5m");
-    humantime::parse_duration(text).map(Span).map_err(wrong)
-}
-
-/// Reads the address of a manager: the argument `--server`.
-fn address(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
-        && text.parse::<Uri>().is_ok();
-    if is_address {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is no address: expected http://host:port"))
-    }
-}
-
-/// A status that a job must have: `--filter STEP=STATUS`, `--status STEP=STATUS`.
-#[derive(Clone, Debug)]
-pub struct StepStatus {
-    pub(super) step: String,
-    pub(super) status: String,
-}
-
-impl std::str::FromStr for StepStatus {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<StepStatus, String> {
-        let (step, status) = text
-            .split_once('=')
-            .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
-        Ok(StepStatus { step: step.to_owned(), status: status.to_owned() })
-    }
+    pub list: ListArguments,
 }

@@ -7,20 +7,27 @@ use crate::engine::{
     Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
 };
 use crate::load::{LoadErrors, Loaded, Problem, load_files_or_input};
+use crate::settings::Settings;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Validates `files`, of which `-` is standard input, and prints the outcome to `out`: the
+/// Validates `files`, of which `-` is standard input, for a manager with these settings if they are
+/// known, and prints the outcome to `out`: the
 /// workflows, or every error. Returns whether they are valid.
 ///
 /// # Errors
 ///
 /// What writing to `out` gives.
-pub fn check(files: &[PathBuf], json: bool, out: &mut dyn Write) -> io::Result<bool> {
-    let loaded = load_files_or_input(files).map(with_advice);
+pub fn check(
+    files: &[PathBuf],
+    settings: Option<&Settings>,
+    json: bool,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let loaded = load_files_or_input(files, settings).map(with_advice);
     if json {
         print_json(&loaded, out)?;
     } else {
@@ -156,7 +163,10 @@ impl View<'_> {
         let mut target = match step.task.map(usize::from) {
             Some(task) => self.task(task),
             None if step.external => "a call of the API".to_owned(),
-            None => format!("queue {}", step.queue),
+            None => match &step.bus {
+                Some(bus) => format!("queue {} of bus {bus}", step.queue),
+                None => format!("queue {}", step.queue),
+            },
         };
         if let (Some(priority), true) = (step.priority, step.has_queue()) {
             target.push_str(&format!(", priority {priority}"));

@@ -1,48 +1,19 @@
 //! The HTTP client of the command line.
 
-use super::arguments::ClientArguments;
+use super::arguments::ReachArguments;
+use super::error::ClientError;
+use super::reach::Reach;
 use crate::engine::words::{escaped, escaped_lines};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
-use ureq::http::{Response, StatusCode};
+use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
-
-/// Why a client command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The manager cannot be reached: exit code 3.
-    #[error(
-        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? \
-         Give its address with --server or WORKFLOW_MANAGER_URL"
-    )]
-    Unreachable {
-        /// The address.
-        server: String,
-        /// Why.
-        error: String,
-    },
-    /// The manager refused: exit code 1.
-    #[error("{0}")]
-    Refused(String),
-    /// The arguments do not make sense: exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// Standard output is closed or full.
-    #[error("cannot write: {0}")]
-    Output(#[from] std::io::Error),
-}
-
-/// Whether the output was closed because its reader has what it wanted, as `head` does.
-pub fn is_closed_pipe(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::BrokenPipe
-}
 
 /// A manager's API.
 pub(super) struct Client {
     agent: Agent,
-    server: String,
-    token: String,
+    reach: Reach,
 }
 
 /// The outcome of asking for a stream of events.
@@ -55,6 +26,15 @@ pub(super) enum Opened {
     Refused(StatusCode, String),
 }
 
+/// A message of a queue, as it came.
+pub(super) struct Received {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+/// The answer, or the code and the words of the refusal.
+pub(super) type Asked<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
+
 /// How long a call may take: answers wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -62,16 +42,21 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
-    pub(super) fn new(arguments: &ClientArguments) -> Client {
+    /// A client of the manager that is meant.
+    ///
+    /// # Errors
+    ///
+    /// The context that is meant cannot be used.
+    pub(super) fn new(arguments: &ReachArguments) -> Result<Client, ClientError> {
+        Reach::of(arguments).map(Client::of)
+    }
+
+    pub(super) fn of(reach: Reach) -> Client {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(CALL_TIMEOUT))
             .build();
-        Client {
-            agent: config.into(),
-            server: arguments.server.trim_end_matches('/').to_owned(),
-            token: arguments.token.clone(),
-        }
+        Client { agent: config.into(), reach }
     }
 
     pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
@@ -115,14 +100,14 @@ impl Client {
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.server)
+        format!("{}{path}", self.reach.server)
     }
 
     fn authorised<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
-        if self.token.is_empty() {
+        if self.reach.token.is_empty() {
             request
         } else {
-            request.header("Authorization", format!("Bearer {}", self.token))
+            request.header("Authorization", format!("Bearer {}", self.reach.token))
         }
     }
 
@@ -149,15 +134,20 @@ impl Client {
     }
 
     /// The answer, or the code and the words of the refusal.
-    pub(super) fn ask(
-        &self,
-        path: &str,
-    ) -> Result<Result<String, (StatusCode, String)>, ClientError> {
+    pub(super) fn ask(&self, path: &str) -> Asked<String> {
         self.outcome(self.request(path, &[]).call())
     }
 
+    /// The time that the manager's answer tells.
+    pub(super) fn date(&self, path: &str) -> Result<Option<String>, ClientError> {
+        let answer = self.request(path, &[]).call();
+        let answer = answer.map_err(|error| self.unreachable(error.to_string()))?;
+        let date = answer.headers().get("Date").and_then(|date| date.to_str().ok());
+        Ok(date.map(str::to_owned))
+    }
+
     pub(super) fn unreachable(&self, error: String) -> ClientError {
-        ClientError::Unreachable { server: self.server.clone(), error }
+        ClientError::Unreachable { server: self.reach.shown(), error }
     }
 
     pub(super) fn post(
@@ -174,14 +164,54 @@ impl Client {
         self.answer(self.authorised(request).send(body))
     }
 
+    /// Posts bytes as they are; the call may take so long.
+    pub(super) fn tell(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+        body: &[u8],
+        most: Duration,
+    ) -> Asked<String> {
+        self.outcome(self.posted(path, query, body, most))
+    }
+
+    /// Asks for a message; the call may take so long. None: there is none.
+    pub(super) fn receive(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+        most: Duration,
+    ) -> Asked<Option<Received>> {
+        let mut response = match self.posted(path, query, &[], most) {
+            Ok(response) if response.status() == StatusCode::OK => response,
+            result => return Ok(self.outcome(result)?.map(|_| None)),
+        };
+        let headers = std::mem::take(response.headers_mut());
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        let body = body.map_err(|error| self.unreachable(error.to_string()))?;
+        Ok(Ok(Some(Received { headers, body })))
+    }
+
+    fn posted(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+        body: &[u8],
+        most: Duration,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self
+            .agent
+            .post(self.url(path))
+            .query_pairs(pairs(query))
+            .header("Content-Type", "application/json");
+        self.authorised(request).config().timeout_global(Some(most)).build().send(body)
+    }
+
     fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
         self.outcome(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
     }
 
-    fn outcome(
-        &self,
-        result: Result<Response<Body>, ureq::Error>,
-    ) -> Result<Result<String, (StatusCode, String)>, ClientError> {
+    fn outcome(&self, result: Result<Response<Body>, ureq::Error>) -> Asked<String> {
         let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
         let mut response = result.map_err(unreachable)?;
         let text = response
@@ -197,7 +227,7 @@ impl Client {
             .ok()
             .and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let hint = if response.status() == StatusCode::UNAUTHORIZED {
-            "; give it with --token or WORKFLOW_MANAGER_TOKEN"
+            "; give it with --token, WORKFLOW_MANAGER_TOKEN or a context"
         } else {
             ""
         };

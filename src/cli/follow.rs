@@ -1,14 +1,17 @@
 //! Follows a job by its stream of events. A stream that breaks is opened again; without one (an
 //! older manager, too many streams) it looks at the light view instead.
 
-use super::client::{Client, ClientError, Opened};
+use super::client::{Client, Opened};
+use super::error::ClientError;
 use super::show::{JobAnswer, StepAnswer, parse};
 use super::stream::{End, Next, SentEvent, Stream};
 use super::text::Text;
 use crate::clock;
 use crate::engine::JobId;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
@@ -35,6 +38,9 @@ pub(super) enum Heard<'a> {
     Nothing,
 }
 
+/// Whether whoever is told wants to hear more.
+pub(super) type Told<B> = Result<ControlFlow<B>, ClientError>;
+
 /// Follows one job.
 pub(super) struct Follower<'c> {
     client: &'c Client,
@@ -55,8 +61,10 @@ pub(super) struct Follower<'c> {
 }
 
 /// The outcome of a stream.
-enum Outcome {
+enum Outcome<B> {
     Ended(End),
+    /// Whoever is told has heard enough.
+    Enough(B),
     /// It must be opened again, once the manager answers.
     Again(String),
 }
@@ -94,9 +102,23 @@ impl<'c> Follower<'c> {
 
     /// Reports all that happens, until the job has ended.
     pub(super) fn follow(
-        mut self,
+        self,
         mut tell: impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
     ) -> Result<End, ClientError> {
+        let went = self.follow_until(|follower, heard| {
+            tell(follower, heard).map(ControlFlow::<Infallible>::Continue)
+        })?;
+        match went {
+            ControlFlow::Continue(end) => Ok(end),
+            ControlFlow::Break(never) => match never {},
+        }
+    }
+
+    /// The same, until the job has ended or whoever is told has heard enough.
+    pub(super) fn follow_until<B>(
+        mut self,
+        mut tell: impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
+    ) -> Result<ControlFlow<B, End>, ClientError> {
         let mut silence = Silence::new(self.patience, self.was_there);
         loop {
             let outcome = match self.client.open(&self.path, &self.last) {
@@ -114,14 +136,19 @@ impl<'c> Follower<'c> {
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(Outcome::Ended(end)) => return Ok(end),
+                Ok(Outcome::Ended(end)) => return Ok(ControlFlow::Continue(end)),
+                Ok(Outcome::Enough(enough)) => return Ok(ControlFlow::Break(enough)),
                 Ok(Outcome::Again(why)) => {
-                    tell(&mut self, Heard::Cut(&why))?;
+                    if let ControlFlow::Break(enough) = tell(&mut self, Heard::Cut(&why))? {
+                        return Ok(ControlFlow::Break(enough));
+                    }
                     silence.pause();
                 }
                 Err(ClientError::Unreachable { error, .. }) => {
                     silence.note(&error).map_err(|error| self.client.unreachable(error))?;
-                    tell(&mut self, Heard::Cut(&error))?;
+                    if let ControlFlow::Break(enough) = tell(&mut self, Heard::Cut(&error))? {
+                        return Ok(ControlFlow::Break(enough));
+                    }
                     silence.pause();
                 }
                 Err(error) => return Err(error),
@@ -129,11 +156,11 @@ impl<'c> Follower<'c> {
         }
     }
 
-    fn listen(
+    fn listen<B>(
         &mut self,
         stream: &Stream,
-        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
-    ) -> Result<Outcome, ClientError> {
+        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
+    ) -> Result<Outcome<B>, ClientError> {
         let mut heard = clock::ticks();
         loop {
             match stream.next(self.tick) {
@@ -142,7 +169,9 @@ impl<'c> Follower<'c> {
                     if !sent.id.is_empty() {
                         sent.id.clone_into(&mut self.last);
                     }
-                    tell(self, Heard::Event(&sent))?;
+                    if let ControlFlow::Break(enough) = tell(self, Heard::Event(&sent))? {
+                        return Ok(Outcome::Enough(enough));
+                    }
                     if let Some(end) = sent.end_of(self.id)? {
                         return Ok(Outcome::Ended(end));
                     }
@@ -154,7 +183,9 @@ impl<'c> Follower<'c> {
                     }
                 }
                 Next::Nothing => {
-                    tell(self, Heard::Nothing)?;
+                    if let ControlFlow::Break(enough) = tell(self, Heard::Nothing)? {
+                        return Ok(Outcome::Enough(enough));
+                    }
                     if heard.elapsed() >= SILENT_MAX {
                         heard = clock::ticks();
                         if let ended @ Outcome::Ended(_) = self.looked()? {
@@ -169,12 +200,12 @@ impl<'c> Follower<'c> {
 
     /// Looks at the job again and again: for a while if a stream may be had later, otherwise to its
     /// end.
-    fn without_stream(
+    fn without_stream<B>(
         &mut self,
         status: StatusCode,
         detail: String,
-        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
-    ) -> Result<Outcome, ClientError> {
+        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
+    ) -> Result<Outcome<B>, ClientError> {
         let is_for_now = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         let is_unknown = matches!(
             status,
@@ -187,12 +218,16 @@ impl<'c> Follower<'c> {
         loop {
             let job = self.look()?;
             for sent in self.changes(&job) {
-                tell(self, Heard::Event(&sent))?;
+                if let ControlFlow::Break(enough) = tell(self, Heard::Event(&sent))? {
+                    return Ok(Outcome::Enough(enough));
+                }
             }
             if job.is_ended() {
                 return Ok(Outcome::Ended(End { state: job.state, reason: job.reason }));
             }
-            tell(self, Heard::Nothing)?;
+            if let ControlFlow::Break(enough) = tell(self, Heard::Nothing)? {
+                return Ok(Outcome::Enough(enough));
+            }
             if is_for_now && begun.elapsed() >= LOOK_FOR {
                 return Ok(Outcome::Again(detail));
             }
@@ -201,13 +236,18 @@ impl<'c> Follower<'c> {
         }
     }
 
-    fn looked(&mut self) -> Result<Outcome, ClientError> {
+    fn looked<B>(&mut self) -> Result<Outcome<B>, ClientError> {
         let job = self.look()?;
         Ok(if job.is_ended() {
             Outcome::Ended(End { state: job.state, reason: job.reason })
         } else {
             Outcome::Again("it went on after its end".to_owned())
         })
+    }
+
+    /// Whether the manager does not know the light view.
+    pub(super) fn is_old(&self) -> bool {
+        self.is_old
     }
 
     /// The job as it is now, without the parts that grow with a large job.

@@ -2,14 +2,16 @@
 //! manager, or read from a journal's file.
 
 use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
-use super::client::{Client, ClientError};
+use super::client::Client;
+use super::error::ClientError;
 use super::job;
+use super::screen::{Screen, print_json};
 use super::show::parse;
+use super::table::cut;
 use super::text::Text;
 use crate::engine::words::escaped;
 use crate::journal::{JournalError, Reader, Records, Then};
 use crate::view::{EntryView, JobView};
-use console::Term;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -22,8 +24,8 @@ const PAGE_ENTRIES: u32 = 1_000;
 /// How many bytes of rows are read at once.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// How much of an entry is shown where there is no terminal, in characters.
-const LINE_CHARS_MAX: usize = 400;
+/// How much of an entry is shown where there is no terminal, in columns.
+const LINE_COLUMNS_MAX: usize = 400;
 
 /// What every entry says; the rest depends on its kind.
 #[derive(Deserialize)]
@@ -32,6 +34,7 @@ struct EntryAnswer {
     at: Text,
     kind: Text,
     step: Option<Text>,
+    payload: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -45,13 +48,14 @@ pub(super) fn history(
     arguments: &HistoryArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let (client, is_json) = (Client::new(&arguments.client), arguments.client.json);
+    let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
+    let screen = Screen::of(arguments.times);
     let path = format!("/api/job/{}", arguments.record.id);
     if let Some(at) = arguments.record.at {
-        print_job(&client.get(&format!("{path}?at={at}"))?, is_json, out)?;
+        print_job(&client.get(&format!("{path}?at={at}"))?, is_json, screen, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut printer = Printer::new(&arguments.record, is_json, out);
+    let mut printer = Printer::new(&arguments.record, is_json, screen, out);
     while let Some((after, limit)) = printer.wanted() {
         let page = client.get(&format!("{path}/entries?after={after}&limit={limit}"))?;
         let EntriesAnswer { entries, next } = parse(&page)?;
@@ -64,6 +68,7 @@ pub(super) fn history(
 /// `replay --db FILE ID [--at N]`
 pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let (id, is_json) = (arguments.record.id, arguments.json);
+    let screen = Screen::of(arguments.times);
     let reader = Reader::open(&arguments.db).map_err(unreadable)?;
     let unknown = || {
         let file = arguments.db.display();
@@ -73,13 +78,15 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
     };
     if let Some(at) = arguments.record.at {
         return match reader.job_at(id, at).map_err(unreadable)?.ok_or_else(unknown)? {
-            Then::Was { job, at } => print_job(&json(&JobView::whole(&job, at))?, is_json, out),
+            Then::Was { job, at } => {
+                print_job(&json(&JobView::whole(&job, at))?, is_json, screen, out)
+            }
             Then::Never { entries } => Err(ClientError::Usage(format!(
                 "--at {at}: the record of job {id} has the entries 1 to {entries}"
             ))),
         };
     }
-    let mut printer = Printer::new(&arguments.record, is_json, out);
+    let mut printer = Printer::new(&arguments.record, is_json, screen, out);
     while let Some((after, limit)) = printer.wanted() {
         let page = reader.record(id, after, limit, PAGE_BYTES_MAX).map_err(unreadable)?;
         let page = page.ok_or_else(unknown)?;
@@ -98,12 +105,17 @@ fn unreadable(error: JournalError) -> ClientError {
     ClientError::Refused(error.to_string())
 }
 
-fn print_job(body: &str, is_json: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+fn print_job(
+    body: &str,
+    is_json: bool,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
     if is_json {
-        writeln!(out, "{body}")?;
+        print_json(body, out)?;
         return Ok(());
     }
-    job::print(&parse(body)?, out)
+    job::print(&parse(body)?, screen, out)
 }
 
 /// Prints entries, a page at a time.
@@ -113,15 +125,18 @@ struct Printer<'o> {
     after: Option<u64>,
     /// How many entries are still to be shown; none: all.
     left: Option<u64>,
-    columns: Option<usize>,
+    screen: Screen,
     out: &'o mut dyn Write,
 }
 
 impl<'o> Printer<'o> {
-    fn new(asked: &RecordArguments, is_json: bool, out: &'o mut dyn Write) -> Printer<'o> {
-        let size = Term::stdout().size_checked();
-        let columns = size.map(|(_, columns)| usize::from(columns));
-        Printer { is_json, after: Some(asked.after), left: asked.limit, columns, out }
+    fn new(
+        asked: &RecordArguments,
+        is_json: bool,
+        screen: Screen,
+        out: &'o mut dyn Write,
+    ) -> Printer<'o> {
+        Printer { is_json, after: Some(asked.after), left: asked.limit, screen, out }
     }
 
     /// After which entry the next page begins, and how many entries it may have.
@@ -138,9 +153,10 @@ impl<'o> Printer<'o> {
         for entry in entries {
             self.left = self.left.map(|left| left.saturating_sub(1));
             if self.is_json {
-                writeln!(self.out, "{entry}")?;
+                print_json(entry, self.out)?;
             } else {
-                writeln!(self.out, "{}", cut(&line(entry)?, self.columns))?;
+                let columns = self.screen.width.unwrap_or(LINE_COLUMNS_MAX);
+                writeln!(self.out, "{}", cut(&line(entry, self.screen)?, columns))?;
             }
         }
         self.after = next;
@@ -149,21 +165,22 @@ impl<'o> Printer<'o> {
 }
 
 /// An entry in one line: its number, its time, what happened, and what else it says.
-fn line(entry: &str) -> Result<String, ClientError> {
-    let EntryAnswer { n, at, kind, step } = parse(entry)?;
+fn line(entry: &str, screen: Screen) -> Result<String, ClientError> {
+    let EntryAnswer { n, at, kind, step, payload } = parse(entry)?;
     let rest: serde_json::Map<String, Value> = parse(entry)?;
     let known = ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
     let mut notes: Vec<String> = rest
         .iter()
         .filter(|(key, _)| !known.contains(&key.as_str()))
-        .map(|(key, value)| format!("{} {}", escaped(&words(key)), shown(value)))
+        .map(|(key, value)| format!("{} {}", escaped(&words(key)), screen.time(&shown(value))))
         .collect();
-    match (rest.get("payload"), rest.get("payloadBytes")) {
-        (Some(payload), _) => notes.push(shown(payload)),
+    match (payload, rest.get("payloadBytes")) {
+        (Some(payload), _) => notes.push(escaped(payload.get()).into_owned()),
         (None, Some(bytes)) => notes.push(format!("{bytes} bytes, not shown")),
         (None, None) => {}
     }
     let step = step.map_or_else(String::new, |step| format!(" {step}"));
+    let at = screen.time(&at);
     Ok(format!("{n:>6}  {at}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
 }
 
@@ -184,15 +201,6 @@ fn words(key: &str) -> String {
     words
 }
 
-/// On a terminal a line is as wide as the terminal; elsewhere it has some hundred characters.
-fn cut(line: &str, columns: Option<usize>) -> String {
-    let most = columns.unwrap_or(LINE_CHARS_MAX).max(1);
-    match line.char_indices().nth(most) {
-        None => line.to_owned(),
-        Some(_) => line.chars().take(most - 1).chain(['…']).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,16 +208,19 @@ mod tests {
     #[test]
     fn an_entry_is_a_line_without_controls_and_as_wide_as_the_terminal() {
         let entry = r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#;
-        let whole = line(entry).expect("an entry");
+        let screen = Screen::wide(None);
+        let whole = line(entry, screen).expect("an entry");
         assert_eq!(
             whole,
             "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, \
              retry at 2026-01-01T00:00:01Z"
         );
-        assert_eq!(cut(&whole, Some(60)).chars().count(), 60);
-        assert_eq!(cut(&whole, Some(500)), whole);
+        assert_eq!(cut(&whole, 60).chars().count(), 60);
+        assert_eq!(cut(&whole, 500), whole);
         let large =
             r#"{"n":1,"at":"t","kind":"job.created","payloadBytes":5000,"payloadOmitted":true}"#;
-        assert!(line(large).expect("an entry").ends_with("job.created  5000 bytes, not shown"));
+        assert!(
+            line(large, screen).expect("an entry").ends_with("job.created  5000 bytes, not shown")
+        );
     }
 }

@@ -1,9 +1,13 @@
 //! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, with a hint at
 //! how to get them whole.
 
-use super::arguments::{ChildrenArguments, ClientArguments};
-use super::client::{Client, ClientError};
-use super::show::{CompletedAnswer, JobAnswer, StepAnswer, parse, table};
+use super::arguments::{ChildrenArguments, Format, ListArguments};
+use super::client::Client;
+use super::error::ClientError;
+use super::listing::{self, Form, Listing};
+use super::screen::Screen;
+use super::show::{CompletedAnswer, JobAnswer, StepAnswer, entries, parse};
+use super::table::{Role, Table};
 use super::text::Text;
 use crate::engine::words::escaped;
 use crate::engine::{JobId, Millis};
@@ -21,13 +25,13 @@ const NOTE_CHARS_MAX: usize = 300;
 const CHILDREN_SHOWN: u32 = 5;
 
 #[derive(Deserialize)]
-struct ChildrenPage {
-    children: Vec<ChildAnswer>,
-    next: Option<Text>,
+pub(super) struct ChildrenPage {
+    pub(super) children: Vec<ChildAnswer>,
+    pub(super) next: Option<Text>,
 }
 
 #[derive(Deserialize)]
-struct ChildAnswer {
+pub(super) struct ChildAnswer {
     job: Text,
     step: Text,
     item: u32,
@@ -40,50 +44,71 @@ struct ChildAnswer {
 /// `job ID`
 pub(super) fn job(
     id: JobId,
-    arguments: &ClientArguments,
+    arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(arguments);
+    let client = Client::new(&arguments.reach)?;
+    let form = Form::of(arguments.form, arguments.times);
     let body = client.get(&format!("/api/job/{id}"))?;
-    if arguments.json {
-        writeln!(out, "{body}")?;
+    let job: JobAnswer = parse(&body)?;
+    if form.is_for_people() {
+        head(&job, form.screen, out)?;
+        writeln!(out)?;
+    }
+    let table = steps(&job, form.screen);
+    let steps = entries(&body, "steps")?;
+    Listing { body: &body, entries: steps, table, nothing: "no steps" }.print(form, out)?;
+    if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
-    let job: JobAnswer = parse(&body)?;
-    print(&job, out)?;
     let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
     let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
         (started + children.started, failed + children.failed)
     });
     if started > 0 {
-        first_children(&client, id, failed > 0, out)?;
+        first_children(&client, id, failed > 0, form, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The job and its steps.
-pub(super) fn print(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
-    head(job, out)?;
-    let mut table =
-        table(&["STEP", "STATE", "STATUS", "ATTEMPT", "ELAPSED", "QUEUE / CHILD JOBS", "NOTE"]);
+pub(super) fn print(
+    job: &JobAnswer,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    head(job, screen, out)?;
+    writeln!(out)?;
+    listing::print(&steps(job, screen), screen, false, out)
+}
+
+fn steps(job: &JobAnswer, screen: Screen) -> Table {
+    let mut table = Table::new(&[
+        ("STEP", Role::Key),
+        ("STATE", Role::State),
+        ("STATUS", Role::Plain),
+        ("ATTEMPT", Role::Plain),
+        ("ELAPSED", Role::Plain),
+        ("QUEUE / CHILD JOBS", Role::Plain),
+        ("NOTE", Role::Long),
+    ]);
     for step in &job.steps {
         let attempt = step.attempt.to_string();
-        table.add_row([
+        table.add([
             &*step.name,
             &step.state,
             &step.status,
             &attempt,
             &elapsed(step),
             &place(step),
-            &note(step),
+            &note(step, screen),
         ]);
     }
-    writeln!(out, "\n{table}")?;
-    Ok(())
+    table
 }
 
 /// What is shown about the job itself.
-fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
+fn head(job: &JobAnswer, screen: Screen, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
     tell("job", &job.uuid)?;
     tell("workflow", &job.workflow)?;
@@ -94,11 +119,11 @@ fn head(job: &JobAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
             tell("top job", &parent.root)?;
         }
     }
-    tell("state", &job.state)?;
-    tell("created", &job.created)?;
+    tell("state", &screen.painted(&job.state, &job.state))?;
+    tell("created", &screen.time(&job.created))?;
     let named = [("ended", &job.ended), ("deadline", &job.deadline)];
     for (key, value) in named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-        tell(key, value)?;
+        tell(key, &screen.time(value))?;
     }
     if let Some(reason) = &job.reason {
         tell("reason", &cut(reason, MESSAGE_CHARS_MAX))?;
@@ -140,8 +165,8 @@ fn place(step: &StepAnswer) -> String {
     }
 }
 
-fn note(step: &StepAnswer) -> String {
-    let again = step.retry_at.as_ref().map(|at| format!("next attempt at {at}"));
+fn note(step: &StepAnswer, screen: Screen) -> String {
+    let again = step.retry_at.as_ref().map(|at| format!("next attempt at {}", screen.time(at)));
     let progress = step
         .progress
         .as_ref()
@@ -159,6 +184,7 @@ fn first_children(
     client: &Client,
     id: JobId,
     has_failed: bool,
+    form: Form,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN.to_string())];
@@ -169,7 +195,8 @@ fn first_children(
     if page.children.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", rows(&page.children))?;
+    writeln!(out)?;
+    listing::print(&rows(&page.children), form.screen, form.format == Format::Wide, out)?;
     let all = format!("workflow-manager job {id} --children");
     match (has_failed, page.next) {
         (true, Some(_)) => writeln!(
@@ -187,7 +214,7 @@ fn first_children(
 pub(super) fn children(
     id: JobId,
     asked: &ChildrenArguments,
-    arguments: &ClientArguments,
+    arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let state = if asked.failed { Some("failed".to_owned()) } else { asked.state.clone() };
@@ -196,18 +223,12 @@ pub(super) fn children(
     query.extend(
         named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
-    let body = Client::new(arguments).query(&format!("/api/job/{id}/children"), &query)?;
-    if arguments.json {
-        writeln!(out, "{body}")?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let body = Client::new(&arguments.reach)?.query(&format!("/api/job/{id}/children"), &query)?;
+    let form = Form::of(arguments.form, arguments.times);
     let page: ChildrenPage = parse(&body)?;
-    if page.children.is_empty() {
-        writeln!(out, "no child jobs are found")?;
-    } else {
-        writeln!(out, "{}", rows(&page.children))?;
-    }
-    if let Some(next) = page.next {
+    let (table, entries) = (rows(&page.children), entries(&body, "children")?);
+    Listing { body: &body, entries, table, nothing: "no child jobs are found" }.print(form, out)?;
+    if let Some(next) = page.next.filter(|_| form.is_for_people()) {
         writeln!(
             out,
             "… only {} are shown; --limit shows more, --after {next} the next",
@@ -217,13 +238,22 @@ pub(super) fn children(
     Ok(ExitCode::SUCCESS)
 }
 
-fn rows(children: &[ChildAnswer]) -> comfy_table::Table {
-    let mut table = table(&["CHILD JOB", "STEP", "ITEM", "STATE", "CREATED", "ENDED", "REASON"]);
+/// Child jobs, a row for each.
+pub(super) fn rows(children: &[ChildAnswer]) -> Table {
+    let mut table = Table::new(&[
+        ("CHILD JOB", Role::Key),
+        ("STEP", Role::Plain),
+        ("ITEM", Role::Key),
+        ("STATE", Role::State),
+        ("CREATED", Role::Time),
+        ("ENDED", Role::Time),
+        ("REASON", Role::Long),
+    ]);
     for child in children {
         let reason =
             child.reason.as_ref().map_or_else(String::new, |reason| cut(reason, NOTE_CHARS_MAX));
         let ended = child.ended.as_deref().unwrap_or_default();
-        table.add_row([
+        table.add([
             &*child.job,
             &child.step,
             &child.item.to_string(),

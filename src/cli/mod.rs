@@ -2,33 +2,54 @@
 
 mod against;
 mod arguments;
+mod ask;
+mod bar;
 pub mod check;
 mod check_json;
 mod client;
+mod contexts;
+mod doctor;
+mod error;
 mod follow;
 mod history;
+mod items;
 mod job;
+mod listing;
+mod lists;
 mod operate;
+mod reach;
 mod run;
+mod screen;
+pub mod shells;
 mod show;
 mod status;
+mod step;
 mod stream;
+mod table;
 pub mod test;
 mod text;
+mod wait;
 mod watch;
+mod whoami;
 mod words;
+mod work;
+mod worker_test;
 
 use crate::load::json_schema;
+use crate::settings::Settings;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use arguments::{
-    Arguments, ChildrenArguments, ClientArguments, ClientCommand, Command, CompleteArguments,
-    FilterArguments, HistoryArguments, OperateArguments, RecordArguments, RedispatchArguments,
-    ReplayArguments, RunArguments, ServeArguments, StatusArguments, StepStatus, WatchArguments,
+    AddArguments, Arguments, ChildrenArguments, ClientArguments, ClientCommand, Command,
+    CompleteArguments, ContextCommand, DoctorArguments, FilterArguments, Format, FormatArguments,
+    HistoryArguments, ItemsArguments, ListArguments, OperateArguments, ReachArguments,
+    RecordArguments, RedispatchArguments, ReplayArguments, RunArguments, ServeArguments,
+    SettingsArguments, StatusArguments, StepArguments, StepStatus, TestedBus, TimeArguments,
+    TimeStyle, WaitArguments, WaitedFor, WatchArguments, WorkArguments, WorkerTestArguments,
 };
-pub use client::{ClientError, is_closed_pipe};
+pub use error::{ClientError, is_closed_pipe};
 
 /// Prints the JSON Schema of workflow files.
 ///
@@ -57,27 +78,66 @@ pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), Cl
 /// The journal cannot be read, or what writing to `out` gives.
 pub fn check_against(
     files: &[PathBuf],
+    settings: Option<&Settings>,
     journal: &Path,
     json: bool,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    against::check(files, journal, json, out)
+    against::check(files, settings, journal, json, out)
+}
+
+/// Names managers.
+///
+/// # Errors
+///
+/// The file of the contexts cannot be read or written, or has no such context.
+pub fn context(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    contexts::run(command, out)
+}
+
+/// Looks for what is wrong with an installation.
+///
+/// # Errors
+///
+/// What writing to `out` gives. What is wrong is printed.
+pub fn doctor(arguments: &DoctorArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    doctor::doctor(arguments, out)
+}
+
+/// Tests a worker.
+///
+/// # Errors
+///
+/// The arguments make no sense, the broker cannot be used, or what writing to `out` gives. What is
+/// wrong with the worker is printed.
+pub fn worker_test(
+    arguments: &WorkerTestArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    worker_test::worker_test(arguments, out)
 }
 
 /// Runs a client command.
 pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
         ClientCommand::Run(arguments) => run::run(&arguments, out),
-        ClientCommand::Jobs { workflow, interval, client } => {
-            show::jobs(workflow.as_deref(), interval, &client, out)
+        ClientCommand::Jobs { workflow, interval, list } => {
+            lists::jobs(workflow.as_deref(), interval, &list, out)
         }
-        ClientCommand::Job { id, children, client } if children.children => {
-            job::children(id, &children, &client, out)
+        ClientCommand::Job { id, children, list } if children.children => {
+            job::children(id, &children, &list, out)
         }
-        ClientCommand::Job { id, client, .. } => job::job(id, &client, out),
+        ClientCommand::Job { id, list, .. } => job::job(id, &list, out),
+        ClientCommand::Step(arguments) => step::step(&arguments, out),
+        ClientCommand::Items(arguments) => items::items(&arguments, out),
+        ClientCommand::Workflows { stats, list } => lists::workflows(stats, &list, out),
+        ClientCommand::Queues { unattended, list } => lists::queues(unattended, &list, out),
+        ClientCommand::Wait(arguments) => wait::wait(&arguments, out),
+        ClientCommand::Work(arguments) => work::work(&arguments),
+        ClientCommand::Whoami { client } => whoami::whoami(&client, out),
         ClientCommand::Why { id, client } => operate::why(id, &client, out),
         ClientCommand::Reload { client } => operate::reload(&client, out),
-        ClientCommand::Search { filter, client } => operate::search(&filter, &client, out),
+        ClientCommand::Search { filter, list } => operate::search(&filter, &list, out),
         ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),
         ClientCommand::Resume(jobs) => operate::operate("resume", None, &jobs, out),

@@ -1,11 +1,17 @@
 //! Operations on jobs: one, or all that a filter finds.
 
 use super::arguments::{
-    ClientArguments, CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments,
+    ClientArguments, CompleteArguments, FilterArguments, ListArguments, OperateArguments,
+    RedispatchArguments, TimeArguments,
 };
-use super::client::{Client, ClientError};
+use super::ask;
+use super::client::Client;
+use super::error::ClientError;
+use super::listing::{self, Form, Listing};
 use super::run::message;
-use super::show::{parse, table};
+use super::screen::{Screen, print_json};
+use super::show::{entries, parse};
+use super::table::{Role, Table};
 use super::text::Text;
 use super::words::counted;
 use crate::engine::JobId;
@@ -13,6 +19,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
 use std::process::ExitCode;
+
+/// What is said if a filter finds nothing.
+const NOTHING: &str = "no jobs are found";
 
 #[derive(Deserialize)]
 struct Changed {
@@ -65,6 +74,7 @@ struct FoundJob {
     state: Text,
     created: Text,
     ended: Option<Text>,
+    reason: Option<Text>,
 }
 
 #[derive(Deserialize)]
@@ -96,17 +106,15 @@ struct Refusal {
 /// `search`
 pub(super) fn search(
     filter: &FilterArguments,
-    arguments: &ClientArguments,
+    arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let body = Client::new(arguments).query("/api/jobs/search", &query(filter))?;
-    if arguments.json {
-        writeln!(out, "{body}")?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let body = Client::new(&arguments.reach)?.query("/api/jobs/search", &query(filter))?;
+    let form = Form::of(arguments.form, arguments.times);
     let page: Page = parse(&body)?;
-    print(&page.jobs, out)?;
-    if page.next.is_some() {
+    let (table, entries) = (rows(&page.jobs), entries(&body, "jobs")?);
+    Listing { body: &body, entries, table, nothing: NOTHING }.print(form, out)?;
+    if page.next.is_some() && form.is_for_people() {
         writeln!(out, "… only the first {} are shown; --limit shows more", page.jobs.len())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -119,8 +127,16 @@ pub(super) fn operate(
     arguments: &OperateArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client);
-    let step = step.map(|step| ("step".to_owned(), step.to_owned()));
+    let client = Client::new(&arguments.client.reach)?;
+    if word == "delete" && arguments.reason.is_some() {
+        let text = "--reason: a deletion keeps none, for nothing is left that could tell it";
+        return Err(ClientError::Usage(text.to_owned()));
+    }
+    let named = [("step", step), ("reason", arguments.reason.as_deref())];
+    let more: Vec<(String, String)> = named
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
+        .collect();
     let Some(id) = arguments.id else {
         let FilterArguments { workflow, state, status, after, before, limit: _ } =
             &arguments.filter;
@@ -136,14 +152,14 @@ pub(super) fn operate(
             );
             return Err(ClientError::Usage(text));
         }
-        return all(word, step, arguments, &client, out);
+        return all(word, more, arguments, &client, out);
     };
     let body = match word {
         "delete" => client.delete(&format!("/api/job/{id}?erase=true"))?,
-        _ => client.post(&format!("/api/job/{id}/{word}"), step.as_slice(), "")?,
+        _ => client.post(&format!("/api/job/{id}/{word}"), &more, "")?,
     };
     if arguments.client.json {
-        writeln!(out, "{body}")?;
+        print_json(&body, out)?;
     } else {
         let changed: Changed = parse(&body)?;
         writeln!(out, "job {} is {}", changed.id, changed.state)?;
@@ -153,19 +169,31 @@ pub(super) fn operate(
 
 fn all(
     word: &str,
-    step: Option<(String, String)>,
+    more: Vec<(String, String)>,
     arguments: &OperateArguments,
     client: &Client,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
+    if destroys(word) && !arguments.dry_run && !arguments.yes {
+        if !ask::is_somebody_there() {
+            return Err(ClientError::Usage(format!(
+                "{word} with a filter ends or removes all jobs that it finds: add --yes to do it, \
+                 or --dry-run to see which they are"
+            )));
+        }
+        if !is_agreed(word, arguments, client)? {
+            writeln!(out, "{word}: nothing was done")?;
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     let mut query = query(&arguments.filter);
     query.push(("dryRun".to_owned(), arguments.dry_run.to_string()));
-    query.extend(step);
+    query.extend(more);
     let body = client.post(&format!("/api/jobs/{word}"), &query, "")?;
     let bulk: Bulk = parse(&body)?;
     let code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if arguments.client.json {
-        writeln!(out, "{body}")?;
+        print_json(&body, out)?;
         return Ok(code);
     }
     if arguments.dry_run {
@@ -189,27 +217,53 @@ fn all(
     Ok(code)
 }
 
+/// Whether an operation ends work or removes what is kept; the others can be undone or repeated.
+fn destroys(word: &str) -> bool {
+    matches!(word, "cancel" | "delete")
+}
+
+/// Tells how many jobs the filter finds, and asks.
+fn is_agreed(
+    word: &str,
+    arguments: &OperateArguments,
+    client: &Client,
+) -> Result<bool, ClientError> {
+    let mut query = query(&arguments.filter);
+    query.push(("dryRun".to_owned(), "true".to_owned()));
+    let bulk: Bulk = parse(&client.post(&format!("/api/jobs/{word}"), &query, "")?)?;
+    let (jobs, more) = (counted(bulk.matched, "job"), bulk.next.is_some());
+    let more = if more { ", the newest of more" } else { "" };
+    ask::agrees(&format!("{word} {jobs}{more}?"))
+}
+
 /// `complete`
 pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let path = format!("/api/job/{}/step/{}", arguments.id, encoded(&arguments.step));
-    let client = Client::new(&arguments.client);
+    let client = Client::new(&arguments.client.reach)?;
+    let mut query = why_asked(arguments.reason.as_ref());
     let body = match &arguments.error {
         Some(reason) => {
             let body = serde_json::json!({ "error": reason, "retryable": !arguments.no_retry });
-            client.post(&path, &[("type".to_owned(), "error".to_owned())], &body.to_string())?
+            query.push(("type".to_owned(), "error".to_owned()));
+            client.post(&path, &query, &body.to_string())?
         }
-        None => client.post(&path, &[], &message(&arguments.message)?)?,
+        None => client.post(&path, &query, &message(&arguments.message)?)?,
     };
     if arguments.client.json {
-        writeln!(out, "{body}")?;
+        print_json(&body, out)?;
     } else {
         let OnStep { id, state, step } = parse(&body)?;
         writeln!(out, "{}; job {id} is {state}", step.told())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why an operation is asked for, as a parameter.
+fn why_asked(reason: Option<&String>) -> Vec<(String, String)> {
+    reason.map(|reason| ("reason".to_owned(), reason.clone())).into_iter().collect()
 }
 
 /// `redispatch`
@@ -222,15 +276,16 @@ pub(super) fn redispatch(
         steps: usize,
         jobs: usize,
     }
-    let client = Client::new(&arguments.client);
-    let (path, query) = match (&arguments.id, &arguments.step, &arguments.queue) {
+    let client = Client::new(&arguments.client.reach)?;
+    let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
             (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new())
         }
         (None, None, Some(queue)) => {
-            let vhost = arguments.vhost.iter().map(|vhost| ("vhost".to_owned(), vhost.clone()));
+            let place = [("bus", &arguments.bus), ("vhost", &arguments.vhost)].into_iter();
+            let place = place.filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
             let query =
-                vhost.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
+                place.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
             (format!("/api/queue/{}/redispatch", encoded(queue)), query)
         }
         _ => {
@@ -239,9 +294,10 @@ pub(super) fn redispatch(
             ));
         }
     };
+    query.extend(why_asked(arguments.reason.as_ref()));
     let body = client.post(&path, &query, "")?;
     if arguments.client.json {
-        writeln!(out, "{body}")?;
+        print_json(&body, out)?;
     } else if arguments.queue.is_some() {
         let Sent { steps, jobs } = parse(&body)?;
         let (steps, jobs) = (counted(steps, "step message"), counted(jobs, "job"));
@@ -269,9 +325,12 @@ pub(super) fn why(
     struct WhyAnswer {
         why: Text,
     }
-    let body = Client::new(arguments).get(&format!("/api/job/{id}/why"))?;
-    let text = if arguments.json { body } else { parse::<WhyAnswer>(&body)?.why.to_string() };
-    writeln!(out, "{text}")?;
+    let body = Client::new(&arguments.reach)?.get(&format!("/api/job/{id}/why"))?;
+    if arguments.json {
+        print_json(&body, out)?;
+    } else {
+        writeln!(out, "{}", parse::<WhyAnswer>(&body)?.why)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -288,9 +347,9 @@ pub(super) fn reload(
         unchanged: Vec<Text>,
         warnings: Vec<Text>,
     }
-    let body = Client::new(arguments).post("/api/reload", &[], "")?;
+    let body = Client::new(&arguments.reach)?.post("/api/reload", &[], "")?;
     if arguments.json {
-        writeln!(out, "{body}")?;
+        print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let told: ReloadAnswer = parse(&body)?;
@@ -341,19 +400,30 @@ fn encoded(text: &str) -> String {
 
 fn print(jobs: &[FoundJob], out: &mut dyn Write) -> Result<(), ClientError> {
     if jobs.is_empty() {
-        writeln!(out, "no jobs are found")?;
+        writeln!(out, "{NOTHING}")?;
         return Ok(());
     }
-    let mut table = table(&["JOB", "WORKFLOW", "STATE", "CREATED", "ENDED"]);
+    listing::print(&rows(jobs), Screen::of(TimeArguments::default()), false, out)
+}
+
+fn rows(jobs: &[FoundJob]) -> Table {
+    let mut table = Table::new(&[
+        ("JOB", Role::Key),
+        ("WORKFLOW", Role::Plain),
+        ("STATE", Role::State),
+        ("CREATED", Role::Time),
+        ("ENDED", Role::Time),
+        ("REASON", Role::Long),
+    ]);
     for found in jobs {
-        table.add_row([
+        table.add([
             &*found.job,
             &*found.workflow,
             &*found.state,
             &*found.created,
             found.ended.as_deref().unwrap_or_default(),
+            found.reason.as_deref().unwrap_or_default(),
         ]);
     }
-    writeln!(out, "{table}")?;
-    Ok(())
+    table
 }

@@ -1,28 +1,23 @@
 //! `run`: creates a job, follows it to its end, prints its result.
 
 use super::arguments::RunArguments;
-use super::client::{Client, ClientError};
-use super::follow::{Follower, Heard, say};
+use super::bar::{self, BAR_EVERY, Bar};
+use super::client::Client;
+use super::error::ClientError;
+use super::follow::{Follower, say};
 use super::show::{JobAnswer, parse};
 use super::text::Text;
-use crate::clock;
 use crate::engine::JobId;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{Read, Write};
 use std::process::ExitCode;
-use std::time::Duration;
-use tokio::time::Instant;
 use ureq::http::StatusCode;
-
-/// The shortest time between two updates of the progress bar.
-const BAR_EVERY: Duration = Duration::from_millis(250);
 
 /// The exit code of a command that was ended by Ctrl-C, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// `run`: exit code 0 when the job completes, 1 when it does not.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client);
+    let client = Client::new(&arguments.client.reach)?;
     let message = message(&arguments.message)?;
     let query: Vec<(String, String)> =
         arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
@@ -39,15 +34,22 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     }
     tell_when_interrupted(id);
     let mut bar = Bar::new();
+    let mut is_old = false;
     let follower =
         Follower::new(&client, id, false, arguments.reconnect_for.0).of_new().every(BAR_EVERY);
-    let end = follower.follow(|follower, heard| bar.tell(follower, &heard));
-    bar.0.finish_and_clear();
+    let end = follower.follow(|follower, heard| {
+        is_old = follower.is_old();
+        bar.tell(follower, &heard)
+    });
+    bar.clear();
     let end = end.inspect_err(|error| {
         if matches!(error, ClientError::Unreachable { .. }) {
             say(&goes_on(id));
         }
     })?;
+    if !arguments.client.json && !bar.is_shown() && !is_old {
+        tell_fan_out(&client, id);
+    }
     let is_completed = end.state == "completed";
     let result = if is_completed { Some(result(&client, id)?) } else { None };
     if arguments.client.json {
@@ -66,6 +68,16 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     }
     let reason = end.reason.unwrap_or_default();
     Err(ClientError::Refused(format!("job {id} is {}: {reason}", end.state)))
+}
+
+/// Without a terminal there was no bar: one line tells how a job with child jobs went.
+fn tell_fan_out(client: &Client, id: JobId) {
+    let looked = client.get(&format!("/api/job/{id}?view=light"));
+    // It is no part of the result: without it nothing is missed.
+    let line = looked.and_then(|body| parse(&body)).ok().and_then(|job| bar::summary(&job));
+    if let Some(line) = line {
+        say(&line);
+    }
 }
 
 fn created_id(created: &str) -> Result<JobId, ClientError> {
@@ -120,78 +132,4 @@ pub(super) fn message(argument: &str) -> Result<String, ClientError> {
         Some(file) => std::fs::read_to_string(file).map_err(|error| cannot(file, error)),
         None => Ok(argument.to_owned()),
     }
-}
-
-/// The progress of a job, on a terminal. Elsewhere there is none, and no call is made for it.
-struct Bar(ProgressBar, Shown);
-
-/// What the bar shows.
-struct Shown {
-    /// Something has happened since.
-    is_behind: bool,
-    /// Whether child jobs run: their ends are not events of this job.
-    has_children: bool,
-    at: Option<Instant>,
-}
-
-impl Bar {
-    fn new() -> Bar {
-        let bar = ProgressBar::new(0);
-        let template = "{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}";
-        bar.set_style(
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
-        Bar(bar, Shown { is_behind: true, has_children: false, at: None })
-    }
-
-    fn tell(&mut self, follower: &mut Follower<'_>, heard: &Heard<'_>) -> Result<(), ClientError> {
-        let Bar(bar, shown) = self;
-        if bar.is_hidden() {
-            return Ok(());
-        }
-        match heard {
-            Heard::Event(_) => shown.is_behind = true,
-            Heard::Nothing => bar.tick(),
-            Heard::Cut(why) => {
-                bar.set_message(format!("connecting again: {why}"));
-                shown.is_behind = true;
-                return Ok(());
-            }
-        }
-        let is_due = shown.at.is_none_or(|at| at.elapsed() >= BAR_EVERY);
-        if !is_due || !(shown.is_behind || shown.has_children) {
-            return Ok(());
-        }
-        let job = follower.look()?;
-        *shown = Shown {
-            is_behind: false,
-            has_children: job
-                .steps
-                .iter()
-                .any(|step| step.state == "running" && step.children.is_some()),
-            at: Some(clock::ticks()),
-        };
-        let (done, all, running) = progress(&job);
-        bar.set_length(all);
-        bar.set_position(done);
-        bar.set_message(running);
-        Ok(())
-    }
-}
-
-/// How many steps and child jobs are done, how many there are, and the names of those that run.
-fn progress(job: &JobAnswer) -> (u64, u64, String) {
-    let mut done = 0;
-    let mut all = 0;
-    for step in &job.steps {
-        let (ended, items) = step
-            .children
-            .as_ref()
-            .map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
-        done += ended + u64::from(step.state != "waiting" && step.state != "running");
-        all += items + 1;
-    }
-    let running: Vec<&str> =
-        job.steps.iter().filter(|step| step.state == "running").map(|step| &*step.name).collect();
-    (done, all, running.join(", "))
 }

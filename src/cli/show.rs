@@ -1,17 +1,10 @@
-//! `jobs`, and what answers say about jobs.
+//! What answers say about jobs.
 
-use super::arguments::ClientArguments;
-use super::client::{Client, ClientError};
+use super::error::ClientError;
 use super::text::Text;
-use crate::engine::JobId;
-use crate::engine::words::escaped;
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
-use std::io::Write;
-use std::process::ExitCode;
 
 /// What a job's answer says, as far as the command line shows it.
 #[derive(Deserialize)]
@@ -78,91 +71,6 @@ pub(super) struct ChildrenAnswer {
     pub(super) failed: u32,
 }
 
-#[derive(Deserialize)]
-struct WorkflowAnswer {
-    vhost: String,
-    name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ListAnswer {
-    running: Vec<Text>,
-    completed: Vec<Text>,
-    states: HashMap<JobId, Text>,
-    next: Option<Text>,
-}
-
-/// Jobs listed for one workflow.
-const LISTED_MAX: u32 = 1_000;
-
-/// `jobs`
-pub(super) fn jobs(
-    workflow: Option<&str>,
-    interval: u64,
-    arguments: &ClientArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
-    let client = Client::new(arguments);
-    let names = match workflow {
-        Some(name) => vec![name.to_owned()],
-        None => {
-            let all: Vec<WorkflowAnswer> = parse(&client.get("/api/workflows?all=true")?)?;
-            all.into_iter()
-                .map(|row| {
-                    if row.vhost.is_empty() {
-                        row.name
-                    } else {
-                        format!("{}/{}", row.vhost, row.name)
-                    }
-                })
-                .collect()
-        }
-    };
-    let mut table = table(&["JOB", "WORKFLOW", "STATE"]);
-    let mut rows = Vec::new();
-    let mut cut = false;
-    for name in names {
-        let mut list: ListAnswer = parse(&client.get(&format!(
-            "/api/workflow/{name}?interval={interval}&limit={LISTED_MAX}&states=true"
-        ))?)?;
-        cut |= list.next.is_some();
-        rows.extend(list.running.into_iter().chain(list.completed).map(|id| {
-            let state =
-                id.parse().ok().and_then(|id: JobId| list.states.remove(&id)).unwrap_or_default();
-            (id, name.clone(), state)
-        }));
-    }
-    if arguments.json {
-        let list: Vec<serde_json::Value> =
-            rows.iter().map(|(id, workflow, state)| serde_json::json!({ "job": id.raw(), "workflow": workflow, "state": state.raw() })).collect();
-        writeln!(out, "{}", serde_json::Value::from(list))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for (id, workflow, state) in &rows {
-        table.add_row([&**id, &*escaped(workflow), state]);
-    }
-    if rows.is_empty() {
-        writeln!(out, "no jobs are running, none ended in the last {interval} minutes")?;
-    } else {
-        writeln!(out, "{table}")?;
-    }
-    if cut {
-        writeln!(
-            out,
-            "… only the first {LISTED_MAX} of each list are shown; the API pages through all \
-             (docs/http-api.md)"
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(super) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header.to_vec());
-    table
-}
-
 pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
     serde_json::from_str(text).map_err(|error| {
         ClientError::Refused(format!(
@@ -170,4 +78,10 @@ pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Cli
              version?"
         ))
     })
+}
+
+/// The entries of the list that an answer has under `key`, as they came.
+pub(super) fn entries(body: &str, key: &str) -> Result<Vec<Box<RawValue>>, ClientError> {
+    let mut all: HashMap<String, Box<RawValue>> = parse(body)?;
+    all.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse(list.get()))
 }

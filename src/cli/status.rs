@@ -1,15 +1,19 @@
 //! `status`: the statuses of a workflow's jobs, as a table, as JSON, or as CSV.
 
-use super::arguments::StatusArguments;
-use super::client::{Client, ClientError};
-use super::show::{parse, table};
+use super::arguments::{Format, StatusArguments};
+use super::client::Client;
+use super::error::ClientError;
+use super::listing::{Form, Listing};
+use super::screen::print_json;
+use super::show::{entries, parse};
+use super::table::{Role, Table};
 use super::text::Text;
 use crate::engine::words::{did_you_mean, quoted};
-use console::Term;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::io::Write;
+use std::iter::repeat;
 use std::process::ExitCode;
 
 /// How wide a table may be without a terminal, in characters.
@@ -44,7 +48,7 @@ pub(super) fn status(
     arguments: &StatusArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client);
+    let client = Client::new(&arguments.list.reach)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let mut query: Vec<(String, String)> = Vec::new();
@@ -67,20 +71,26 @@ pub(super) fn status(
         return Ok(ExitCode::SUCCESS);
     }
     let body = client.query(&path, &query)?;
-    if arguments.client.json {
-        writeln!(out, "{body}")?;
+    let form = Form::of(arguments.list.form, arguments.list.times);
+    if form.format == Format::Json {
+        print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let answer: StatusAnswer = parse(&body)?;
     let Some(first) = answer.rows.first() else {
-        writeln!(out, "no jobs of {} to show", arguments.workflow)?;
+        if form.is_for_people() {
+            writeln!(out, "no jobs of {} to show", arguments.workflow)?;
+        }
         return Ok(ExitCode::SUCCESS);
     };
     let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
     let own_header = ["JOB", "STATE", "UPDATED"];
     let own =
         |row: &'_ RowAnswer| [row.job.to_string(), row.state.to_string(), row.updated.to_string()];
-    let chosen = if arguments.columns.is_empty() {
+    let room = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
+    let chosen = if arguments.columns.is_empty() && form.format != Format::Table {
+        (0..steps.len()).collect()
+    } else if arguments.columns.is_empty() {
         let cells: Vec<Vec<&str>> = answer
             .rows
             .iter()
@@ -91,27 +101,32 @@ pub(super) fn status(
                 answer
                     .rows
                     .iter()
-                    .map(|row| width_of(&own(row)[at]))
+                    .map(|row| width_of(&form.screen.time(&own(row)[at])))
                     .chain([width_of(own_header[at])])
                     .max()
                     .unwrap_or_default()
                     + GAP
             })
             .sum();
-        fitting(&steps, &cells, screen_width().saturating_sub(own_width).max(STEPS_WIDTH_MIN))
+        fitting(&steps, &cells, room.saturating_sub(own_width).max(STEPS_WIDTH_MIN))
     } else {
         arguments.columns.iter().map(|name| column(name, &steps)).collect::<Result<_, _>>()?
     };
-    let header: Vec<&str> =
-        own_header.into_iter().chain(chosen.iter().map(|at| steps[*at])).collect();
-    let mut table = table(&header);
+    let roles = [Role::Key, Role::State, Role::Time].into_iter().chain(repeat(Role::Key));
+    let titles = own_header.into_iter().chain(chosen.iter().map(|at| steps[*at]));
+    let columns: Vec<(&str, Role)> = titles.zip(roles).collect();
+    let mut table = Table::new(&columns);
     for row in &answer.rows {
         let status = |at: &usize| {
             row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string())
         };
-        table.add_row(own(row).into_iter().chain(chosen.iter().map(status)));
+        table.add(own(row).into_iter().chain(chosen.iter().map(status)));
     }
-    writeln!(out, "{table}")?;
+    let entries = entries(&body, "rows")?;
+    Listing { body: &body, entries, table, nothing: "no jobs" }.print(form, out)?;
+    if !form.is_for_people() {
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.columns.is_empty() && chosen.len() < steps.len() {
         let (left, all) = (steps.len() - chosen.len(), steps.len());
         writeln!(
@@ -154,13 +169,6 @@ fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
         let hint = did_you_mean(name, steps.iter().copied());
         ClientError::Usage(format!("--columns: the workflow has no step {}{hint}", quoted(name)))
     })
-}
-
-/// The width of the terminal; without one, what a line can bear.
-fn screen_width() -> usize {
-    Term::stdout()
-        .size_checked()
-        .map_or(WIDTH_WITHOUT_TERMINAL, |(_, columns)| usize::from(columns))
 }
 
 fn width_of(text: &str) -> usize {

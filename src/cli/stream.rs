@@ -1,7 +1,7 @@
 //! A stream of server-sent events, read by a thread of its own, so that whoever waits for an event
 //! can stop waiting.
 
-use super::client::ClientError;
+use super::error::ClientError;
 use super::text::Text;
 use crate::engine::JobId;
 use serde::Deserialize;

@@ -1,8 +1,11 @@
 //! `watch`: follows events, one line for each.
 
 use super::arguments::WatchArguments;
-use super::client::{Client, ClientError, Opened};
+use super::bar::{BAR_EVERY, Bar};
+use super::client::{Client, Opened};
+use super::error::ClientError;
 use super::follow::{Follower, Heard, Silence, say};
+use super::screen::{Screen, print_json};
 use super::show::parse;
 use super::stream::{Next, Stream};
 use super::text::Text;
@@ -47,12 +50,19 @@ pub(super) fn watch(
     arguments: &WatchArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client);
-    let mut printer = Printer { is_json: arguments.client.json, is_cut: false, out };
+    let client = Client::new(&arguments.client.reach)?;
+    let screen = Screen::of(arguments.times);
+    let mut printer = Printer { is_json: arguments.client.json, is_cut: false, screen, out };
     let patience = arguments.reconnect_for.0;
     let Some(id) = arguments.id else { return watch_all(&client, patience, &mut printer) };
-    let follower = Follower::new(&client, id, !arguments.no_children, patience);
-    let end = follower.follow(|_, heard| printer.tell(&heard))?;
+    let follower = Follower::new(&client, id, !arguments.no_children, patience).every(BAR_EVERY);
+    let mut bar = Bar::new();
+    let end = follower.follow(|follower, heard| {
+        bar.aside(|| printer.tell(&heard))?;
+        bar.tell(follower, &heard)
+    });
+    bar.clear();
+    let end = end?;
     Ok(if end.state == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -94,6 +104,7 @@ struct Printer<'o> {
     is_json: bool,
     /// The reader was told that the stream is cut.
     is_cut: bool,
+    screen: Screen,
     out: &'o mut dyn Write,
 }
 
@@ -112,29 +123,30 @@ impl Printer<'_> {
         };
         self.is_cut = false;
         if self.is_json {
-            writeln!(self.out, "{}", sent.data)?;
+            print_json(&sent.data, self.out)?;
         } else if sent.name == "lagged" {
             let LaggedAnswer { missed } = parse(&sent.data)?;
             let why = "they come faster than they are read";
             writeln!(self.out, "… {missed} events were missed: {why}")?;
         } else {
-            writeln!(self.out, "{}", line_of(&sent.name, parse(&sent.data)?))?;
+            writeln!(self.out, "{}", line_of(&sent.name, parse(&sent.data)?, self.screen))?;
         }
         self.out.flush()?;
         Ok(())
     }
 }
 
-fn line_of(name: &str, event: EventAnswer) -> String {
+fn line_of(name: &str, event: EventAnswer, screen: Screen) -> String {
     let EventAnswer { time, data } = event;
     let what = Text::new(name.split_once('.').map_or(name, |(_, what)| what));
+    let time = screen.time(&time);
     let mut line = format!("{time}  {}  {}", data.job, data.workflow);
     if let Some(task) = &data.task {
         line.push_str(&format!(" {task}"));
     }
     match &data.step {
-        Some(step) => line.push_str(&format!("  step {step} {what}")),
-        None => line.push_str(&format!("  job {what}")),
+        Some(step) => line.push_str(&format!("  step {step} {}", screen.painted(&what, &what))),
+        None => line.push_str(&format!("  job {}", screen.painted(&what, &what))),
     }
     let mut notes: Vec<String> =
         data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
@@ -143,7 +155,7 @@ fn line_of(name: &str, event: EventAnswer) -> String {
     );
     notes.extend(data.progress.map(|progress| format!("progress {progress}")));
     notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
-    notes.extend(data.retry_at.map(|at| format!("next attempt at {at}")));
+    notes.extend(data.retry_at.map(|at| format!("next attempt at {}", screen.time(&at))));
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));
     }

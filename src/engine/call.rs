@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn caller(reply_to: &str) -> Caller {
-        Caller { reply_to: reply_to.into(), correlation_id: None, attempt: None }
+        Caller { reply_to: reply_to.into(), bus: None, correlation_id: None, attempt: None }
     }
 
     fn created() -> Job {
@@ -132,7 +132,7 @@ mod tests {
     fn a_second_end_is_answered_again_and_the_answer_to_the_first_does_not_count_for_it() {
         let mut job = created();
         assert_eq!(answers(&reply(&mut job, Reply::Error("{}".into()))), [(0, 0)]);
-        assert!(answers(&take(&mut job, Input::Operate(Operation::Retry))).is_empty());
+        assert!(answers(&take(&mut job, Input::operate(Operation::Retry))).is_empty());
         assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 1)]);
         assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());

@@ -8,6 +8,9 @@ use std::sync::Arc;
 pub struct Caller {
     /// The queue that the answer goes to.
     pub reply_to: Arc<str>,
+    /// The bus that it called over, and that the answer goes out on; none: that of the workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Arc<str>>,
     /// The answer carries it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<Arc<str>>,

@@ -267,10 +267,10 @@ mod tests {
             step("a", None, None),
             step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)")),
         ]);
-        job.take(Input::Operate(Operation::Pause), &context()).expect("paused");
+        job.take(Input::operate(Operation::Pause), &context()).expect("paused");
         reply(&mut job, "a", "{}");
         assert_eq!(state(&job, "b"), StepState::Running);
-        job.take(Input::Operate(Operation::Resume), &context()).expect("resumed");
+        job.take(Input::operate(Operation::Resume), &context()).expect("resumed");
         assert_eq!(state(&job, "b"), StepState::Cancelled);
     }
 }

@@ -16,7 +16,7 @@ impl Job {
         match input {
             Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
             Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
-            Input::QueueMissing(queue) => self.decide_queue_missing(&queue),
+            Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
             Input::ChildEnded { step, index, ended } => {
                 self.decide_child_ended(step, index, ended, ctx)
             }
@@ -25,7 +25,7 @@ impl Job {
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
-            Input::Operate(operation) => self.decide_operation(operation, ctx),
+            Input::Operate(request) => self.decide_request(request, ctx),
             Input::Called(caller) => self.decide_called(caller),
             Input::Answered { caller, end } => self.decide_answered(caller, end),
             Input::Abandon(reason) if !self.state.is_ended() => Ok(vec![failed(reason, None)]),
@@ -102,11 +102,11 @@ impl Job {
 
     /// The confirmed messages of a lost queue are sent again. Until they are confirmed anew, a
     /// restart sends them again as well.
-    fn decide_queue_missing(&self, queue: &str) -> Result<Vec<Entry>, Rejected> {
+    fn decide_queue_missing(&self, steps: &[StepIndex]) -> Result<Vec<Entry>, Rejected> {
         // The bus still has the unconfirmed ones, and sends them by itself.
         let lost = self
             .waiting_for_replies()
-            .filter(|step| *self.graph().step(*step).queue == *queue)
+            .filter(|step| steps.contains(step))
             .map(|step| Entry::Step(step, StepEntry::Unconfirmed));
         let entries: Vec<Entry> = lost.collect();
         if entries.is_empty() {

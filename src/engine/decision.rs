@@ -63,7 +63,7 @@ impl Job {
         if let Input::Timer { due, deaf_to } = input {
             // Once for each step. If the clock was set back, what begins now would already be due
             // by that time.
-            for what in self.due(due, deaf_to) {
+            for what in self.due(due, &deaf_to) {
                 let entries = self.decide_due(what, ctx);
                 self.record(entries, &mut decision);
             }

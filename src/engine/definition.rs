@@ -20,6 +20,9 @@ pub struct Definition {
     /// The virtual host it runs in; empty: the one of the connection's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vhost: String,
+    /// The bus on which it takes calls; none: the default bus of the manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Arc<str>>,
     /// The job fails if it takes longer than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
@@ -258,6 +261,9 @@ pub struct Step {
     pub name: Arc<str>,
     /// The queue for its messages. A step with a task sends none, but still has a queue: its name.
     pub queue: Arc<str>,
+    /// The bus that has the queue; none: the default bus of the manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Arc<str>>,
     /// What it waits for, in the order in which the outputs are merged (SPEC §3.1). Empty: it takes
     /// the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -398,6 +404,7 @@ impl Step {
         Step {
             queue: name.clone(),
             name,
+            bus: None,
             depends: Vec::new(),
             task: None,
             priority: None,
@@ -436,6 +443,7 @@ impl Definition {
         Definition {
             name: name.to_owned(),
             vhost: String::new(),
+            bus: None,
             deadline: None,
             retention: None,
             graphs,
@@ -465,11 +473,16 @@ impl Definition {
         }
     }
 
-    /// The queues of all its plain steps, each once, in the order of declaration.
+    /// The steps that send messages to queues, those of tasks included, in the order of declaration.
+    pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {
+        self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
+    }
+
+    /// The names of the queues of these steps, each once, in the order of declaration.
     pub fn queues(&self) -> Vec<Arc<str>> {
         let mut queues: Vec<Arc<str>> = Vec::new();
-        for step in self.graphs.iter().flat_map(|graph| &graph.steps) {
-            if step.has_queue() && !queues.contains(&step.queue) {
+        for step in self.sending_steps() {
+            if !queues.contains(&step.queue) {
                 queues.push(step.queue.clone());
             }
         }

@@ -3,7 +3,7 @@
 use super::entry::{Entry, Failure};
 use super::fail::expired;
 use super::id::StepIndex;
-use super::input::Context;
+use super::input::{Context, DeafTo};
 use super::job::Job;
 use super::reply::Failed;
 use super::state::JobState;
@@ -21,8 +21,9 @@ pub(super) enum Due {
 }
 
 impl Job {
-    /// What is due at `due`. Attempts that began before `deaf_to` do not time out.
-    pub(super) fn due(&self, due: Timestamp, deaf_to: Option<Timestamp>) -> Vec<Due> {
+    /// What is due at `due`. Attempts that began before their step's time in `deaf_to` do not time
+    /// out.
+    pub(super) fn due(&self, due: Timestamp, deaf_to: &DeafTo) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
@@ -46,13 +47,14 @@ impl Job {
 
     /// Whether the worker may have replied without being heard. Child jobs and people are always
     /// heard.
-    fn is_deaf_to(&self, step: StepIndex, deaf_to: Option<Timestamp>) -> bool {
+    fn is_deaf_to(&self, step: StepIndex, deaf_to: &DeafTo) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
         let span = definition.timeout.unwrap_or(Millis(0));
         definition.has_queue()
             && deaf_to
+                .get(&step)
                 .zip(run.deadline)
-                .is_some_and(|(deaf_to, deadline)| deadline.before(span) < deaf_to)
+                .is_some_and(|(deaf_to, deadline)| deadline.before(span) < *deaf_to)
     }
 
     /// What follows from it, unless an earlier entry has settled it.

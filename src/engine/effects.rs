@@ -81,9 +81,10 @@ impl Job {
             JobEntry::Resumed => self.tell_children(None, &Instruction::Resume),
             JobEntry::ToldAgain => self.word_to_parent().into_iter().collect(),
             // Whatever begins again has entries of its own that say so.
-            JobEntry::Created { .. } | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
-                Vec::new()
-            }
+            JobEntry::Created { .. }
+            | JobEntry::Retried { .. }
+            | JobEntry::Rerun { .. }
+            | JobEntry::Asked { .. } => Vec::new(),
         }
     }
 

@@ -94,6 +94,16 @@ pub enum JobEntry {
     },
     /// Its end is told to its parent once more: the parent did not hear of it.
     ToldAgain,
+    /// Somebody asked for what follows, and said why.
+    Asked {
+        /// The operation.
+        operation: Arc<str>,
+        /// The step that it concerns, if it concerns one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<StepIndex>,
+        /// Why.
+        reason: Arc<str>,
+    },
 }
 
 /// What happened to a step.
@@ -273,6 +283,11 @@ impl Entry {
         }
     }
 
+    /// Whether a step begins once more with it, and what depends on that step is forgotten.
+    pub fn is_rerun(&self) -> bool {
+        matches!(self, Entry::Job(JobEntry::Rerun { .. }))
+    }
+
     /// Which steps' states, statuses or outputs it may change.
     pub(super) fn touched(&self) -> Touched {
         match self {
@@ -308,7 +323,7 @@ impl JobEntry {
             JobEntry::Completed => Some(JobState::Completed),
             JobEntry::Failed { .. } => Some(JobState::Failed),
             JobEntry::Cancelled { .. } => Some(JobState::Cancelled),
-            JobEntry::ToldAgain => None,
+            JobEntry::ToldAgain | JobEntry::Asked { .. } => None,
         }
     }
 
@@ -321,7 +336,10 @@ impl JobEntry {
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
             | JobEntry::Cancelled { .. } => true,
-            JobEntry::Completed | JobEntry::Paused | JobEntry::ToldAgain => false,
+            JobEntry::Completed
+            | JobEntry::Paused
+            | JobEntry::ToldAgain
+            | JobEntry::Asked { .. } => false,
         }
     }
 }

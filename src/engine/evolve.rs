@@ -63,7 +63,7 @@ impl Job {
             JobEntry::Cancelled { reason, .. } => {
                 self.end(JobState::Cancelled, at, Some(reason.clone()))
             }
-            JobEntry::ToldAgain => {}
+            JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
     }
 

@@ -7,6 +7,7 @@ use super::id::{JobId, StepIndex};
 use super::json::Message;
 use super::time::{Millis, Timestamp};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The limits that decisions look at (settings, section `limits` and `fanout`).
@@ -40,6 +41,9 @@ impl Context<'_> {
     }
 }
 
+/// Until when replies to each of these steps may not have been heard.
+pub type DeafTo = BTreeMap<StepIndex, Timestamp>;
+
 /// What happens to a job.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -59,9 +63,8 @@ pub enum Input {
         /// The attempt that was dispatched.
         attempt: u32,
     },
-    /// A queue of the job's own bus was found missing: what was in it is lost. The job's actor has
-    /// compared the bus.
-    QueueMissing(Arc<str>),
+    /// The queue of these steps was found missing: what was in it is lost.
+    QueueMissing(Vec<StepIndex>),
     /// A child job ended.
     ChildEnded {
         /// The fan-out step.
@@ -92,14 +95,14 @@ pub enum Input {
     Timer {
         /// That time.
         due: Timestamp,
-        /// Attempts that began before this must not time out now: their replies may not have been
-        /// heard. None: all may.
-        deaf_to: Option<Timestamp>,
+        /// Attempts of these steps that began before this must not time out now: their replies may
+        /// not have been heard. All others may.
+        deaf_to: DeafTo,
     },
     /// The parent tells its child.
     Order(Order),
     /// A user, or a program in a user's place, asks for something.
-    Operate(Operation),
+    Operate(Request),
     /// A message on the workflow's queue asks for this very job, and its sender waits for the
     /// answer.
     Called(Caller),
@@ -112,6 +115,13 @@ pub enum Input {
     },
     /// The job cannot go on: its actor panicked once too often.
     Abandon(Arc<str>),
+}
+
+impl Input {
+    /// An operation that is asked for.
+    pub fn operate(request: impl Into<Request>) -> Input {
+        Input::Operate(request.into())
+    }
 }
 
 /// Why an operation is refused.
@@ -160,6 +170,21 @@ pub enum Instruction {
     Resume,
     /// Go on from what failed; the order's round is the new one.
     Retry,
+}
+
+/// An operation that is asked for, and why.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What is to be done.
+    pub operation: Operation,
+    /// Why, in the words of whoever asks, for the reader of the record.
+    pub reason: Option<Arc<str>>,
+}
+
+impl From<Operation> for Request {
+    fn from(operation: Operation) -> Request {
+        Request { operation, reason: None }
+    }
 }
 
 /// What users ask of a job (SPEC §6).

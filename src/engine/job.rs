@@ -4,6 +4,7 @@
 use super::callers::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::id::{JobId, StepIndex};
+use super::input::DeafTo;
 use super::json::Message;
 use super::origin::Origin;
 use super::state::{JobState, StepState};
@@ -138,24 +139,26 @@ impl Job {
     /// The earliest time at which something happens by itself: then
     /// [`Input::Timer`](super::Input::Timer) is due.
     pub fn next_timer(&self) -> Option<Timestamp> {
-        let takes_replies = self.takes_replies();
-        let timeouts = self
-            .steps
-            .iter()
-            .filter(|run| takes_replies && run.is_under_way())
-            .filter_map(|run| run.deadline);
-        timeouts.chain(self.next_timer_but_timeouts()).min()
+        self.next_timer_without(&DeafTo::new())
     }
 
-    /// The same, without the timeouts of replies.
-    pub fn next_timer_but_timeouts(&self) -> Option<Timestamp> {
+    /// The same, without the timeouts of steps whose replies may not have been heard.
+    pub fn next_timer_without(&self, unheard: &DeafTo) -> Option<Timestamp> {
+        let takes_replies = self.takes_replies();
+        let timeouts = self
+            .graph()
+            .indices()
+            .filter(|step| !unheard.contains_key(step))
+            .map(|step| &self.steps[step.at()])
+            .filter(|run| takes_replies && run.is_under_way())
+            .filter_map(|run| run.deadline);
         let retries_run = self.state == JobState::Running;
         let retries = self
             .steps
             .iter()
             .filter(|run| retries_run && run.state == StepState::Running)
             .filter_map(|run| run.retry_at);
-        retries.chain(self.deadline()).min()
+        timeouts.chain(retries).chain(self.deadline()).min()
     }
 
     /// How many entries it was built from: the number of its last entry, the same after any
@@ -277,10 +280,14 @@ impl Job {
         Message::merge(parts)
     }
 
-    /// Whether a step has its input: all that it depends on is done.
-    pub fn has_input(&self, step: StepIndex) -> bool {
+    /// The input that a step was given; none: it has not begun.
+    pub fn given_input(&self, step: StepIndex) -> Option<Message> {
         let run = &self.steps[step.at()];
-        run.attempt > 0 && run.state != StepState::Waiting
+        let has_begun = run.attempt > 0 && run.state != StepState::Waiting;
+        has_begun.then(|| match &run.fan_out {
+            Some(fan_out) => fan_out.input().clone(),
+            None => self.input_of(step),
+        })
     }
 
     /// Asserts the invariants. Called after every `evolve` in debug builds, and always after

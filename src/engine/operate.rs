@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
-use super::input::{Context, Limits, Objection, Operation, Rejected, Reply};
+use super::input::{Context, Limits, Objection, Operation, Rejected, Reply, Request};
 use super::job::Job;
 use super::reply::fault_by_hand;
 use super::state::{JobState, StepState};
@@ -127,7 +127,22 @@ impl Job {
         Some(Objection::Conflict(objection))
     }
 
-    pub(super) fn decide_operation(
+    pub(super) fn decide_request(
+        &self,
+        request: Request,
+        ctx: &Context<'_>,
+    ) -> Result<Vec<Entry>, Rejected> {
+        let Request { operation, reason } = request;
+        let asked = reason.map(|reason| {
+            let (operation, step) = (operation.word().into(), operation.step());
+            let step = step.and_then(|step| self.graph().index_of(step));
+            Entry::Job(JobEntry::Asked { operation, step, reason })
+        });
+        let decided = self.decide_operation(operation, ctx)?;
+        Ok(asked.into_iter().chain(decided).collect())
+    }
+
+    fn decide_operation(
         &self,
         operation: Operation,
         ctx: &Context<'_>,

@@ -187,7 +187,7 @@ impl<'a> Teller<'a> {
             JobEntry::Completed => (JobState::Completed, at, None),
             JobEntry::Failed { reason, .. } => (JobState::Failed, at, Some(reason)),
             JobEntry::Cancelled { reason, .. } => (JobState::Cancelled, at, Some(reason)),
-            JobEntry::ToldAgain => return,
+            JobEntry::ToldAgain | JobEntry::Asked { .. } => return,
         };
         if reason.is_some() {
             self.tell_cut_off(number, at, events);

@@ -29,6 +29,9 @@ pub(super) trait Rows {
         job: JobNumber,
         each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
+    /// Where a job's entry with this number, from 0, stands among the rows of all jobs: of two
+    /// entries the one that was decided first has the smaller place.
+    fn place_of(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
     /// The text of the definition with this number.
     fn definition(&self, number: i64) -> Result<String, JournalError>;
     /// The error for a row whose content cannot be.
@@ -194,6 +197,15 @@ struct Fold {
     at: Timestamp,
     /// When its state or a status changed last.
     changed: Timestamp,
+    /// How many entries come before each of its reruns.
+    reruns: Vec<u64>,
+}
+
+/// A child's message, which follows from its parent's input as soon as the fan-out step has started.
+fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
+    let run = parent.steps().nth(step.at()).map(|(_, run)| run)?;
+    let is_known = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
+    if is_known { parent.child_message(step, index) } else { None }
 }
 
 /// Does a part of a fold, or says why the entries cannot be right.
@@ -225,6 +237,10 @@ pub(super) struct Rebuild<'a> {
     /// By their numbers; one never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
+    /// Of those of them that were rerun: how many entries come before each rerun.
+    reruns: HashMap<JobNumber, Vec<u64>>,
+    /// Those as they were before a rerun, as far as their child jobs of then need it.
+    before_reruns: HashMap<(JobNumber, u64), Job>,
     wanted: Vec<JobNumber>,
     live_children: HashSet<ChildPlace>,
 }
@@ -235,6 +251,8 @@ impl<'a> Rebuild<'a> {
             rows,
             definitions: HashMap::new(),
             jobs: HashMap::new(),
+            reruns: HashMap::new(),
+            before_reruns: HashMap::new(),
             wanted: Vec::new(),
             live_children: HashSet::new(),
         }
@@ -277,7 +295,10 @@ impl<'a> Rebuild<'a> {
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
-        let Fold { job, .. } = self.fold(&row, u64::MAX)?;
+        let Fold { job, reruns, .. } = self.fold(&row, u64::MAX)?;
+        if !reruns.is_empty() {
+            self.reruns.insert(row.number, reruns);
+        }
         self.jobs.insert(row.number, (row, job));
         Ok(())
     }
@@ -288,7 +309,8 @@ impl<'a> Rebuild<'a> {
         let (rows, number) = (self.rows, row.number);
         let damaged = |what: String| rows.damaged("jobs", number, what);
         let job = followed(|| Job::before(origin, message.unwrap_or_default())).map_err(damaged)?;
-        let mut fold = Fold { job, entries: 0, at: row.created, changed: row.created };
+        let (at, changed) = (row.created, row.created);
+        let mut fold = Fold { job, entries: 0, at, changed, reruns: Vec::new() };
         rows.recorded(number, &mut |mut recorded| {
             let length = recorded.entries.len() as u64;
             let wanted = count.saturating_sub(fold.entries).min(length);
@@ -298,6 +320,9 @@ impl<'a> Rebuild<'a> {
             }
             recorded.entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
             fold.at = recorded.at;
+            let numbered = (recorded.first..).zip(&recorded.entries);
+            let reruns = numbered.filter(|(_, entry)| entry.is_rerun()).map(|(number, _)| number);
+            fold.reruns.extend(reruns);
             if recorded.entries.iter().any(Entry::is_change) {
                 fold.changed = recorded.at;
             }
@@ -311,8 +336,9 @@ impl<'a> Rebuild<'a> {
 
     /// Where a job comes from, and a child job's message.
     fn origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
-        let number = row.number;
-        let damaged = |what: String| self.rows.damaged("jobs", number, what);
+        let (rows, number) = (self.rows, row.number);
+        let damaged = |what: String| rows.damaged("jobs", number, what);
+        let orphan = || damaged("its parent's step is not there".to_owned());
         let definition = self.definition(row.definition)?;
         if usize::from(row.graph) >= definition.graphs.len() {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
@@ -324,16 +350,10 @@ impl<'a> Rebuild<'a> {
             }
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
-                let message = self
-                    .child_message(parent_number, step, index)?
-                    .ok_or_else(|| self.orphan(number))?;
-                let (_, parent) =
-                    self.jobs.get(&parent_number).ok_or_else(|| self.orphan(number))?;
-                (
-                    Some(Parent { job: parent.id(), step, index }),
-                    parent.origin().root,
-                    Some(message),
-                )
+                let parent = self.parent_of(number, parent_number)?.ok_or_else(orphan)?;
+                let message = child_message(parent, step, index).ok_or_else(orphan)?;
+                let place = Parent { job: parent.id(), step, index };
+                (Some(place), parent.origin().root, Some(message))
             }
             _ => (None, row.id, None),
         };
@@ -349,29 +369,37 @@ impl<'a> Rebuild<'a> {
         Ok((origin, message))
     }
 
-    fn orphan(&self, number: JobNumber) -> JournalError {
-        self.rows.damaged("jobs", number, "its parent's step is not there".to_owned())
+    /// The parent of a child job, from which the child's message follows: as it was before the
+    /// first rerun that came after the child job, or as it is.
+    fn parent_of(
+        &mut self,
+        child: JobNumber,
+        parent: JobNumber,
+    ) -> Result<Option<&Job>, JournalError> {
+        self.load(parent)?;
+        let Some(reruns) = self.reruns.get(&parent) else { return self.load(parent) };
+        let began = self.rows.place_of(child, 0)?;
+        for rerun in reruns.clone() {
+            if self.rows.place_of(parent, rerun)? > began {
+                return self.before_rerun(parent, rerun);
+            }
+        }
+        self.load(parent)
     }
 
-    /// A child's message, which follows from its parent's input as soon as the fan-out step has
-    /// started.
-    fn child_message(
+    /// A job that is loaded, as it was before one of its reruns.
+    fn before_rerun(
         &mut self,
-        parent: JobNumber,
-        step: StepIndex,
-        index: u32,
-    ) -> Result<Option<Message>, JournalError> {
-        let in_range = |job: &Job| {
-            job.steps()
-                .nth(step.at())
-                .and_then(|(_, run)| run.fan_out.as_ref())
-                .is_some_and(|fan_out| index < fan_out.items())
-        };
-        let Some(job) = self.load(parent)? else { return Ok(None) };
-        if !in_range(job) {
-            return Ok(None);
+        number: JobNumber,
+        rerun: u64,
+    ) -> Result<Option<&Job>, JournalError> {
+        let key = (number, rerun);
+        if !self.before_reruns.contains_key(&key) {
+            let Some(row) = self.rows.job(number)? else { return Ok(None) };
+            let Fold { job, .. } = self.fold(&row, rerun)?;
+            self.before_reruns.insert(key, job);
         }
-        Ok(job.child_message(step, index))
+        Ok(self.before_reruns.get(&key))
     }
 
     /// The definition with this number.

@@ -136,6 +136,9 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
 
+    /// The number of top-level jobs by workflow and state.
+    fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
+
     /// The number of running top-level jobs by workflow.
     fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError>;
 

@@ -13,6 +13,7 @@ pub(super) struct WorkflowDraft {
     pub(super) at: Position,
     pub(super) name: Option<Word>,
     pub(super) vhosts: Vec<Word>,
+    pub(super) bus: Option<Word>,
     pub(super) deadline: Option<Millis>,
     pub(super) retention: Option<Millis>,
     pub(super) graph: GraphDraft,
@@ -33,6 +34,7 @@ pub(super) struct GraphDraft {
 pub(super) struct StepDraft {
     pub(super) name: Option<Word>,
     pub(super) queue: Option<Word>,
+    pub(super) bus: Option<Word>,
     pub(super) task: Option<Word>,
     pub(super) depends: Vec<Word>,
     pub(super) priority: Option<(u8, Position)>,

@@ -1,6 +1,7 @@
 //! From the drafts of one workflow to its graphs: names become positions, and how the drafts fit
 //! together is checked.
 
+use super::calls::queue;
 use super::conditions::{CompiledConditions, check_steps, warn_of_races};
 use super::cycles::cycles;
 use super::draft::{GraphDraft, WorkflowDraft};
@@ -49,7 +50,7 @@ pub(super) fn graphs(
         .chain(workflow.tasks.iter().map(|task| (task, true)))
     {
         report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
-        graphs.push(graph(draft, &tasks, conditions, report));
+        graphs.push(graph(draft, workflow.bus.as_ref(), &tasks, conditions, report));
         report.task = None;
     }
     warn_of_unused(&workflow.tasks, &graphs, report);
@@ -57,8 +58,10 @@ pub(super) fn graphs(
     graphs
 }
 
+/// One graph; its steps have their queues on `bus`, unless they name another.
 fn graph(
     draft: &GraphDraft,
+    bus: Option<&Word>,
     tasks: &Tasks<'_>,
     conditions: &mut CompiledConditions,
     report: &mut Report,
@@ -83,6 +86,9 @@ fn graph(
                 .queue
                 .as_ref()
                 .map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
+            bus: (step.bus.as_ref().or(bus))
+                .filter(|_| queue(step).is_some())
+                .map(|bus| bus.text.as_str().into()),
             depends,
             task,
             priority: step.priority.map(|(priority, _)| priority),

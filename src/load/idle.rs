@@ -31,6 +31,7 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
     if let Some(reason) = reason {
         let places = [
             ("queue", step.queue.as_ref().map(|queue| queue.at)),
+            ("bus", step.bus.as_ref().map(|bus| bus.at)),
             ("priority", step.priority.map(|(_, at)| at)),
         ];
         for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {

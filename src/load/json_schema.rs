@@ -7,6 +7,7 @@ use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
 const NAME: &str = "[A-Za-z][A-Za-z0-9_-]*";
+const BUS: &str = "[a-z][a-z0-9_]*";
 const TEXT: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
 const SPAN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
 const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
@@ -33,7 +34,7 @@ pub fn json_schema() -> Value {
 }
 
 fn mapping(place: Section, about: &str) -> Map<String, Value> {
-    let keys = || KEYS.iter().filter(|key| key.place == place && key.kind != ValueKind::Later);
+    let keys = || KEYS.iter().filter(|key| key.place == place);
     let properties: Map<String, Value> =
         keys().map(|key| (key.name.to_owned(), property(key))).collect();
     let required: Vec<&str> = keys().filter(|key| key.required).map(|key| key.name).collect();
@@ -75,6 +76,9 @@ fn value(kind: ValueKind) -> Value {
         ValueKind::Queue => {
             both(value(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
         }
+        ValueKind::Bus => {
+            json!({ "type": "string", "pattern": whole(BUS), "maxLength": NAME_BYTES_MAX })
+        }
         ValueKind::Texts(most) => {
             json!({ "type": ["array", "null"], "items": value(ValueKind::Text), "uniqueItems": true, "maxItems": most })
         }
@@ -110,7 +114,6 @@ fn value(kind: ValueKind) -> Value {
         ValueKind::Mappings(place, least, most) => {
             json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most })
         }
-        ValueKind::Later => json!(false),
     }
 }
 

@@ -9,6 +9,7 @@
 //!           keys of a step; `singular`: item keys)
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
 //!           (`conditions`), keys that do not go together (`idle`)
+//! buses     what the manager's settings allow: the buses that are named, their reply queues
 //! calls     which workflow asks for jobs of which: circles
 //! here      files → definitions, one for each virtual host; what concerns several workflows or
 //!           files
@@ -20,6 +21,7 @@
 //! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are
 //! limited, so that any file is loaded or refused in bounded time and memory.
 
+mod buses;
 mod calls;
 mod conditions;
 mod cycles;
@@ -53,6 +55,7 @@ pub use singular::singular;
 
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
+use crate::settings::Settings;
 use calls::CallingStep;
 use conditions::CompiledConditions;
 use draft::WorkflowDraft;
@@ -105,16 +108,20 @@ pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
 /// The name of standard input among the files of [`load_files_or_input`].
 pub const STANDARD_INPUT: &str = "-";
 
-/// As [`load_files`]; the file `-` is standard input.
+/// As [`load_files`], for a manager with these settings if they are known; the file `-` is standard
+/// input.
 ///
 /// # Errors
 ///
 /// All problems of all files; nothing is loaded if there is one.
-pub fn load_files_or_input(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
-    load(paths, Loading { takes_input: true, ..Loading::default() })
+pub fn load_files_or_input(
+    paths: &[PathBuf],
+    settings: Option<&Settings>,
+) -> Result<Loaded, LoadErrors> {
+    load(paths, Loading { takes_input: true, settings, ..Loading::default() })
 }
 
-fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
+fn load(paths: &[PathBuf], mut loading: Loading<'_>) -> Result<Loaded, LoadErrors> {
     for path in paths {
         let is_input = loading.takes_input && path.as_os_str() == STANDARD_INPUT;
         let mut report = if is_input {
@@ -133,14 +140,14 @@ fn load(paths: &[PathBuf], mut loading: Loading) -> Result<Loaded, LoadErrors> {
     loading.finish()
 }
 
-/// As [`load_files`], for a manager whose replies wait in `reply_queue`: no step can send its
-/// messages there.
+/// As [`load_files`], for a manager with these settings: all buses that are named must be there, and
+/// no step can send its messages to a reply queue.
 ///
 /// # Errors
 ///
 /// All problems of all files; nothing is loaded if there is one.
-pub fn load_to_serve(paths: &[PathBuf], reply_queue: &str) -> Result<Loaded, LoadErrors> {
-    load(paths, Loading { reply_queue: Some(reply_queue.to_owned()), ..Loading::default() })
+pub fn load_to_serve(paths: &[PathBuf], settings: &Settings) -> Result<Loaded, LoadErrors> {
+    load(paths, Loading { settings: Some(settings), ..Loading::default() })
 }
 
 /// Loads the text of a workflow file; `file` names it in problems.
@@ -185,7 +192,7 @@ pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadE
 
 /// The files read so far.
 #[derive(Default)]
-struct Loading {
+struct Loading<'s> {
     reports: Vec<Report>,
     definitions: Vec<Arc<Definition>>,
     steps: usize,
@@ -193,15 +200,15 @@ struct Loading {
     declared: HashMap<String, (String, Position)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
-    /// The manager's reply queue, if it is known.
-    reply_queue: Option<String>,
+    /// The manager's settings, if they are known.
+    settings: Option<&'s Settings>,
     /// The file `-` is standard input.
     takes_input: bool,
     /// Steps that ask for jobs of other workflows.
     calls: Vec<CallingStep>,
 }
 
-impl Loading {
+impl Loading<'_> {
     fn add(&mut self, text: &str, mut report: Report) {
         let (root, mistakes) = yaml::parse(text);
         if let Some(root) = root {
@@ -238,8 +245,9 @@ impl Loading {
                 ),
             );
         }
-        if let Some(reply_queue) = &self.reply_queue {
-            calls::refuse_queues(draft, reply_queue, report);
+        match self.settings {
+            Some(settings) => buses::check(draft, settings, report),
+            None => buses::advise(draft, report),
         }
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]
@@ -265,6 +273,7 @@ impl Loading {
         for vhost in vhosts {
             let definition = Definition {
                 vhost,
+                bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
                 deadline: draft.deadline,
                 retention: draft.retention,
                 ..Definition::new(&name.text, Vec::new())

@@ -12,6 +12,7 @@ use super::values::{Word, bounded_text, reference, span, tolerance, whole_number
 use super::yaml::{Entry, Node, Value};
 use crate::engine::words::quoted;
 use crate::engine::{FanOutKeys, Millis};
+use crate::settings::is_bus_name;
 
 /// All workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {
@@ -33,6 +34,7 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
     let fields = Fields::of(node, Section::Workflow, report)?;
     let name = fields.name(report);
     let vhosts = vhosts(&fields, report);
+    let bus = fields.get("bus").and_then(|entry| bus(entry, report));
     let deadline = fields.get("deadline").and_then(|entry| span(entry, Millis(1), report));
     let retention = fields.get("retention").and_then(|entry| span(entry, Millis(0), report));
     let steps = steps(&fields, report);
@@ -44,7 +46,7 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
         report.task = None;
     }
     let graph = GraphDraft { at: node.at, name: name.clone(), fan_out: None, steps };
-    Some(WorkflowDraft { at: node.at, name, vhosts, deadline, retention, graph, tasks })
+    Some(WorkflowDraft { at: node.at, name, vhosts, bus, deadline, retention, graph, tasks })
 }
 
 fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
@@ -123,6 +125,7 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
     let fields = Fields::of(node, Section::Step, report)?;
     let name = fields.name(report);
     let queue = fields.get("queue").and_then(|entry| queue(entry, report));
+    let bus = fields.get("bus").and_then(|entry| bus(entry, report));
     let task = fields
         .get("task")
         .and_then(|entry| reference(&entry.value, entry.place(), "the name of a task", report));
@@ -134,7 +137,23 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
         let number = whole_number(entry, 0, PRIORITY_MAX, report)?;
         Some((u8::try_from(number).ok()?, entry.value.at))
     });
-    Some(StepDraft { name, queue, task, depends, priority, options: step_options(&fields, report) })
+    let options = step_options(&fields, report);
+    Some(StepDraft { name, queue, bus, task, depends, priority, options })
+}
+
+fn bus(entry: &Entry, report: &mut Report) -> Option<Word> {
+    let bus = bounded_text(&entry.value, entry.place(), "the name of a bus", report)?;
+    if !is_bus_name(&bus.text) {
+        report.error(
+            bus.at,
+            format!(
+                "{} is no name of a bus: a lower-case letter, then lower-case letters, digits or _",
+                quoted(&bus.text)
+            ),
+        );
+        return None;
+    }
+    Some(bus)
 }
 
 fn queue(entry: &Entry, report: &mut Report) -> Option<Word> {

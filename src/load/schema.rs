@@ -29,6 +29,8 @@ pub(super) enum ValueKind {
     TextOrNothing,
     /// The name of a queue.
     Queue,
+    /// The name of a bus.
+    Bus,
     /// Different texts, at most this many.
     Texts(usize),
     /// The same, at least one.
@@ -53,9 +55,6 @@ pub(super) enum ValueKind {
     Mapping(Section),
     /// A list of mappings, of at least and at most this many.
     Mappings(Section, usize, usize),
-    /// Specified, but not supported yet. It is refused: a manager that reads a key and ignores it
-    /// would lie.
-    Later,
 }
 
 /// A key, where it stands and what it takes.
@@ -85,10 +84,6 @@ const fn optional(
     about: &'static str,
 ) -> KnownKey {
     KnownKey { place, name, required: false, kind, about }
-}
-
-const fn later(place: Section, name: &'static str) -> KnownKey {
-    KnownKey { place, name, required: false, kind: ValueKind::Later, about: "" }
 }
 
 /// All keys. What is refused, what errors say and the JSON Schema all follow from this table.
@@ -137,7 +132,13 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::Span,
         "How long an ended job is kept, such as 30d. Default: the setting journal.retention.",
     ),
-    later(Section::Workflow, "bus"),
+    optional(
+        Section::Workflow,
+        "bus",
+        ValueKind::Bus,
+        "The bus of the workflow's steps, by its name in the manager's settings. Default: the \
+         setting bus.",
+    ),
     required(Section::Task, "name", ValueKind::Name, "The name, unique in the workflow."),
     required(
         Section::Task,
@@ -178,6 +179,13 @@ pub(super) const KEYS: &[KnownKey] = &[
         "queue",
         ValueKind::Queue,
         "The queue that the step's messages go to. Default: the step's name.",
+    ),
+    optional(
+        Section::Step,
+        "bus",
+        ValueKind::Bus,
+        "The bus that has the queue, by its name in the manager's settings. Default: that of the \
+         workflow.",
     ),
     optional(
         Section::Step,
@@ -265,7 +273,6 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::TextOrNothing,
         "The status of a cancelled step. Default: CANCELLED.",
     ),
-    later(Section::Step, "bus"),
     required(
         Section::Retry,
         "attempts",
@@ -309,10 +316,6 @@ pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<Wr
         return None;
     }
     match KEYS.iter().find(|known| known.place == place && known.name == key) {
-        Some(known) if known.kind == ValueKind::Later => Some(WrongKey {
-            message: format!("{} is not supported by this version yet; remove it", quoted(key)),
-            meant: None,
-        }),
         Some(_) => None,
         None => {
             let names = KEYS.iter().filter(|known| known.place == place).map(|known| known.name);
@@ -341,10 +344,7 @@ fn unknown(place: Section, key: &str, meant: Option<&str>) -> String {
             place.of()
         );
     }
-    let known = KEYS
-        .iter()
-        .filter(|known| known.place == place && known.kind != ValueKind::Later)
-        .map(|known| known.name);
+    let known = KEYS.iter().filter(|known| known.place == place).map(|known| known.name);
     format!("unknown key {} in {}; known are {}", quoted(key), place.of(), enumerated(known, "and"))
 }
 
@@ -382,11 +382,7 @@ mod tests {
             (Section::Step, "queue", None),
             (Section::File, "x-anything", None),
             (Section::Step, "timeout", None),
-            (
-                Section::Step,
-                "bus",
-                Some(r#""bus" is not supported by this version yet; remove it"#),
-            ),
+            (Section::Step, "bus", None),
             (
                 Section::Step,
                 "depend",
@@ -421,7 +417,7 @@ mod tests {
                 Section::Workflow,
                 "colour",
                 Some(
-                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline" and "retention""#,
+                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline", "retention" and "bus""#,
                 ),
             ),
             (

@@ -3,8 +3,8 @@
 
 use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
-    Cause, ChildEnd, ChildOutcome, Context, Definition, Entry, FanOutEntry, Graph, Input, Job,
-    JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, StepEntry,
+    Cause, ChildEnd, ChildOutcome, Context, DeafTo, Definition, Entry, FanOutEntry, Graph, Input,
+    Job, JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, StepEntry,
     StepIndex, StepState, Timestamp,
 };
 use std::collections::VecDeque;
@@ -88,14 +88,15 @@ impl<'r> Play<'r> {
             JobEntry::Failed { expired: true, .. } => {
                 // The recorded deadline: nobody knows what would have come until another one.
                 let due = recorded.origin().created.max(self.now);
-                return self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
+                return self.take(Input::Timer { due, deaf_to: self.deaf() });
             }
             JobEntry::Created { .. }
             | JobEntry::Completed
             | JobEntry::Failed { .. }
-            | JobEntry::ToldAgain => return,
+            | JobEntry::ToldAgain
+            | JobEntry::Asked { .. } => return,
         };
-        self.take(Input::Operate(operation));
+        self.take(Input::operate(operation));
     }
 
     fn of_step(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r StepEntry) {
@@ -180,7 +181,7 @@ impl<'r> Play<'r> {
             let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
             if let Some(due) = self.job.step(step).retry_at {
                 // The attempt that matches the recorded one has begun by now.
-                self.take(Input::Timer { due, deaf_to: Some(Timestamp(i64::MAX)) });
+                self.take(Input::Timer { due, deaf_to: self.deaf() });
             }
             self.give(step, came);
         }
@@ -197,6 +198,11 @@ impl<'r> Play<'r> {
                 None => is_running,
             },
         }
+    }
+
+    /// No attempt times out by itself: the record tells which did.
+    fn deaf(&self) -> DeafTo {
+        self.job.graph().indices().map(|step| (step, Timestamp(i64::MAX))).collect()
     }
 
     fn give(&mut self, step: StepIndex, came: Came<'_>) {
@@ -217,7 +223,7 @@ impl<'r> Play<'r> {
             Came::Reply(reply) => reply,
         };
         let input = if definition.external {
-            Input::Operate(Operation::Reply { step: name, reply })
+            Input::operate(Operation::Reply { step: name, reply })
         } else {
             Input::Reply { step: name, attempt: None, reply }
         };

@@ -4,8 +4,9 @@
 use super::script::{Act, Acts, ProgressMessage, Test, UserAct};
 use super::value;
 use crate::engine::{
-    Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
-    Message, Millis, Objection, Operation, Origin, Parent, Reply, StepEntry, StepIndex, Timestamp,
+    Context, DeafTo, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId,
+    Limits, Message, Millis, Objection, Operation, Origin, Parent, Reply, StepEntry, StepIndex,
+    Timestamp,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -126,7 +127,7 @@ impl<'t> Stage<'t> {
                         ));
                         return Ok(());
                     }
-                    Input::Operate(operation)
+                    Input::operate(operation)
                 } else {
                     Input::Reply { step: name.to_string(), attempt: Some(attempt), reply }
                 };
@@ -134,7 +135,7 @@ impl<'t> Stage<'t> {
             }
             Coming::Timer(job, due) => {
                 if self.jobs.get(&job).and_then(Job::next_timer) == Some(due) {
-                    self.take(job, Input::Timer { due, deaf_to: None });
+                    self.take(job, Input::Timer { due, deaf_to: DeafTo::new() });
                 }
             }
             Coming::User(act) => {
@@ -143,7 +144,7 @@ impl<'t> Stage<'t> {
                     return Err(format!("users, at {}: {}", act.at, objection.text()));
                 }
                 self.tell(format!("a user asks for {}", operation.word()));
-                self.take(id, Input::Operate(operation));
+                self.take(id, Input::operate(operation));
             }
         }
         Ok(())
@@ -304,7 +305,7 @@ fn told_of_job(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -> Optio
         JobEntry::Resumed => "resumed".to_owned(),
         JobEntry::Retried { .. } => "retried".to_owned(),
         JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
-        JobEntry::Created { .. } | JobEntry::ToldAgain => return None,
+        JobEntry::Created { .. } | JobEntry::ToldAgain | JobEntry::Asked { .. } => return None,
     })
 }
 

@@ -2,17 +2,22 @@
 
 use super::{ServerAddress, Span, one_of};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::time::Duration;
 
 /// The longest name of a reply queue, in bytes: with `.unreadable` appended it names another queue,
 /// and AMQP allows 255.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
+
+/// The shortest `lost_after`: a broker's statistics are up to 5 seconds old unless it is told
+/// otherwise.
+const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
 /// The queue for messages that cannot be read.
 pub fn unreadable_queue(reply_queue: &str) -> String {
     format!("{reply_queue}.unreadable")
 }
 
-/// Section `amqp`.
+/// Section `amqp`, or a bus of this kind in section `buses`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -33,6 +38,55 @@ pub struct AmqpSection {
     pub replies_first: Span,
     pub lost_after: Span,
     pub redispatch_lost: bool,
+}
+
+impl AmqpSection {
+    /// What is wrong with it; it stands at `place`.
+    pub(super) fn validate(&self, place: &str) -> Result<(), String> {
+        let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
+        if self.reply_queue.is_empty() || self.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
+            return Err(format!(
+                "{place}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
+            ));
+        }
+        if heartbeat.0.subsec_nanos() > 0
+            || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
+        {
+            return Err(format!(
+                "{place}.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
+                u16::MAX
+            ));
+        }
+        if reconnect_min.0 > reconnect_max.0 {
+            return Err(format!(
+                "{place}.reconnect_min is {reconnect_min}, expected at most {place}.reconnect_max, \
+                 which is {reconnect_max}"
+            ));
+        }
+        if lost_after.0 < LOST_AFTER_MIN {
+            return Err(format!(
+                "{place}.lost_after is {lost_after}, expected at least {}",
+                Span(LOST_AFTER_MIN)
+            ));
+        }
+        if self.redispatch_lost && self.management.0.is_empty() {
+            return Err(format!(
+                "{place}.redispatch_lost needs the management API, which alone tells what a queue \
+                 holds: set {place}.management"
+            ));
+        }
+        for (name, value) in [
+            ("prefetch", u64::from(self.prefetch)),
+            ("replies_bytes_max", self.replies_bytes_max as u64),
+            ("unconfirmed_max", self.unconfirmed_max as u64),
+            ("unconfirmed_bytes_max", self.unconfirmed_bytes_max as u64),
+        ] {
+            if value == 0 {
+                return Err(format!("{place}.{name} is 0, expected at least 1"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The types that the reply queue may have.

@@ -1,7 +1,10 @@
 //! Settings of the HTTP API.
 
 use super::{Secret, Span};
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 /// Section `http`.
@@ -12,6 +15,7 @@ pub struct HttpSettings {
     #[serde(deserialize_with = "super::address_to_listen_on")]
     pub listen: SocketAddr,
     pub token: Secret,
+    pub workers: BTreeMap<String, WorkerToken>,
     pub insecure: bool,
     pub hosts: Vec<String>,
     pub page: bool,
@@ -26,7 +30,49 @@ pub struct HttpSettings {
     pub header_timeout: Span,
     pub keep_alive: Span,
     pub event_streams_max: usize,
+    pub waiters_max: usize,
     pub event_heartbeat: Span,
+}
+
+/// A token for workers, which may take the messages of their queues and nothing else.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct WorkerToken {
+    pub token: Secret,
+    pub queues: Names,
+}
+
+/// Names, as a list or as a text in which commas separate them, as the environment has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Names(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of names, or names with commas between them")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Names, E> {
+                let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+                Ok(Names(names.map(str::to_owned).collect()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = list.next_element()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl HttpSettings {
@@ -43,6 +89,25 @@ impl HttpSettings {
                 "http.hosts has {host:?}, expected names or addresses such as manager.example or \
                  manager.example:8088"
             ));
+        }
+        for (name, worker) in &self.workers {
+            if self.token.0.is_empty() {
+                return Err(format!(
+                    "http.workers has the worker {name:?}, but http.token is empty, so that every \
+                     call is open to all: set http.token"
+                ));
+            }
+            if worker.token.0.is_empty() || worker.token.0 == self.token.0 {
+                return Err(format!(
+                    "http.workers.{name}.token is empty or that of http.token, expected another \
+                     one: it is for the worker's queues alone"
+                ));
+            }
+            if worker.queues.0.is_empty() {
+                return Err(format!(
+                    "http.workers.{name}.queues is empty, expected the queues of the worker"
+                ));
+            }
         }
         let large = self.large_bodies_bytes_max();
         if self.body_bytes_max > large {

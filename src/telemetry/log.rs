@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::format::Writer;
@@ -105,7 +105,7 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
         reason: reason.to_string(),
     };
     let targets: Targets = settings.filter.parse().map_err(wrong)?;
-    let filter = targets.and(Throttled { ticks, logged: Mutex::new(None) });
+    let filter = targets.and(Throttled(Seldom::new(ticks)));
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
         LogFormat::Auto => is_terminal,
@@ -119,7 +119,8 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
     } else {
         layer.json().flatten_event(true).with_filter(filter).boxed()
     };
-    let counted = Counted.with_filter(Targets::new().with_target(CONNECTIONS, LevelFilter::ERROR));
+    let counted = Counted(Seldom::new(ticks))
+        .with_filter(Targets::new().with_target(CONNECTIONS, LevelFilter::ERROR));
     // An error means that a subscriber is set already, which then stays.
     if tracing_subscriber::registry().with(layer).with(counted).try_init().is_ok() {
         std::panic::set_hook(Box::new(log_panic));
@@ -285,22 +286,19 @@ impl Visit for Human<'_> {
     }
 }
 
-/// Lets only a few of the HTTP library's lines about connections into the log: anybody can cause
-/// 10,000 of them a second.
-struct Throttled {
+/// What may be said now and then.
+struct Seldom {
     ticks: fn() -> Instant,
     logged: Mutex<Option<Instant>>,
 }
 
-impl<S> Filter<S> for Throttled {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
+impl Seldom {
+    fn new(ticks: fn() -> Instant) -> Seldom {
+        Seldom { ticks, logged: Mutex::new(None) }
     }
 
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        if !event.metadata().target().starts_with(CONNECTIONS) {
-            return true;
-        }
+    /// Whether it is time to say it again; then it counts as said.
+    fn is_due(&self) -> bool {
         let now = (self.ticks)();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due =
@@ -312,8 +310,23 @@ impl<S> Filter<S> for Throttled {
     }
 }
 
-/// Counts the failed connections, whether their lines are logged or not.
-struct Counted;
+/// Lets only a few of the HTTP library's lines about connections into the log: anybody can cause
+/// 10,000 of them a second. Its errors are [`Counted`]'s to tell.
+struct Throttled(Seldom);
+
+impl<S> Filter<S> for Throttled {
+    fn enabled(&self, about: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        !(about.target().starts_with(CONNECTIONS) && *about.level() == Level::ERROR)
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        !event.metadata().target().starts_with(CONNECTIONS) || self.0.is_due()
+    }
+}
+
+/// Counts the failed connections, and warns of them now and then: to the HTTP library they are
+/// errors, but a stranger's mistake is none of the manager's.
+struct Counted(Seldom);
 
 impl<S: Subscriber> Layer<S> for Counted {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -323,6 +336,9 @@ impl<S: Subscriber> Layer<S> for Counted {
         if said.0.starts_with("stream error") {
             let kind = if said.0.contains("parse error") { "malformed" } else { "other" };
             CONNECTION_ERRORS.with_label_values(&[kind]).inc();
+            if self.0.is_due() {
+                tracing::warn!(kind, reason = said.0, "an HTTP connection ended in an error");
+            }
         }
     }
 }

@@ -3,15 +3,21 @@
 use crate::engine::{Definition, Expression, Graph, OnFailure, Retry, Step, Tolerate};
 use serde::Serialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// A workflow: its steps and tasks. The keys are those of the workflow file.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = WorkflowDefinition)]
 pub struct DefinitionView<'d> {
     vhost: &'d str,
     name: &'d str,
+    /// The bus that it names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bus: Option<&'d str>,
     steps: Vec<StepView<'d>>,
     tasks: Vec<TaskView<'d>>,
+    #[schema(value_type = Vec<String>)]
     queues: Vec<Arc<str>>,
     result: Vec<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,8 +26,9 @@ pub struct DefinitionView<'d> {
     retention: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = TaskDefinition)]
 struct TaskView<'d> {
     name: &'d str,
     item_list_key: &'d str,
@@ -34,13 +41,17 @@ struct TaskView<'d> {
     steps: Vec<StepView<'d>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = StepDefinition)]
 struct StepView<'d> {
     name: &'d str,
     depends: Vec<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<&'d str>,
+    /// The bus that it or its workflow names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bus: Option<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +71,7 @@ struct StepView<'d> {
     #[serde(skip_serializing_if = "Option::is_none")]
     status_key: Option<&'d str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<String>)]
     statuses: &'d [Arc<str>],
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped_status: Option<&'d str>,
@@ -67,8 +79,9 @@ struct StepView<'d> {
     cancelled_status: Option<&'d str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Retry)]
 struct RetryView {
     attempts: u32,
     backoff: String,
@@ -95,6 +108,7 @@ impl<'d> DefinitionView<'d> {
         DefinitionView {
             vhost: &definition.vhost,
             name: &definition.name,
+            bus: definition.bus.as_deref(),
             steps: step_views(definition, graph),
             tasks: tasks.collect(),
             queues: definition.queues(),
@@ -110,6 +124,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         name: &step.name,
         depends: step.depends.iter().map(|dependency| graph.dependency_name(*dependency)).collect(),
         queue: step.has_queue().then_some(&*step.queue),
+        bus: step.bus.as_deref(),
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
         timeout: step.timeout.map(|span| span.to_string()),

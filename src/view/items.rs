@@ -2,9 +2,11 @@
 
 use crate::engine::{FanOut, ItemState, Job, StepIndex, Tolerate};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// How many items are in which state.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Items)]
 pub struct ItemsView {
     items: u32,
     /// Their child jobs have not started.
@@ -73,16 +75,12 @@ impl ItemMap {
 
 impl FromIterator<ItemState> for ItemMap {
     fn from_iter<I: IntoIterator<Item = ItemState>>(states: I) -> ItemMap {
-        let mut map = Vec::new();
-        for (at, state) in states.into_iter().enumerate() {
-            if at % ITEMS_A_BYTE == 0 {
-                map.push(0);
-            }
-            if let Some(byte) = map.last_mut() {
-                *byte |= bits(state) << (2 * (at % ITEMS_A_BYTE));
-            }
+        let mut map = ItemMap(Vec::new());
+        for (item, state) in (0..).zip(states) {
+            map.0.resize(ItemMap::bytes_of(item + 1), 0);
+            map.set(item, state);
         }
-        ItemMap(map)
+        map
     }
 }
 

@@ -6,6 +6,7 @@ use crate::engine::{
 use crate::times::Time;
 use serde::Serialize;
 use std::borrow::Cow;
+use utoipa::ToSchema;
 
 /// How much of a text by a worker or a person the light view repeats, in characters.
 const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
@@ -14,7 +15,8 @@ const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
 const LIGHT_NUMBER_BYTES_MAX: usize = 32;
 
 /// A job with its steps.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Job)]
 pub struct JobView<'a> {
     uuid: JobId,
     workflow: String,
@@ -43,7 +45,8 @@ pub struct JobView<'a> {
     steps: Vec<StepView<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Parent)]
 struct ParentView {
     job: JobId,
     root: JobId,
@@ -51,8 +54,9 @@ struct ParentView {
 }
 
 /// `E` of SPEC §8.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = StepRun)]
 struct StepEntry<'a> {
     name: &'a str,
     start_time: Time,
@@ -64,8 +68,9 @@ struct StepEntry<'a> {
     message: Option<Message>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Step)]
 pub(super) struct StepView<'a> {
     name: &'a str,
     state: StepState,
@@ -94,6 +99,7 @@ pub(super) struct StepView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     warning: Option<Cow<'a, str>>,
     /// When the running attempt fails for lack of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,8 +117,9 @@ pub(super) struct StepView<'a> {
     children: Option<ChildrenView>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Children)]
 struct ChildrenView {
     items: u32,
     started: u32,

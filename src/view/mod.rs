@@ -5,6 +5,7 @@ mod definition;
 mod items;
 mod job;
 mod record;
+mod schema;
 mod step;
 
 pub use definition::DefinitionView;

@@ -6,14 +6,16 @@ use crate::engine::{
 };
 use crate::times::Time;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The largest payload that an entry repeats, in bytes: a larger one is left out, and its size is
 /// given.
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
 
 /// One entry of a job's record. The keys that mean nothing for its kind are left out.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Entry)]
 pub struct EntryView<'a> {
     /// Its number, from 1; events have it in their ids.
     n: u64,
@@ -44,6 +46,9 @@ pub struct EntryView<'a> {
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
+    /// The operation that somebody asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +75,7 @@ pub struct EntryView<'a> {
     queue: Option<&'a str>,
     /// The job's message, the step's output, or the value of the item.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     payload: Option<Payload<'a>>,
     /// How large it is, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,6 +164,18 @@ impl<'a> EntryView<'a> {
                 ..self
             },
             JobEntry::ToldAgain => EntryView { kind: "job.told-again", ..self },
+            JobEntry::Asked { operation, step, reason } => {
+                let view = EntryView {
+                    kind: "job.asked",
+                    operation: Some(operation),
+                    reason: Some(reason),
+                    ..self
+                };
+                match step {
+                    Some(step) => view.of(graph, *step),
+                    None => view,
+                }
+            }
         }
     }
 

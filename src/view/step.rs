@@ -8,12 +8,13 @@ use crate::engine::{
 use crate::times::Time;
 use serde::Serialize;
 use std::collections::VecDeque;
+use utoipa::ToSchema;
 
 /// The most attempts that are shown; of more the newest.
 const ATTEMPTS_SHOWN_MAX: usize = 100;
 
 /// A step with all that a reader asks of it, but for its payloads.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepDetail<'a> {
     #[serde(flatten)]
@@ -38,10 +39,6 @@ impl<'a> StepDetail<'a> {
     /// The step as the job has it. What runs has run until `now`.
     pub fn of(job: &'a Job, step: StepIndex, attempts: Attempts, now: Timestamp) -> StepDetail<'a> {
         let run = job.step(step);
-        let input = job.has_input(step).then(|| match &run.fan_out {
-            Some(fan_out) => fan_out.input().encoded_len(),
-            None => job.input_of(step).encoded_len(),
-        });
         let Attempts { mut shown, omitted, .. } = attempts;
         if let Some(last) = shown.back_mut().filter(|last| last.state == AttemptState::Running) {
             last.state = match job.step_state(step) {
@@ -55,7 +52,7 @@ impl<'a> StepDetail<'a> {
         }
         StepDetail {
             step: StepView::of(job, step, now),
-            input_bytes: input,
+            input_bytes: job.given_input(step).map(|input| input.encoded_len()),
             output_bytes: run.output.as_ref().map(|output| output.encoded_len()),
             attempts: shown.into(),
             attempts_omitted: omitted,
@@ -71,7 +68,7 @@ pub struct Attempts {
     omitted: u64,
 }
 
-#[derive(Clone, Serialize)]
+#[derive(Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Attempt {
     attempt: u32,
@@ -94,7 +91,7 @@ struct Attempt {
     retry_at: Option<Time>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum AttemptState {
     Running,
@@ -113,9 +110,10 @@ impl Attempts {
         Attempts { of: step, shown: VecDeque::new(), omitted: 0 }
     }
 
-    /// Takes the next row.
-    pub fn take(&mut self, row: &Recorded) {
-        for entry in &row.entries {
+    /// Takes the next row, up to the entry numbered `upto`.
+    pub fn take(&mut self, row: &Recorded, upto: u64) {
+        let numbered = (row.first + 1..).zip(&row.entries);
+        for (_, entry) in numbered.take_while(|(n, _)| *n <= upto) {
             match entry {
                 Entry::Step(step, entry) if *step == self.of => self.step(entry, row.at),
                 Entry::FanOut(step, entry) if *step == self.of => self.fan_out(entry, row.at),

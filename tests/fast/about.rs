@@ -54,10 +54,10 @@ fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
             assert_eq!(
                 told["queues"],
                 json!([
-                    {"queue": "shared", "vhost": "", "bus": "embedded", "messages": 1, "consumers": 0,
+                    {"queue": "shared", "vhost": "", "bus": "embedded", "messages": 1, "consumers": 0, "unacknowledged": 0,
                      "usedBy": [{"workflow": "fan", "step": "split"},
                                 {"workflow": "fan", "task": "piece", "step": "work"}]},
-                    {"queue": "wrap", "vhost": "", "bus": "embedded", "messages": 0, "consumers": 3,
+                    {"queue": "wrap", "vhost": "", "bus": "embedded", "messages": 0, "consumers": 3, "unacknowledged": 0,
                      "usedBy": [{"workflow": "fan", "task": "piece", "step": "wrap"},
                                 {"workflow": "other", "step": "wrap"}]},
                 ])
@@ -145,4 +145,47 @@ fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
         assert!(!text.contains("my eyes"), "{text}");
         assert_eq!(settings.json()["http"]["listen"], "127.0.0.1:8088");
     });
+}
+
+#[test]
+fn the_jobs_of_each_workflow_are_counted_by_state_and_minute() {
+    serving(
+        WORKFLOWS,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let plain = get(&api, "/api/workflows").await;
+            assert!(plain[0].get("stats").is_none(), "{plain}");
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
+                ids.push(created["id"].as_str().expect("an id").to_owned());
+            }
+            let post = async |path: String, body: &str| {
+                let done = api.ask(Method::POST, &path, &[], body).await;
+                assert_eq!(done.status, StatusCode::OK, "{path}");
+            };
+            post(format!("/api/job/{}/step/sign?type=error", ids[1]), r#"{"error":"no pen"}"#)
+                .await;
+            post(format!("/api/job/{}/cancel", ids[2]), "").await;
+            let told = get(&api, "/api/workflows?stats=10m").await;
+            let stats = &told[0]["stats"];
+            assert_eq!(stats["states"], json!({"running": 1, "failed": 1, "cancelled": 1}));
+            let counts =
+                ["created", "completed", "failed", "cancelled"].map(|key| stats[key].as_u64());
+            assert_eq!(counts, [Some(3), Some(0), Some(1), Some(1)], "{stats}");
+            assert_eq!(stats["perMinute"].as_array().map(Vec::len), Some(10));
+            assert_eq!((&stats["oldestRunning"]["job"], stats.get("p50")), (&json!(ids[0]), None));
+            let failed = &stats["lastFailed"];
+            assert_eq!(failed["job"], json!(ids[1]));
+            assert!(failed["reason"].as_str().is_some_and(|reason| reason.contains("no pen")));
+            let other = &told[1]["stats"];
+            assert_eq!((&other["states"], &other["created"]), (&json!({}), &json!(0)));
+            for wrong in ["0s", "25h", "much", "30s"] {
+                let refused = api.get(&format!("/api/workflows?stats={wrong}"), &[]).await;
+                assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
+                assert!(refused.detail().contains("from 1m to 24h"), "{}", refused.detail());
+            }
+        },
+    );
 }

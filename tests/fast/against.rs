@@ -100,10 +100,10 @@ fn check(folder: &Path, journal: &Path, workflows: &str) -> (Value, bool) {
     let file = folder.join("changed.yaml");
     std::fs::write(&file, workflows).expect("written");
     let mut out = Vec::new();
-    let code =
-        cli::check_against(std::slice::from_ref(&file), journal, true, &mut out).expect("compared");
+    let code = cli::check_against(std::slice::from_ref(&file), None, journal, true, &mut out)
+        .expect("compared");
     let mut text = Vec::new();
-    let again = cli::check_against(&[file], journal, false, &mut text).expect("compared");
+    let again = cli::check_against(&[file], None, journal, false, &mut text).expect("compared");
     assert_eq!(code, again);
     (serde_json::from_slice(&out).expect("JSON"), code == ExitCode::SUCCESS)
 }

@@ -409,8 +409,8 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
         created,
         live.confirm(0),
         live.reply("a", "{}"),
-        live.take(Input::Operate(Operation::Pause)),
-        live.take(Input::Operate(Operation::Resume)),
+        live.take(Input::operate(Operation::Pause)),
+        live.take(Input::operate(Operation::Resume)),
         live.reply("b", "{}"),
     ];
     journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");

@@ -33,7 +33,7 @@ fn refused(world: &mut World, id: JobId, operation: Operation, words: &[&str]) {
         text.starts_with("nothing was changed: ") && words.iter().all(|word| text.contains(word)),
         "{text}"
     );
-    assert_eq!(world.take(id, Input::Operate(operation)), Err(Rejected::Void));
+    assert_eq!(world.take(id, Input::operate(operation)), Err(Rejected::Void));
     assert!(*world.job(id) == before, "something was changed");
 }
 
@@ -80,13 +80,13 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
         say("free", Reply::Result, "[1]"),
         &["no JSON object", "step \"free\""],
     );
-    world.take(id, Input::Operate(say("free", Reply::Result, "{}"))).expect("taken");
+    world.take(id, Input::operate(say("free", Reply::Result, "{}"))).expect("taken");
 
     world
-        .take(id, Input::Operate(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#)))
+        .take(id, Input::operate(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#)))
         .expect("taken");
     world
-        .take(id, Input::Operate(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#)))
+        .take(id, Input::operate(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#)))
         .expect("taken");
     let job = world.job(id);
     assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, "APPROVED"));
@@ -97,7 +97,7 @@ fn a_step_that_cannot_take_anything_now_is_a_conflict_whatever_is_said_of_it() {
     let mut world = World::new();
     let id = world.create(&decision(), Message::default());
     world
-        .take(id, Input::Operate(say("decide", Reply::Error, r#"{"error":"not today"}"#)))
+        .take(id, Input::operate(say("decide", Reply::Error, r#"{"error":"not today"}"#)))
         .expect("taken");
     assert_eq!(
         world.job(id).step(StepIndex(0)).state,
@@ -108,7 +108,7 @@ fn a_step_that_cannot_take_anything_now_is_a_conflict_whatever_is_said_of_it() {
     assert!(matches!(world.job(id).objection(&error, &world.limits), Some(Objection::Conflict(_))));
     refused(&mut world, id, say("decide", Reply::Result, "{}"), &["no status"]);
     world
-        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
     assert!(matches!(
         world.job(id).objection(&say("free", Reply::Result, "[1]"), &world.limits),

@@ -7,10 +7,11 @@ use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::answer::Refusal;
 use workflow_manager::actors::mail::{Done, JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::{REPLIES, Workers};
+use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Delivery, Settled, Settlement, Verdict};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
+use workflow_manager::settings::EMBEDDED_REPLIES as REPLIES;
 use workflow_manager::settings::Settings;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -55,11 +56,11 @@ fn call(
     let mut delivery =
         Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
     change(&mut delivery);
-    manager
-        .ways()
-        .mailboxes()
-        .router
-        .post(RouterInput::Called { workflow: workflow.into(), delivery });
+    manager.ways().mailboxes().router.post(RouterInput::Called {
+        workflow: workflow.into(),
+        bus: "embedded".into(),
+        delivery,
+    });
     settled
 }
 

@@ -440,15 +440,16 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         }
 
         let (taken, is_taken) = oneshot::channel();
-        let queue = Address { bus: manager.ways().buses.of_vhost("left"), queue: "q".into() };
-        router.post(RouterInput::QueueMissing { queue, taken });
+        let queue = Address { bus: manager.ways().buses.named(None, "left"), queue: "q".into() };
+        router.post(RouterInput::QueueMissing { queue: queue.clone(), taken });
         is_taken.await.expect("taken");
         assert!(!is_confirmed(left).await, "its message is lost, and sent again");
         assert!(is_confirmed(right).await, "the other queue is there");
 
-        let nothing = door::redispatch(manager.ways(), "left", "q", false).await;
+        let nothing = door::redispatch(manager.ways(), queue, false).await;
         assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
-        let found = door::redispatch(manager.ways(), "right", "q", false).await;
+        let right = Address { bus: manager.ways().buses.named(None, "right"), queue: "q".into() };
+        let found = door::redispatch(manager.ways(), right, false).await;
         assert_eq!(found, Ok((1, 1)));
         manager.stop().await;
     });

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
-    Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
+    Context, DeafTo, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId,
+    Limits, Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::events::Event;
 use workflow_manager::journal::{Journal, NewJob, Notice, Options, Reader, Record, Records, Store};
@@ -112,7 +112,7 @@ fn a_job_with_a_retry_is_told_step_by_step() {
     );
     told.reply("first", Reply::Error(r#"{"error":"too early"}"#.into()));
     let due = told.job.next_timer().expect("the next attempt");
-    told.take(Input::Timer { due, deaf_to: None });
+    told.take(Input::Timer { due, deaf_to: DeafTo::new() });
     told.reply("first", result(r#"{"items":[]}"#));
     let expected = [
         "job.running",
@@ -174,9 +174,9 @@ fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
         told.tell(&decision);
         rows.push(decision.recorded);
     };
-    also(&mut told, Input::Operate(Operation::Pause));
-    also(&mut told, Input::Operate(Operation::Resume));
-    also(&mut told, Input::Operate(Operation::Cancel { reason: "enough".into() }));
+    also(&mut told, Input::operate(Operation::Pause));
+    also(&mut told, Input::operate(Operation::Resume));
+    also(&mut told, Input::operate(Operation::Cancel { reason: "enough".into() }));
     let tail = ["job.paused", "job.running", "step.cancelled first", "job.cancelled"];
     assert_eq!(told.names()[2..], tail);
     let end: Value =
@@ -213,7 +213,7 @@ fn a_uuid_that_comes_back_has_other_event_ids_and_long_texts_are_cut() {
     let (early, late) = (Told::new(origin(1, 1_000)), Told::new(origin(1, 2_000)));
     assert_ne!(early.events[0]["id"], late.events[0]["id"]);
     let mut told = Told::new(origin(1, 1_000));
-    told.take(Input::Operate(Operation::Cancel { reason: "ä".repeat(5_000).into() }));
+    told.take(Input::operate(Operation::Cancel { reason: "ä".repeat(5_000).into() }));
     assert_eq!(
         told.events.last().unwrap()["data"]["reason"].as_str().map(|reason| reason.chars().count()),
         Some(1_000)

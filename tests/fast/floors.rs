@@ -299,7 +299,7 @@ fn no_file_imports_itself_through_others() {
 }
 
 /// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 16] = [
+const LOCKS: [(&str, &str); 18] = [
     ("actors/bulk.rs", "the counts that all jobs add to"),
     ("actors/buses.rs", "the buses that are started"),
     ("actors/common.rs", "the definitions; when each kind of line was logged"),
@@ -308,7 +308,8 @@ const LOCKS: [(&str, &str); 16] = [
     ("actors/queue_looks.rs", "the last look at all queues"),
     ("bus/amqp/wire/burst.rs", "whether writing is held back"),
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
-    ("bus/embedded.rs", "what workers on other threads take"),
+    ("bus/desk.rs", "the messages that workers on other threads take"),
+    ("bus/embedded.rs", "the replies without a verdict"),
     ("events/feeds.rs", "the ring of events"),
     ("events/webhook.rs", "the notices that its threads take"),
     ("journal/sqlite/changes.rs", "the ids that are not derived yet"),
@@ -316,6 +317,7 @@ const LOCKS: [(&str, &str); 16] = [
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),
     ("telemetry/lines.rs", "the lines that are to be written"),
     ("telemetry/log.rs", "when a line was last let through"),
+    ("telemetry/rates.rs", "what became of jobs in each minute"),
 ];
 
 #[test]

@@ -6,9 +6,9 @@ use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Caller, CallerEntry, Context, Definition, Dependency, Effect, Entry, FanOutEntry, FanOutKeys,
-    Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation, Origin,
-    Reply, Retry, Step, StepEntry, StepIndex, Timestamp,
+    Caller, CallerEntry, Context, DeafTo, Definition, Dependency, Effect, Entry, FanOutEntry,
+    FanOutKeys, Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation,
+    Origin, Reply, Retry, Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
@@ -103,7 +103,7 @@ fn job_before(entry: &JobEntry, at: Field) -> String {
         JobEntry::Cancelled { reason, .. } => {
             object("job_cancelled", &[at, ("reason", json(reason))])
         }
-        JobEntry::ToldAgain => panic!("no version before wrote {entry:?}"),
+        JobEntry::ToldAgain | JobEntry::Asked { .. } => panic!("no version before wrote {entry:?}"),
     }
 }
 
@@ -210,7 +210,8 @@ impl Live {
     fn create(&mut self, origin: Origin, message: Message, parent: Option<i64>) -> usize {
         self.now += 1;
         let number = i64::try_from(self.jobs.len()).expect("few") + 1;
-        let caller = Caller { reply_to: "me".into(), correlation_id: None, attempt: Some(2) };
+        let caller =
+            Caller { reply_to: "me".into(), bus: None, correlation_id: None, attempt: Some(2) };
         let caller = parent.is_none().then_some(caller);
         let (job, decision) = Job::create_for(origin.clone(), message, caller, &context(self.now));
         let root = if parent.is_some() { 1 } else { number };
@@ -246,7 +247,7 @@ fn written(file: &Path) -> Live {
     let (step, message) = (StepIndex(0), Message::parse(br#"{"n":1e400}"#).expect("a message"));
     let job = live.create(origin(1), message.clone(), None);
     live.take(job, Input::Confirmed { step, attempt: 1 });
-    live.take(job, Input::QueueMissing("first".into()));
+    live.take(job, Input::QueueMissing(vec![StepIndex(0)]));
     live.reply(
         job,
         "first",
@@ -254,7 +255,7 @@ fn written(file: &Path) -> Live {
     );
     live.reply(job, "first", Reply::Error(br#"{"error":"no"}"#.as_slice().into()));
     let due = live.jobs[job].next_timer().expect("the next attempt");
-    live.take(job, Input::Timer { due, deaf_to: None });
+    live.take(job, Input::Timer { due, deaf_to: DeafTo::new() });
     let id = uuid::Uuid::from_u128(77);
     let items = format!(r#"{{"items":["a",{{"id":"{id}"}},3],"k":0.10}}"#);
     let started = live.reply(job, "first", Reply::Result(items.into()));
@@ -275,15 +276,15 @@ fn written(file: &Path) -> Live {
             live.take(job, Input::ChildEnded { step: place.step, index: place.index, ended });
         }
     }
-    live.take(job, Input::Operate(Operation::Pause));
-    live.take(job, Input::Operate(Operation::Resume));
+    live.take(job, Input::operate(Operation::Pause));
+    live.take(job, Input::operate(Operation::Resume));
     let other = live.create(origin(9), message, None);
     for _ in 0..2 {
         let timer = live.jobs[other]
             .next_timer()
             .filter(|_| live.jobs[other].step(step).retry_at.is_some());
         if let Some(due) = timer {
-            live.take(other, Input::Timer { due, deaf_to: None });
+            live.take(other, Input::Timer { due, deaf_to: DeafTo::new() });
         }
         live.reply(other, "first", Reply::Result(b"[1]".as_slice().into()));
     }

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command};
+use workflow_manager::journal::{Journal as _, Options, Store};
+use workflow_manager::settings::Span;
 
 const FAN: &str = "
 workflows:
@@ -167,6 +169,101 @@ fn a_job_is_shown_as_it_was_after_each_entry() {
                 assert!(answer.detail().contains(&told), "{}", answer.detail());
                 assert_eq!(answer.status, StatusCode::BAD_REQUEST);
             }
+        },
+    );
+}
+
+#[test]
+fn who_asks_for_an_operation_can_say_why_and_the_record_keeps_it() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], "{}").await;
+            let job = format!("/api/job/{ID}");
+            let none = json!({});
+            post(&api, &format!("{job}/pause?reason=the%20printer%20burns"), &none).await;
+            post(&api, &format!("{job}/resume"), &none).await;
+            post(&api, &format!("{job}/step/first?reason=by%20telephone"), &json!({ "items": [] }))
+                .await;
+            let all = entries(&api, "").await;
+            let kinds: Vec<&str> = all.iter().filter_map(|entry| entry["kind"].as_str()).collect();
+            let asked: Vec<usize> = (0..all.len()).filter(|at| kinds[*at] == "job.asked").collect();
+            let [pause, reply] = *asked else { panic!("two said why: {kinds:?}") };
+            assert_eq!(
+                (&all[pause]["operation"], &all[pause]["reason"], all[pause].get("step")),
+                (&json!("pause"), &json!("the printer burns"), None)
+            );
+            assert_eq!(kinds[pause + 1], "job.paused");
+            assert_eq!(
+                (&all[reply]["operation"], &all[reply]["step"]),
+                (&json!("reply"), &json!("first"))
+            );
+            assert_eq!(kinds[reply + 1], "step.completed");
+
+            let second = "f557697b-f911-401c-86b7-6d9b62f1f2bc";
+            api.ask(Method::POST, &format!("/api/workflow/fan?id={second}"), &[], "{}").await;
+            let bulk = "/api/jobs/cancel?workflow=fan&state=running&reason=no%20paper";
+            assert_eq!(api.ask(Method::POST, bulk, &[], "").await.json()["done"], 1);
+            let cancelled = get(&api, &format!("/api/job/{second}")).await;
+            assert_eq!(cancelled["reason"], "by a call of the API: no paper");
+
+            let long = "x".repeat(201);
+            for (path, said) in [
+                (format!("{job}/pause?reason="), "reason has 0 characters"),
+                (format!("{job}/pause?reason={long}"), "reason has 201 characters"),
+                (format!("/api/jobs/pause?workflow=fan&reason={long}"), "reason has 201"),
+                ("/api/jobs/delete?workflow=fan&reason=old".to_owned(), "delete takes no reason"),
+            ] {
+                let refused = api.ask(Method::POST, &path, &[], "").await;
+                assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path}");
+                assert!(refused.detail().contains(said), "{}", refused.detail());
+            }
+        },
+    );
+}
+
+/// The child jobs of a step belong to their parent as it was when they ran. After a rerun of what
+/// is before that step, nothing of the parent tells their messages any more.
+#[test]
+fn child_jobs_outlive_a_rerun_of_what_came_before_them() {
+    serving(
+        FAN,
+        Workers::new(),
+        // What follows from the last entries is not derived before the crash.
+        |settings| settings.journal.lag = Span(Duration::from_secs(3_600)),
+        |api, common| async move {
+            let children = lived(&api).await;
+            post(&api, &format!("/api/job/{ID}/rerun?step=first"), &json!({})).await;
+            let message_of = async |child: &str| {
+                let shown = get(&api, &format!("/api/job/{child}")).await;
+                shown["completed"][0]["message"]["item"].clone()
+            };
+            assert_eq!(message_of(&children[0]).await, 1);
+
+            // The files as a crash leaves them now.
+            let copy = tempfile::tempdir().expect("a folder");
+            let file = copy.path().join("j.db");
+            for suffix in ["", "-wal"] {
+                let of = |path: &Path| format!("{}{suffix}", path.display());
+                std::fs::copy(of(&common.settings.journal.file), of(&file)).expect("copied");
+            }
+            let options =
+                Options { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
+            let store = Store::open(&options).expect("it opens");
+            let recovered = store.recover().expect("it recovers");
+            assert_eq!(recovered.len(), 1, "the parent alone runs");
+
+            // With another input the step has other items, and its old child jobs their own.
+            let retried = json!({ "items": [7, 8, 9] });
+            post(&api, &format!("/api/job/{ID}/step/first"), &retried).await;
+            let under_way = async {
+                while get(&api, &format!("/api/job/{ID}/children")).await["children"][2].is_null() {
+                }
+            };
+            actix_rt::time::timeout(DEADLINE, under_way).await.expect("the new child jobs");
+            assert_eq!(message_of(&children[1]).await, 2);
         },
     );
 }

@@ -7,6 +7,7 @@ use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::test::{TestRequest, init_service, read_body};
 use serde_json::Value;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,21 +72,33 @@ pub(crate) fn serving<F: Future<Output = ()>>(
 ) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = Settings::defaults().expect("defaults");
-        settings.journal.file = folder.path().join("j.db");
-        change(&mut settings);
-        let loaded = load_text("test.yaml", workflow).expect("valid");
-        let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
-        let is_ready = || manager.common().health.checks().iter().all(|(_, good, _)| *good);
-        let ready = async {
-            while !is_ready() {
-                actix_rt::task::yield_now().await;
-            }
-        };
-        actix_rt::time::timeout(DEADLINE, ready).await.expect("ready in time");
-        test(Api::new(&manager).await, manager.common().clone()).await;
-        manager.stop().await;
+        serving_in(folder.path(), workflow, workers, change, test).await;
     });
+}
+
+/// The same with the journal in this folder; gives what `test` gives.
+pub(crate) async fn serving_in<F: Future>(
+    folder: &Path,
+    workflow: &str,
+    workers: Workers,
+    change: impl FnOnce(&mut Settings),
+    test: impl FnOnce(Api, Arc<Common>) -> F,
+) -> F::Output {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    change(&mut settings);
+    let loaded = load_text("test.yaml", workflow).expect("valid");
+    let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
+    let is_ready = || manager.common().health.checks().iter().all(|(_, good, _)| *good);
+    let ready = async {
+        while !is_ready() {
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, ready).await.expect("ready in time");
+    let given = test(Api::new(&manager).await, manager.common().clone()).await;
+    manager.stop().await;
+    given
 }
 
 type Sender = dyn Fn(TestRequest) -> std::pin::Pin<Box<dyn Future<Output = Answer>>>;
@@ -95,7 +108,7 @@ type Sender = dyn Fn(TestRequest) -> std::pin::Pin<Box<dyn Future<Output = Answe
 pub(crate) struct Api(Rc<Sender>);
 
 impl Api {
-    async fn new(manager: &Manager) -> Api {
+    pub(crate) async fn new(manager: &Manager) -> Api {
         let service = Rc::new(init_service(api::app(manager.ways().clone())).await);
         Api(Rc::new(move |request| {
             let service = service.clone();

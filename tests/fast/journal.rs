@@ -82,8 +82,8 @@ fn a_row_that_is_missing_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     let (mut job, first) = new_job(1);
-    let paused = job.take(Input::Operate(Operation::Pause), &context(2)).expect("paused");
-    let resumed = job.take(Input::Operate(Operation::Resume), &context(3)).expect("resumed");
+    let paused = job.take(Input::operate(Operation::Pause), &context(2)).expect("paused");
+    let resumed = job.take(Input::operate(Operation::Resume), &context(3)).expect("resumed");
     let rows = [first, Record::of(1, None, paused), Record::of(1, None, resumed)];
     Store::open(&options(&file))
         .expect("opens")

@@ -5,6 +5,7 @@ mod about;
 mod against;
 mod any_journal;
 mod archive;
+mod buses;
 mod by_hand;
 mod calls;
 mod children;
@@ -22,6 +23,7 @@ mod journal_files;
 #[cfg(feature = "failpoints")]
 mod leaving;
 mod load;
+mod openapi;
 mod orders;
 mod page;
 mod properties;
@@ -39,6 +41,7 @@ mod steps;
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
 mod views;
+mod worker;
 
 // In one place for both, within the fuzz targets' crate.
 use targets::world;

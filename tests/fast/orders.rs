@@ -32,7 +32,7 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
     world.take(first.job, error(&first, 1)).expect("taken");
     assert_eq!(world.job(parent).state(), JobState::Failed);
 
-    world.take(parent, Input::Operate(Operation::Retry)).expect("retried");
+    world.take(parent, Input::operate(Operation::Retry)).expect("retried");
     let second = world.dispatched.pop_front().expect("dispatched again");
     assert_eq!((second.job, second.attempt, world.job(second.job).round()), (first.job, 2, 1));
     let late = || "late".into();
@@ -79,7 +79,7 @@ fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_wou
         sent.iter().all(|message| world.job(message.job).state() == JobState::Failed),
         "the child jobs are halted"
     );
-    world.take(id, Input::Operate(Operation::Retry)).expect("retried");
+    world.take(id, Input::operate(Operation::Retry)).expect("retried");
     assert_eq!(world.job(id).state(), JobState::Running);
     // The messages from before the failure are still with their workers.
     for message in &sent {
@@ -100,9 +100,9 @@ fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
     let id = world.create(&definition, Message::default());
     let first = world.dispatched.pop_front().expect("dispatched");
     world
-        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
-    world.take(id, Input::Operate(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
+    world.take(id, Input::operate(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
     let result = |attempt| Input::Reply {
         step: "a".to_owned(),
         attempt,
@@ -126,7 +126,7 @@ fn child_jobs_of_a_rerun_have_new_ids_even_where_their_items_bring_some() {
     let first = world.dispatched.pop_front().expect("dispatched");
     assert_eq!(first.job.to_string(), "6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11");
     world.reply(&first, &first.input.to_text()).expect("taken");
-    world.take(id, Input::Operate(Operation::Rerun { step: "each".to_owned() })).expect("rerun");
+    world.take(id, Input::operate(Operation::Rerun { step: "each".to_owned() })).expect("rerun");
     let second = world.dispatched.pop_front().expect("dispatched");
     assert_ne!(second.job, first.job);
 }

@@ -225,7 +225,7 @@ proptest! {
             }
         }
         let was_running = world.job(id).state() == JobState::Running;
-        prop_assert_eq!(world.take(id, Input::Operate(Operation::Cancel { reason: "test".into() })).is_ok(), was_running);
+        prop_assert_eq!(world.take(id, Input::operate(Operation::Cancel { reason: "test".into() })).is_ok(), was_running);
         if was_running {
             for next in std::mem::take(&mut world.dispatched) {
                 prop_assert_eq!(world.reply(&next, "{}"), Err(Rejected::Ended));

@@ -125,7 +125,7 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     assert_eq!(begun, same);
     let message = world.dispatched.pop_front().expect("dispatched");
     world.take(id, error(&message, "broken")).expect("taken");
-    world.take(id, Input::Operate(Operation::Retry)).expect("retried");
+    world.take(id, Input::operate(Operation::Retry)).expect("retried");
     let (started, attempt, ended) = times(&world);
     assert_eq!((started, ended), (begun, None));
     assert!(attempt > begun);
@@ -135,7 +135,7 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     world.reply(&message, "{}").expect("taken");
     assert_eq!((world.job(id).state(), times(&world).0), (JobState::Completed, begun));
 
-    world.take(id, Input::Operate(Operation::Rerun { step: "first".to_owned() })).expect("rerun");
+    world.take(id, Input::operate(Operation::Rerun { step: "first".to_owned() })).expect("rerun");
     let (started, anew, _) = times(&world);
     assert!(started > begun && started == anew, "a rerun begins from nothing");
     let waits = world.job(id).step(StepIndex(1));

@@ -33,7 +33,7 @@ fn refused(world: &mut World, id: JobId, step: &str, words: &[&str]) {
         other => panic!("{step}: {other:?}"),
     }
     assert!(matches!(
-        world.take(id, Input::Operate(operation)),
+        world.take(id, Input::operate(operation)),
         Err(Rejected::Void | Rejected::UnknownStep)
     ));
     assert!(*world.job(id) == before && world.dispatched.is_empty());
@@ -48,7 +48,7 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
     confirm(&mut world, &first);
     assert!(world.job(id).open_effects().is_empty(), "it lies in the broker");
 
-    world.take(id, Input::Operate(again("a"))).expect("sent again");
+    world.take(id, Input::operate(again("a"))).expect("sent again");
     let second = world.dispatched.pop_front().expect("dispatched again");
     assert_eq!(
         (second.attempt, second.input.to_text()),
@@ -112,14 +112,14 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
     refused(&mut world, id, "nope", &["no step \"nope\"", "fails, sign, each, later"]);
     // A child job's step by the child's id.
     let child = sent.iter().find(|message| message.name == "work").expect("dispatched").job;
-    world.take(child, Input::Operate(again("work"))).expect("sent again");
+    world.take(child, Input::operate(again("work"))).expect("sent again");
     assert_eq!(
         world.dispatched.pop_front().map(|message| (message.job, message.attempt)),
         Some((child, 1))
     );
-    world.take(id, Input::Operate(Operation::Pause)).expect("paused");
+    world.take(id, Input::operate(Operation::Pause)).expect("paused");
     world
-        .take(id, Input::Operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
     refused(&mut world, child, "work", &["is cancelled", "take no replies"]);
 }

@@ -8,8 +8,8 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
-    Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
+    Context, DeafTo, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits,
+    Message, Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::Open;
 use workflow_manager::journal::{Filter, Journal, Records};
@@ -189,8 +189,8 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("created", |live| live),
         ("completed, the next one runs", |live| live.reply("a", "{}")),
         ("confirmed", |live| live.take(Input::Confirmed { step: StepIndex(1), attempt: 1 })),
-        ("paused", |live| live.take(Input::Operate(Operation::Pause))),
-        ("resumed", |live| live.take(Input::Operate(Operation::Resume))),
+        ("paused", |live| live.take(Input::operate(Operation::Pause))),
+        ("resumed", |live| live.take(Input::operate(Operation::Resume))),
         ("progress", |live| {
             let reply = Reply::Progress(r#"{"status":"GOOD","progress":0.5}"#.into());
             live.take(Input::Reply { step: "b".to_owned(), attempt: None, reply })
@@ -199,10 +199,10 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("the next attempt", |live| {
             live.now += 600_000_000_000;
             let due = Timestamp(live.now);
-            live.take(Input::Timer { due, deaf_to: None })
+            live.take(Input::Timer { due, deaf_to: DeafTo::new() })
         }),
         ("failed", |live| live.fail("b")),
-        ("retried", |live| live.take(Input::Operate(Operation::Retry))),
+        ("retried", |live| live.take(Input::operate(Operation::Retry))),
         ("a word", |live| live.reply("b", r#"{"word":"BAD"}"#)),
         ("completed", |live| live.reply("c", "{}")),
     ];
@@ -216,7 +216,7 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         [["completed", "COMPLETED", "BAD", "COMPLETED"]]
     );
     let mut cancelled = Live::create(2, &definition);
-    cancelled.reply("a", "{}").take(Input::Operate(Operation::Cancel { reason: "no more".into() }));
+    cancelled.reply("a", "{}").take(Input::operate(Operation::Cancel { reason: "no more".into() }));
     cancelled.commit(&mut store);
     let row = place.rows("SELECT state, created, updated, a, b, c FROM status_w WHERE _rowid_ = 2");
     assert_eq!(

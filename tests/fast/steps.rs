@@ -124,6 +124,9 @@ fn a_step_is_shown_with_each_attempt_and_what_came_of_it() {
             let before = get(&api, &job(&format!("/step/first?at={}", n - 1))).await;
             assert_eq!(before["attempts"].as_array().map(Vec::len), Some(1), "{before}");
             assert_eq!(before["attempts"][0]["state"], "running");
+            // Its first attempt began with the job, in the same row, but as a later entry.
+            let created = get(&api, &job("/step/first?at=1")).await;
+            assert_eq!((&created["state"], &created["attempts"]), (&json!("waiting"), &json!([])));
             let then = get(&api, &job(&format!("/step/first?at={n}"))).await;
             assert_eq!(
                 (&then["attempts"][0]["state"], then.get("outputBytes")),
@@ -292,7 +295,37 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                 assert_eq!(states(&api.get(&map, &[]).await, 5), [2, 3, 2, 2, 2]);
             }
             let wrong = api.get(&job("/step/each/items?format=list"), &[]).await;
-            assert_eq!(wrong.detail(), "format is \"list\", expected counts or map");
+            assert_eq!(wrong.detail(), "format is \"list\", expected counts, map or reasons");
+        },
+    );
+}
+
+#[test]
+fn failed_items_are_grouped_by_their_reasons_the_most_frequent_first() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let reasons = job("/step/each/items?format=reasons");
+            create(&api, "{}").await;
+            let none = json!({"failed": 0, "failedIsMinimum": false, "reasons": []});
+            assert_eq!(get(&api, &reasons).await, none);
+            let no_task = api.get(&job("/step/first/items?format=reasons"), &[]).await;
+            assert!(no_task.detail().ends_with("has no items: it runs no task"));
+            post(&api, &job("/step/first"), r#"{"items":[1,2,3,4,5,6]}"#).await;
+            let ids = children(&api, 4).await;
+            for (at, error) in [(0, "no pen"), (1, "no ink"), (3, "no ink")] {
+                let body = json!({ "error": error }).to_string();
+                post(&api, &format!("/api/job/{}/step/work?type=error", ids[at]), &body).await;
+            }
+            let all = until(&api, &reasons, |told| told["failed"] == 3).await;
+            let told = all["reasons"].as_array().expect("a list");
+            let heads: Vec<_> =
+                told.iter().map(|group| (&group["count"], &group["item"])).collect();
+            assert_eq!(heads, [(&json!(2), &json!(1)), (&json!(1), &json!(0))], "{all}");
+            assert_eq!(told[0]["job"], json!(ids[1]));
+            assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.ends_with("no ink")));
         },
     );
 }

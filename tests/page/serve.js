@@ -1,6 +1,6 @@
-// Serves page/ as the manager does, with the same headers, and passes /api on to a manager, or to a function that stands in for one.
+// Serves page/ as the manager does, with the same headers, and passes /api on to a manager.
 //
-//   node serve.js [PORT] [http://127.0.0.1:8088 | fake]
+//   node serve.js [PORT] [http://127.0.0.1:8088]
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -22,7 +22,7 @@ export const HEADERS = {
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml', '.json': 'application/json' };
 
 /**
- * @param {{ port?: number, to: string | ((request: import('node:http').IncomingMessage, response: import('node:http').ServerResponse) => void), prefix?: string }} options
+ * @param {{ port?: number, to: string, prefix?: string }} options
  */
 export async function serve({ port = 0, to, prefix = '' }) {
   const server = createServer(async (incoming, response) => {
@@ -34,8 +34,7 @@ export async function serve({ port = 0, to, prefix = '' }) {
     const path = url.pathname.slice(prefix.length);
     if (path.startsWith('/api/') || path === '/metrics' || path.startsWith('/readyz')) {
       incoming.url = path + url.search;
-      if (typeof to === 'function') to(incoming, response);
-      else pass(to, incoming, response);
+      pass(to, incoming, response);
       return;
     }
     const asset = /^\/assets\/[^/]+\/(.+)$/.exec(path);
@@ -79,6 +78,5 @@ function pass(to, incoming, response) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [port = '8090', to = 'http://127.0.0.1:8088'] = process.argv.slice(2);
-  const target = to === 'fake' ? (await import('./fake.js')).demo().answer : to;
-  console.log((await serve({ port: Number(port), to: target })).url);
+  console.log((await serve({ port: Number(port), to })).url);
 }

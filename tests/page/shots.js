@@ -1,17 +1,15 @@
-// Takes pictures of all views, at two widths and in two themes.
+// Takes pictures of all views with the jobs of shop.js on a real manager, at two widths and in two themes.
 //
 //   node shots.js [FOLDER] [PART OF A NAME…]
 
 import { mkdir } from 'node:fs/promises';
 import { newPage, open } from './browser.js';
-import { demo } from './fake.js';
-import { serve } from './serve.js';
+import { shop } from './shop.js';
 
 const [folder = 'shots', ...parts] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
-const fake = demo();
-const { ids } = fake;
-const site = await serve({ to: fake.answer });
+const manager = await shop({ items: 4000, many: 6, odd: false });
+const { ids, hashes } = manager;
 /** Name, address, and what is done there before the picture. @type {[string, string, ((page: import('playwright-core').Page) => Promise<unknown>)?][]} */
 const VIEWS = [
   ['overview', '#/'],
@@ -22,8 +20,10 @@ const VIEWS = [
   ['job-person', `#/job/${ids.person}?tab=input`],
   ['job-record', `#/job/${ids.standing}?view=record&at=12&step=price-lines&tab=settings`],
   ['fanout', `#/job/${ids.large}/step/price-lines`],
+  ['fanout-item', `#/job/${ids.large}/step/price-lines`, async (page) => { await page.keyboard.press('f'); await page.waitForSelector('.map-text a'); }],
+  ['job-paused', `#/job/${ids.paused}?step=price-lines&tab=output`],
   ['statuses', '#/statuses/job-application'],
-  ['definitions', '#/definitions/orders?with=77c0de12ab5490fe31c8d2b7a96e5f04d3c2b1a09f8e7d6c5b4a39281706f5e4'],
+  ['definitions', `#/definitions/orders?with=${hashes.then}`],
   ['manager', '#/manager'],
   ['palette', '#/', async (page) => { await page.keyboard.press('Control+k'); await page.keyboard.type('workflow:orders st'); }],
   ['help', '#/', (page) => page.keyboard.press('?')],
@@ -35,16 +35,17 @@ const VIEWS = [
 const browser = await open();
 for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
   for (const width of [1440, 390]) {
-    const { page, context, faults } = await newPage(browser, { viewport: { width, height: width === 390 ? 844 : 900 }, colorScheme, deviceScaleFactor: width === 390 ? 2 : 1 });
-    await page.goto(site.url);
+    const { page, context, faults, settled } = await newPage(browser, { viewport: { width, height: width === 390 ? 844 : 900 }, colorScheme, deviceScaleFactor: width === 390 ? 2 : 1 });
+    await page.goto(manager.url);
     for (const [name, hash, act] of VIEWS) {
       const file = `${name}-${width}-${colorScheme}`;
       if (parts.length && !parts.some((part) => file.includes(part))) continue;
-      await page.goto(`${site.url}${hash}`);
-      await page.waitForTimeout(900);
+      await page.goto(`${manager.url}${hash}`);
+      await settled();
+      await page.waitForFunction(() => [...document.querySelectorAll('.graph')].every((one) => one.querySelector('.node')));
       if (act) {
         await act(page);
-        await page.waitForTimeout(500);
+        await settled();
       }
       await page.screenshot({ path: `${folder}/${file}.png`, fullPage: width === 390 && !act });
       if (act) await page.keyboard.press('Escape');
@@ -54,5 +55,4 @@ for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
   }
 }
 await browser.close();
-await site.close();
-process.exit(0);
+await manager.stop();

@@ -128,7 +128,10 @@ fn a_queue_deleted_under_way_is_reported_declared_and_filled_again() {
         observed.until_confirmed(&jobs).await;
         assert_eq!(observed.seen().missing, [queue.clone(), queue.clone()]);
         assert!(observed.seen().count(BusNotice::Returned) > 0);
-        assert_eq!(client.ready(&queue).await, Some(2000));
+        // A confirm that comes beside returned messages may be worth nothing: such a message goes
+        // out once more.
+        let ready = client.ready(&queue).await;
+        assert!(ready >= Some(2000), "{ready:?} of 2000 are there");
         client.delete(&queue).await;
         observed.bus.close().await;
     });

@@ -202,7 +202,7 @@ fn what_gets_no_job_is_refused_and_what_cannot_be_told_is_counted() {
     for line in [
         r#"workflow_calls_refused_total{reason="malformed_call",workflow="chain"} 4"#,
         r#"workflow_calls_refused_total{reason="conflict",workflow="chain"} 1"#,
-        r#"kind="unanswerable"} 1"#,
+        r#"kind="unanswerable",vhost=""} 1"#,
         r#"workflow_jobs_created_total{workflow="chain"} 3"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");

@@ -1,6 +1,7 @@
 //! Dead letters: what the broker gives up is a failed attempt, with the policy set by the manager
 //! or by the documented command.
 
+use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 use serde_json::Value;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use workflow_manager::engine::{
 use workflow_manager::settings::{ServerAddress, Settings};
 
 use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
-use crate::harness::{Setup, eventually, when};
+use crate::harness::{Daemon, Setup, eventually, when};
+use crate::logs::metric;
 
 const POISON: &str = "workflows: [ { name: poison, steps: [ { name: swallow } ] } ]";
 
@@ -45,6 +47,21 @@ fn await_policy(vhost: &Vhost, queue: &str, policy: &str) {
     eventually(&format!("the queue {queue} has the policy {policy}"), || {
         let found = vhost.policy_of(queue);
         when(found.as_deref() == Some(policy), format!("{found:?}"))
+    });
+}
+
+/// The same, and the queue acts on it: it hears of a policy a moment after the broker lists it. A message
+/// of nobody is refused until its dead letter has come to the manager.
+fn await_dead_letters(vhost: &Vhost, daemon: &Daemon, queue: &str) {
+    await_policy(vhost, queue, REPLY_QUEUE);
+    let client = vhost.client();
+    let strangers =
+        || metric(daemon, r#"workflow_replies_rejected_total{reason="no_correlation_id"}"#);
+    let before = strangers();
+    eventually(&format!("dead letters of {queue} come"), || {
+        client.publish(queue, "{}", BasicProperties::default());
+        client.nack(&client.take(queue));
+        when(strangers() > before, strangers().to_string())
     });
 }
 
@@ -129,7 +146,7 @@ fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
         .set("amqp.management", &vhost.management_url("guest:guest"))
         .start();
     let client = vhost.client();
-    await_policy(&vhost, "earlier", REPLY_QUEUE);
+    await_dead_letters(&vhost, &daemon, "earlier");
     let id = daemon.api.create("poison", "{}");
     client.nack(&client.take("earlier"));
     daemon.api.await_state(id, "failed");
@@ -139,8 +156,9 @@ fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
     daemon.start_again();
     await_policy(&vhost, "later", REPLY_QUEUE);
     daemon.api.post(&format!("/api/job/{id}/retry"), "").expect(200);
-    await_policy(&vhost, "earlier", REPLY_QUEUE);
-    client.nack(&client.take("earlier"));
+    let message = client.take("earlier");
+    await_dead_letters(&vhost, &daemon, "earlier");
+    client.nack(&message);
     assert!(daemon.api.await_state(id, "failed").text.contains("dead-lettered"));
 }
 

@@ -13,7 +13,7 @@ use workflow_manager::bus::{
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::{AmqpSection, BusSettings, ServerAddress, Settings};
 
 use crate::amqp::{Answer, Vhost, Worker};
 use crate::harness::eventually;
@@ -107,6 +107,76 @@ impl Transport {
         }
         (manager::start(settings, definitions, embedded).await.unwrap(), others)
     }
+}
+
+/// A workflow for each ordered pair of buses, with steps on the first, then on the second: alone, and
+/// in the child jobs of a fan-out.
+fn pairs(buses: &[&str]) -> (String, Vec<String>) {
+    let (mut text, mut names) = ("workflows:\n".to_owned(), Vec::new());
+    for (one, other) in buses.iter().flat_map(|one| buses.iter().map(move |other| (one, other))) {
+        let name = format!("{one}-{other}");
+        text.push_str(&format!(
+            "
+  - name: {name}
+    bus: {one}
+    steps:
+      - {{ name: mark }}
+      - {{ name: each, task: item, depends: [ mark ] }}
+      - {{ name: left, bus: {other}, depends: [ each, mark ] }}
+      - {{ name: echo, depends: [ each, left, mark ] }}
+    tasks:
+      - name: item
+        itemListKey: items
+        steps: [ {{ name: here, queue: echo }}, {{ name: there, queue: mark, bus: {other}, depends: [ here ] }} ]
+"
+        ));
+        names.push(name);
+    }
+    (text, names)
+}
+
+#[test]
+fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
+    let (first, second) = (Vhost::new(), Vhost::new());
+    let mut settings = Settings::defaults().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    settings.journal.file = folder.path().join("journal.db");
+    settings.amqp.server = ServerAddress(first.url.clone());
+    let server = ServerAddress(second.url.clone());
+    let other = AmqpSection { server, reply_queue: "answers".to_owned(), ..settings.amqp.clone() };
+    settings.buses.insert("second".to_owned(), BusSettings::Amqp(Box::new(other)));
+    let (text, names) = pairs(&["embedded", "amqp", "second"]);
+    assert_eq!(names.len(), 9);
+    let definitions = load_text("pairs.yaml", &text).unwrap().definitions;
+    actix_rt::System::new().block_on(async {
+        let mut embedded = Workers::new();
+        let mut others = Vec::new();
+        for queue in ["echo", "mark", "left"] {
+            let work = move |body: &[u8]| work(queue, body);
+            embedded =
+                embedded.with(queue, 2, move |message| Ok(work(&message.body.to_bytes()).into()));
+            for vhost in [&first, &second] {
+                others.push(Worker::start(&vhost.url, &[queue], move |message| {
+                    Answer::Reply(work(&message.body))
+                }));
+            }
+        }
+        let manager = manager::start(settings, definitions, embedded).await.unwrap();
+        let digits =
+            r#"{"z":12345678901234567890123,"a":0.10,"items":[1e400,{ "b" : [ 1 ] },"\u00e9"]}"#;
+        let mut jobs = Vec::new();
+        for name in &names {
+            jobs.push(create(&manager, name, digits).await);
+        }
+        let results: Vec<String> =
+            jobs.iter().map(|id| ended(&manager, *id).result().to_text()).collect();
+        assert!(results[0].contains("1e400") && results[0].contains(r#"{ "b" : [ 1 ] }"#));
+        assert!(results[0].contains(r#""marked":1.50"#) && results[0].contains("only_left"));
+        for (name, result) in names.iter().zip(&results) {
+            assert_eq!(result, &results[0], "{name}");
+        }
+        manager.stop().await;
+    });
 }
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
@@ -219,9 +289,11 @@ async fn receipts(transport: Transport) {
     });
     let settings = transport.settings();
     let served = Served { workers: Vec::new(), calls: vec!["workflow.chain".into()] };
-    let key = BusKey { bus: settings.bus().name().into(), vhost: "".into() };
+    let key = BusKey { bus: settings.default_bus().into(), vhost: "".into() };
     let opening = Opening { served, joins: false };
-    let make = transport::transport(Workers::new())(&settings, &key, opening).unwrap();
+    let make =
+        transport::transport(Workers::new(), std::sync::Arc::default())(&settings, &key, opening)
+            .unwrap();
     let mut bus = make(sink);
     bus.publish(published("workflow-manager", Addressee::Caller, 1));
     bus.publish(published("nowhere", Addressee::Caller, 2));

@@ -273,3 +273,33 @@ fn the_limit_of_open_files_is_raised() {
         .find_map(|line| line.strip_prefix("process_max_fds ")?.parse::<f64>().ok());
     assert_eq!(raised, hard, "{metrics}");
 }
+
+/// A worker that is killed while it waits for a message takes none with it: its end of the connection is
+/// closed, and that frees its place.
+#[test]
+fn a_worker_that_is_gone_while_it_waits_gets_no_message() {
+    let daemon = Setup::new("", SINGLE).set("http.waiters_max", "1").start();
+    let mut gone = Client::connect(&daemon);
+    gone.ask("POST", "/api/queue/work/receive?wait=50s", "Content-Length: 0\r\n");
+    let receive = |wait: &str| {
+        let mut client = Client::connect(&daemon);
+        let path = format!("/api/queue/work/receive?wait={wait}");
+        client.ask("POST", &path, "Content-Length: 0\r\nConnection: close\r\n");
+        client.read_to_end()
+    };
+    eventually("the first worker waits", || {
+        let queues = daemon.api.get("/api/queues").expect(200).text.clone();
+        when(queues.contains("\"consumers\":1"), queues)
+    });
+    assert_eq!(status_of(&receive("0s")), 503);
+    // As the system does when a process ends.
+    gone.0.shutdown(Shutdown::Write).unwrap();
+    eventually("its place is free", || {
+        let status = status_of(&receive("0s"));
+        when(status == 204, status.to_string())
+    });
+    daemon.api.create("single", "{}");
+    let answer = receive("30s");
+    assert_eq!(status_of(&answer), 200, "{answer}");
+    assert!(answer.contains("delivery: 1\r\n"), "{answer}");
+}

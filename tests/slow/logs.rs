@@ -45,7 +45,7 @@ fn dropped(daemon: &Daemon) -> u64 {
 }
 
 /// The value of the metric whose line begins so; 0 where there is none.
-fn metric(daemon: &Daemon, start: &str) -> u64 {
+pub(crate) fn metric(daemon: &Daemon, start: &str) -> u64 {
     let text = daemon.api.get("/metrics").expect(200).text;
     let value = text
         .lines()
@@ -186,7 +186,13 @@ fn requests_that_are_none_and_wrong_tokens_are_counted_and_do_not_fill_the_log()
         let count = metric(&daemon, r#"workflow_http_connection_errors_total{kind="malformed"}"#);
         when(count == COUNT, count)
     });
-    assert_eq!(lines(&daemon.log(), &["actix_http"]).len(), 1, "{}", daemon.log());
+    assert_eq!(
+        lines(&daemon.log(), &["WARN", "HTTP connection ended"]).len(),
+        1,
+        "{}",
+        daemon.log()
+    );
+    assert_eq!(lines(&daemon.log(), &["actix_http"]).len(), 0, "{}", daemon.log());
 
     for _ in 0..COUNT {
         daemon.api.with_token(None).get("/api/jobs").expect(401);

@@ -18,6 +18,7 @@ mod bus_amqp;
 mod calls;
 mod chaos;
 mod cli;
+mod command_line;
 mod conformance;
 mod dead_letters;
 mod durability;

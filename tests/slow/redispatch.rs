@@ -204,7 +204,7 @@ fn where_the_management_api_tells_it_is_said_that_messages_are_lost() {
     );
     let metrics = daemon.api.get("/metrics").expect(200).text;
     assert!(
-        metrics.contains("workflow_queue_messages_lost{bus=\"\",queue=\"work\"} 2"),
+        metrics.contains("workflow_queue_messages_lost{bus=\"amqp\",queue=\"work\",vhost=\"\"} 2"),
         "{metrics}"
     );
     assert!(!metrics.contains("queue=\"workflow.called\""), "{metrics}");

@@ -47,8 +47,8 @@ fn fail(daemon: &Daemon, job: Uuid, step: &str, reason: &str) {
         .expect(200);
 }
 
-/// A job of `fan` whose child jobs are all there.
-fn fanned_out(daemon: &Daemon, items: usize) -> (Uuid, Vec<Uuid>) {
+/// A job of `fan` whose child jobs are all there, with these in the order of their items.
+pub(crate) fn fanned_out(daemon: &Daemon, items: usize) -> (Uuid, Vec<Uuid>) {
     let message = json!({ "items": (0..items).collect::<Vec<_>>() }).to_string();
     let id = daemon.api.create("fan", &message);
     let children = eventually("the child jobs are there", || {
@@ -351,7 +351,7 @@ fn status_of_very_many_steps_chooses_columns() {
         let text = shown(&daemon, &["status", "many"]);
         when(
             text.contains("step-0")
-                && text.contains("step-1 ")
+                && text.contains("step-1\n")
                 && text.contains("COMPLETED")
                 && text.contains("PENDING"),
             text,

@@ -158,13 +158,13 @@ fn the_jobs_of_a_workflow_that_is_no_longer_loaded_are_still_found() {
             daemon.start_again();
         }
     }
-    let ran = client(&daemon, &["cancel", "--workflow", "idle"]);
+    let ran = client(&daemon, &["cancel", "--workflow", "idle", "--yes"]);
     assert!(ran.code == Some(0) && ran.stdout.contains("1 of 1"), "{ran}");
     assert_eq!(daemon.api.job(id).state, "cancelled");
 }
 
 #[test]
-fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
+fn without_a_broker_it_is_said_how_workers_get_their_messages() {
     let daemon = start("workflows: [ { name: w, steps: [ { name: work } ] } ]");
     daemon.await_log(&["warn", "no broker is set", "AMQP_SERVER"]);
     let id = daemon.api.create("w", "{}");
@@ -172,7 +172,7 @@ fn without_a_broker_it_is_said_that_no_other_process_is_reached() {
     let text = why["why"].as_str().unwrap_or_default();
     assert!(
         why["cause"] == "no_consumer"
-            && text.contains("no broker is set")
+            && text.contains("workflow-manager work work -- CMD")
             && text.contains("1 message waits"),
         "{why}"
     );

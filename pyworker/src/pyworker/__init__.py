@@ -5,12 +5,12 @@
 ...     return {"filename": message["filename"], "sections": []}
 >>> run("book-split", split)  # doctest: +SKIP
 
-``run`` takes step messages from the durable queue, calls the function with the message, a ``dict``, and
+``run`` takes step messages from the queue, over AMQP or HTTP, calls the function with the message, a ``dict``, and
 replies with what it returns. See the README for what happens on errors, lost connections and signals.
 """
 
 from ._command import run
-from ._step import Failed, Handler, Retryable, Step, current
+from ._step import Cancelled, Failed, Handler, Retryable, Step, current
 from ._worker import Worker
 
-__all__ = ["Failed", "Handler", "Retryable", "Step", "Worker", "current", "run"]
+__all__ = ["Cancelled", "Failed", "Handler", "Retryable", "Step", "Worker", "current", "run"]

@@ -4,7 +4,7 @@ use super::{AskedOperation, JobActor};
 use crate::actors::answer::{Answer, CANCELLED_BY, Client, Created, Erased, Now, Refusal};
 use crate::actors::call::Call;
 use crate::actors::mail::{JournalInput, Outgoing, RouterInput};
-use crate::engine::{Input, Message, Operation};
+use crate::engine::{Input, Message, Operation, Request};
 
 impl JobActor {
     /// A client asks for a job under the same id.
@@ -49,7 +49,8 @@ impl JobActor {
             let told = Answer::Now(answer, Ok(Now::Job(state)));
             self.release_after_commit(vec![Outgoing::Answer(told)]);
         } else {
-            self.operate(Operation::Cancel { reason: CANCELLED_BY.into() }, answer);
+            let operation = Operation::Cancel { reason: CANCELLED_BY.into() };
+            self.operate(operation.into(), answer);
         }
     }
 
@@ -68,14 +69,15 @@ impl JobActor {
         Outgoing::Answer(Answer::Erased(answer, Err(refusal))).release(&self.ways);
     }
 
-    pub(super) fn operate(&mut self, operation: Operation, answer: Client<Now>) {
+    pub(super) fn operate(&mut self, request: Request, answer: Client<Now>) {
+        let operation = &request.operation;
         let Some(job) = self.job() else { return };
-        if let Some(objection) = job.objection(&operation, &self.ways.common.limits) {
+        if let Some(objection) = job.objection(operation, &self.ways.common.limits) {
             let refused = Answer::Now(answer, Err(objection.into()));
             return Outgoing::Answer(refused).release(&self.ways);
         }
         tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
         let asked = AskedOperation { step: operation.step().map(str::to_owned), answer };
-        self.decide(Input::Operate(operation), Vec::new(), Some(asked));
+        self.decide(Input::Operate(request), Vec::new(), Some(asked));
     }
 }

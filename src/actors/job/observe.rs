@@ -61,6 +61,7 @@ impl JobActor {
             JobEntry::Created { .. } => {
                 if is_root {
                     self.ways.common.metrics.jobs_created.with_label_values(&[workflow]).inc();
+                    self.ways.common.rates.created(workflow, now);
                 }
                 tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
             }
@@ -72,6 +73,9 @@ impl JobActor {
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. } => {
                 tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
+            }
+            JobEntry::Asked { operation, reason, .. } => {
+                tracing::info!(job = %self.id, %operation, %reason, "the reason that a client gave");
             }
             JobEntry::ToldAgain => {
                 tracing::debug!(job = %self.id, "the end is told to the parent once more");
@@ -171,6 +175,7 @@ impl JobActor {
             tracing::debug!(job = %self.id, state, elapsed_ms = elapsed / 1_000_000, "child job ended");
             return;
         }
+        self.ways.common.rates.ended(workflow, now, job.state(), elapsed);
         metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
         metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
         tracing::info!(job = %self.id, workflow, state, elapsed_ms = elapsed / 1_000_000, reason = job.reason().map(|reason| &**reason), "job ended");

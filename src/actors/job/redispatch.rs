@@ -24,18 +24,19 @@ impl JobActor {
     /// call a workflow do not count: their message is acknowledged when the job is created, long
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
-        let Some(job) = self.job().filter(|_| self.runs_on(&census.bus)) else { return };
+        let Some(job) = self.job() else { return };
         let now = clock::ticks();
         let since = |dispatch: u64| {
             self.seen.iter().find(|(of, _)| *of == dispatch).map_or(now, |(_, since)| *since)
         };
+        // Of all buses: each asks by itself.
         let seen: Seen = job
             .waiting_for_replies()
             .map(|step| job.step(step).dispatch)
             .map(|dispatch| (dispatch, since(dispatch)))
             .collect();
         let has_waited = |dispatch: u64| has_waited(&seen, dispatch, census.span);
-        let old = job.waiting_for_replies().filter(|step| has_waited(job.step(*step).dispatch));
+        let old = self.waiting_on(&census.bus).filter(|step| has_waited(job.step(*step).dispatch));
         let queues = old
             .map(|step| &job.graph().step(step).queue)
             .filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
@@ -48,14 +49,11 @@ impl JobActor {
     /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the
     /// commit.
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
-        let Some(job) = self.job().filter(|_| self.runs_on(&bulk.queue.bus)) else { return };
+        let Some(job) = self.job() else { return };
         let is_meant = |dispatch: u64| {
             bulk.waiting_for.is_none_or(|span| has_waited(&self.seen, dispatch, span))
         };
-        let on_queue = job
-            .waiting_for_replies()
-            .filter(|step| job.graph().step(*step).queue == bulk.queue.queue);
-        let meant = on_queue.filter(|step| is_meant(job.step(*step).dispatch));
+        let meant = self.waiting_at(&bulk.queue).filter(|step| is_meant(job.step(*step).dispatch));
         let names: Vec<String> =
             meant.map(|step| job.graph().step(step).name.to_string()).collect();
         bulk.steps.fetch_add(names.len(), Ordering::Relaxed);
@@ -65,7 +63,7 @@ impl JobActor {
         }
         for step in names {
             self.take(
-                Input::Operate(Operation::Redispatch { step }),
+                Input::operate(Operation::Redispatch { step }),
                 vec![Outgoing::Hold(done.clone())],
             );
         }

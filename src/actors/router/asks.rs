@@ -3,7 +3,7 @@
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
 use crate::actors::mail::{Finding, NewJob, Question, ToChild};
-use crate::engine::{JobId, Operation};
+use crate::engine::{JobId, Request};
 use std::collections::{HashMap, VecDeque};
 
 /// A request about one id. A job under that id is told; if there is none, the archive is asked.
@@ -11,7 +11,7 @@ pub(super) enum Ask {
     /// A client asks for a job under the id.
     Create(NewJob),
     /// A client asks something of the job.
-    Operate(Operation, Client<Now>),
+    Operate(Request, Client<Now>),
     /// A client cancels the job.
     Cancel(Client<Now>),
     /// A client has the job erased.

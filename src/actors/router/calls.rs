@@ -9,8 +9,8 @@ use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{Finding, JobInput, Outgoing, Question};
 use crate::bus::Delivery;
 use crate::clock;
-use crate::engine::Origin;
 use crate::engine::words::quoted;
+use crate::engine::{Caller, Origin};
 use actix::{AsyncContext, Context};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,13 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl Router {
     /// A message came in on the queue of a workflow.
-    pub(super) fn called(&mut self, workflow: &str, delivery: Delivery, ctx: &mut Context<Self>) {
+    pub(super) fn called(
+        &mut self,
+        workflow: &str,
+        bus: &Arc<str>,
+        delivery: Delivery,
+        ctx: &mut Context<Self>,
+    ) {
         let Some(definition) = self.ways.common.definitions().get(workflow).cloned() else {
             // A reload has removed the workflow. The call goes back to its queue, and waits there
             // until the workflow is loaded again.
@@ -32,7 +38,7 @@ impl Router {
             ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
             return;
         };
-        let Some(call) = Call::read(definition, delivery, &self.ways) else { return };
+        let Some(call) = Call::read(definition, bus, delivery, &self.ways) else { return };
         self.take_call(call, ctx);
     }
 
@@ -56,8 +62,11 @@ impl Router {
     /// our own steps, so the step's job is asked first. For the same reason nobody is told of a
     /// refusal.
     fn unless_answered_here(&self, call: Call) -> Option<Call> {
-        let reply_to = call.caller.as_ref().map(|caller| &*caller.reply_to);
-        if reply_to != Some(self.ways.common.own_reply_queue()) || call.is_of_step() {
+        let is_ours = |caller: &Caller| {
+            let bus = self.ways.buses.of_caller(&call.definition, caller).bus;
+            self.ways.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
+        };
+        if !call.caller.as_ref().is_some_and(is_ours) || call.is_of_step() {
             return Some(call);
         }
         let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;

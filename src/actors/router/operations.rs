@@ -5,12 +5,29 @@ use super::asks::{Ask, Left};
 use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal};
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{Finding, JournalInput, NewJob, Outgoing};
+use crate::bus::BusKey;
 use crate::clock;
-use crate::engine::{JobId, Operation, Origin};
+use crate::engine::{JobId, Origin, Request};
 use crate::journal::{JobNumber, Recovered};
 use std::sync::Arc;
 
 impl Router {
+    /// Why a job cannot go on without a bus.
+    fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
+        if self.ways.common.settings.bus_kind(bus).is_none() {
+            return format!(
+                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
+            );
+        }
+        let place = match &**vhost {
+            "" => String::new(),
+            vhost => format!(" of the virtual host \"{vhost}\""),
+        };
+        format!(
+            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+        )
+    }
+
     pub(super) fn create(&mut self, job: NewJob) {
         match job.id {
             None => self.start_job(clock::new_id(), job),
@@ -56,7 +73,7 @@ impl Router {
     pub(super) fn operate_ended(
         &self,
         id: JobId,
-        operation: Operation,
+        request: Request,
         answer: Client<Now>,
         found: Option<Box<Recovered>>,
     ) -> Left {
@@ -64,15 +81,12 @@ impl Router {
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
             return Left::Finding(Finding::Job(None));
         };
-        let vhost = &found.job.definition().vhost;
         let refusal = if let Some(objection) =
-            found.job.objection(&operation, &self.ways.common.limits)
+            found.job.objection(&request.operation, &self.ways.common.limits)
         {
             Some(objection.into())
-        } else if !self.ways.has_bus_for(found.job.definition()) {
-            Some(Refusal::Conflict(format!(
-                "no workflow of the virtual host \"{vhost}\" is loaded, so job {id} cannot go on: load one (`workflow-manager reload`)"
-            )))
+        } else if let Some(bus) = self.ways.buses.missing(found.job.definition()) {
+            Some(Refusal::Conflict(self.no_bus(id, &bus)))
         } else {
             self.refusal_to_revive(&found)
         };
@@ -81,7 +95,7 @@ impl Router {
             return Left::Finding(Finding::Job(Some(found)));
         }
         self.revive(*found);
-        if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(operation, answer)) {
+        if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(request, answer)) {
             // The job was deleted at this moment, as a late record of its last actor has shown.
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }

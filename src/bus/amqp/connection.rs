@@ -8,7 +8,7 @@ use crate::faults;
 use crate::settings::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use std::fmt;
 use std::io;
@@ -167,6 +167,15 @@ impl BrokerAddress {
             }
             _ => format!("the broker closed the connection or channel: {said}"),
         }
+    }
+
+    /// The host and the port.
+    pub(super) fn endpoint(&self) -> (String, u16) {
+        (self.uri.authority.host.clone(), self.uri.authority.port)
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.uri.scheme == AMQPScheme::AMQPS
     }
 
     fn host(&self) -> String {

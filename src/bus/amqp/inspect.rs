@@ -1,7 +1,7 @@
 //! A look at some queues, on a connection of its own: looks are rare and must not disturb the loops.
 //! Also what the management API, where there is one, knows about all queues.
 
-use super::connection::close;
+use super::connection::{BrokerAddress, close};
 use super::management::QueueCounts;
 use super::queues::{Found, Queues};
 use super::shared::Shared;
@@ -18,12 +18,17 @@ pub(super) async fn inspect(shared: Rc<Shared>, queues: Vec<Arc<str>>) -> Vec<Qu
         Ok(found) => found
             .into_iter()
             .zip(&queues)
-            .map(|(found, queue)| told(&shared, found, held.get(&**queue).copied()))
+            .map(|(found, queue)| told(&shared.address, found, held.get(&**queue).copied()))
             .collect(),
     }
 }
 
-fn told(shared: &Shared, found: Found, unacknowledged: Option<u64>) -> QueueLook {
+/// What a look found, as others read it.
+pub(super) fn told(
+    address: &BrokerAddress,
+    found: Found,
+    unacknowledged: Option<u64>,
+) -> QueueLook {
     match found {
         Found::There { consumers, messages } => {
             QueueLook::There { messages, unacknowledged, consumers }
@@ -33,7 +38,7 @@ fn told(shared: &Shared, found: Found, unacknowledged: Option<u64>) -> QueueLook
             QueueLook::Unknown("it is an exclusive queue of another connection".to_owned())
         }
         Found::Refused(said) => QueueLook::Unknown(said),
-        Found::Lost(error) => QueueLook::Unknown(shared.address.explain(&error)),
+        Found::Lost(error) => QueueLook::Unknown(address.explain(&error)),
     }
 }
 
@@ -73,7 +78,8 @@ pub(super) async fn depths(shared: Rc<Shared>) -> Result<Vec<QueueDepth>, String
         .collect())
 }
 
-async fn in_background<T: Send + 'static>(
+/// Does work that waits on a thread of its own.
+pub(super) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     actix_rt::task::spawn_blocking(work).await.map_err(|error| error.to_string()).flatten()

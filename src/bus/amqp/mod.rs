@@ -5,6 +5,7 @@
 //! takes deliveries and returns verdicts. Each reconnects by itself, for ever. Both run on the
 //! arbiter on which [`Connector::connect`] was called. In a third one, `aside` puts
 //! messages away that cannot be read; [`wire`] makes sure that such a message costs no connection.
+//! Beside them, `trial` is the manager's side for a single worker that is tested.
 
 mod acks;
 mod aside;
@@ -18,12 +19,14 @@ mod link;
 mod management;
 mod pace;
 mod policy;
+mod probe;
 mod publisher;
 mod queues;
 mod received;
 mod settings;
 mod shared;
 mod topic;
+mod trial;
 pub mod wire;
 
 use super::{Addressee, Bus, BusEvent, EventSink, Publication, QueueDepth, QueueLook, Served};
@@ -37,9 +40,12 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use wire::room::DeliveryRoom;
 
+pub use policy::PolicyLook;
+pub use probe::{Probe, probe};
 pub use received::dead_letter;
 pub use settings::{AmqpError, AmqpSettings};
 pub use topic::TopicConnector;
+pub use trial::{CutAt, Heard, Trial, TrialMessage, TrialReply};
 
 /// Checked settings, ready to connect.
 #[derive(Debug)]

@@ -87,6 +87,28 @@ struct Wanted {
     queues: Vec<Arc<str>>,
 }
 
+/// What is known of the dead-letter policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyLook {
+    /// Whether it is there.
+    pub is_set: bool,
+    /// Queues to which another policy applies, which sends dead letters elsewhere.
+    pub others: Vec<String>,
+}
+
+/// Whether the policy is set, and for which of `queues` another one applies.
+pub(super) fn look(
+    management: Management,
+    vhost: &str,
+    reply_queue: String,
+    queues: Vec<Arc<str>>,
+) -> Result<PolicyLook, String> {
+    let wanted = Wanted { management, vhost: encoded(vhost), reply_queue, queues };
+    let policies: Vec<Policy> = wanted.listed(&format!("/api/policies/{}", wanted.vhost))?;
+    let is_set = policies.iter().any(|policy| policy.name == wanted.reply_queue);
+    Ok(PolicyLook { is_set, others: wanted.without_dead_letters()? })
+}
+
 #[derive(Deserialize)]
 struct Queue {
     name: String,

@@ -98,7 +98,7 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
 )]
-fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
+pub(super) fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
         AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),

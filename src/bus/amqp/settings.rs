@@ -3,7 +3,7 @@
 
 use super::credentials::masked;
 use crate::bus::Served;
-use crate::settings::{REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
+use crate::settings::{AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use std::fmt;
 use std::time::Duration;
 
@@ -46,6 +46,30 @@ pub struct AmqpSettings {
     /// Whether the process already ran without this bus: then a reply queue with another consumer
     /// is no reason to end.
     pub joins: bool,
+}
+
+impl AmqpSettings {
+    /// Those of a section of the settings, for a virtual host; empty: the one of the address.
+    pub fn of(section: &AmqpSection, vhost: &str, served: Served, joins: bool) -> AmqpSettings {
+        AmqpSettings {
+            server: section.server.0.clone(),
+            vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
+            management: section.management.0.clone(),
+            reply_queue: section.reply_queue.clone(),
+            reply_queue_type: section.reply_queue_type,
+            unreadable: section.unreadable,
+            prefetch: section.prefetch,
+            linger: section.linger.0,
+            replies_bytes_max: section.replies_bytes_max,
+            unconfirmed_max: section.unconfirmed_max,
+            unconfirmed_bytes_max: section.unconfirmed_bytes_max,
+            reconnect_min: section.reconnect_min.0,
+            reconnect_max: section.reconnect_max.0,
+            heartbeat: section.heartbeat.0,
+            served,
+            joins,
+        }
+    }
 }
 
 impl fmt::Debug for AmqpSettings {

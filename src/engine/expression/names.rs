@@ -73,7 +73,7 @@ impl Need {
         Need::Keys(BTreeMap::new())
     }
 
-    /// What is needed of the value under `key`; none: nothing, not even whether it is there.
+    /// Which part of the value under `key` is needed; none: not even whether it is there.
     pub(super) fn of(&self, key: &str) -> Option<&Need> {
         match self {
             Need::All => Some(&Need::All),
@@ -81,7 +81,7 @@ impl Need {
         }
     }
 
-    /// The keys that are needed; none: all that there are.
+    /// The keys that are needed; none: every key.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match self {
             Need::All => None,

@@ -85,6 +85,10 @@ impl Records for Reader {
         Reader::all_running(self, after, limit)
     }
 
+    fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
+        Reader::state_counts(self)
+    }
+
     fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
         Reader::running_counts(self)
     }

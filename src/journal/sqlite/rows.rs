@@ -229,6 +229,27 @@ impl Rows for FileRows<'_> {
         Ok(())
     }
 
+    fn place_of(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError> {
+        let tail = if self.is_derived {
+            String::new()
+        } else {
+            format!(
+                "UNION ALL SELECT first, seq FROM entries WHERE {TAIL} AND job = ?1 AND first <= ?2"
+            )
+        };
+        let sql = format!(
+            "SELECT seq FROM (
+                 SELECT * FROM (SELECT first, seq FROM places WHERE job = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1)
+                 {tail})
+             ORDER BY first DESC LIMIT 1"
+        );
+        let read = || -> rusqlite::Result<Option<i64>> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            statement.query_row(params![job, place(entry)], |row| row.get(0)).optional()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
     fn definition(&self, number: i64) -> Result<String, JournalError> {
         let failed = |error| self.failed(error);
         let mut statement = self

@@ -145,6 +145,25 @@ impl Reader {
         })
     }
 
+    /// The number of top-level jobs by workflow and state.
+    pub(super) fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
+        let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state WHERE parent IS NULL GROUP BY workflow, state";
+        self.with_derived(|connection| {
+            let read = || -> rusqlite::Result<Vec<(String, Option<JobState>, i64)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map([], |row| {
+                    let state = JobState::of_word(row.get_ref(1)?.as_str()?);
+                    Ok((row.get(0)?, state, row.get(2)?))
+                })?;
+                rows.collect()
+            };
+            let counts = read().map_err(|error| self.failed(error))?;
+            let known =
+                |(workflow, state, count): (_, Option<_>, _)| Some((workflow, state?, count));
+            Ok(counts.into_iter().filter_map(known).collect())
+        })
+    }
+
     /// Whether the workflow has a table of statuses, if any are asked for.
     fn has_columns(&self, connection: &Connection, filter: &Filter) -> Result<bool, JournalError> {
         if filter.statuses.is_empty() {

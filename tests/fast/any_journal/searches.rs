@@ -15,8 +15,8 @@ pub(super) fn a_search_finds_by_all_that_is_kept_in_either_order(place: &dyn Pla
     let more = [
         lives[0].reply("a", "{}"),
         lives[0].reply("b", "{}"),
-        lives[1].take(Input::Operate(Operation::Cancel { reason: reason.into() })),
-        lives[2].take(Input::Operate(Operation::Pause)),
+        lives[1].take(Input::operate(Operation::Cancel { reason: reason.into() })),
+        lives[2].take(Input::operate(Operation::Pause)),
     ];
     journal.append(&more.iter().collect::<Vec<_>>()).expect("commits");
     let records = journal.records();

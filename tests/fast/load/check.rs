@@ -108,7 +108,7 @@ pub(super) fn checked(text: &str, json: bool) -> (bool, String) {
     let path = directory.path().join("f.yaml");
     std::fs::write(&path, text).expect("writes");
     let mut out = Vec::new();
-    let valid = check(&[path], json, &mut out).expect("a vector takes everything");
+    let valid = check(&[path], None, json, &mut out).expect("a vector takes everything");
     let prefix = format!("{}/", directory.path().display());
     (valid, String::from_utf8(out).expect("text").replace(&prefix, ""))
 }

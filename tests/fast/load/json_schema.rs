@@ -63,7 +63,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 32);
+    assert_eq!(keys, 34);
     let mut printed = Vec::new();
     workflow_manager::cli::schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);
@@ -141,6 +141,8 @@ fn schema_and_loader_agree_on_single_values() {
         ("file", "x-any: [ 1 ]"),
         ("workflow", "deadline: 1h30m, retention: 0s, vhosts: [ / ]"),
         ("workflow", "vhosts: []"),
+        ("workflow", "bus: amqp"),
+        ("step", "bus: invoices_2"),
         ("task", "itemKey: a b, maxConcurrency: 1, tolerate: 4294967295"),
         ("task", "tolerate: 2.5%"),
         ("task", "tolerate: 100.00%"),
@@ -159,7 +161,10 @@ fn schema_and_loader_agree_on_single_values() {
         ("file", "workflow: []"),
         ("file", "timeout: 5s"),
         ("workflow", "colour: red"),
-        ("workflow", "bus: amqp"),
+        ("workflow", "bus: Amqp"),
+        ("task", "bus: amqp"),
+        ("step", "bus: 1st"),
+        ("step", "bus: ''"),
         ("workflow", "deadline: 0s"),
         ("workflow", "deadline: 30"),
         ("workflow", "retention: 1 month"),

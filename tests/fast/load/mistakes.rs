@@ -82,9 +82,9 @@ fn dependencies_tasks_and_values_are_checked() {
         "\
 workflows:
   - name: w
-    bus: amqp
+    bus: Amqp
     steps:
-      - { name: a, depends: a, bus: amqp, queue: amq.x }
+      - { name: a, depends: a, bus: 'a b', queue: amq.x }
       - { name: b, depends: [ b, __end__, 1, yes, ~ ], itemListKey: x }
       - { name: c, task: elsewhere, queue: \"a\\nb\", priority: '3' }
     tasks:
@@ -98,10 +98,10 @@ workflows:
 colours: []
 ",
         r#"
-f:3:5: workflow "w": "bus" is not supported by this version yet; remove it
+f:3:10: workflow "w": "Amqp" is no name of a bus: a lower-case letter, then lower-case letters, digits or _
 f:5:29: workflow "w", step "a": "depends" takes a list, found the text "a"; write [ a ]
-f:5:32: workflow "w", step "a": "bus" is not supported by this version yet; remove it
-f:5:50: workflow "w", step "a": queue names that start with "amq." belong to the broker, found "amq.x"
+f:5:37: workflow "w", step "a": "a b" is no name of a bus: a lower-case letter, then lower-case letters, digits or _
+f:5:51: workflow "w", step "a": queue names that start with "amq." belong to the broker, found "amq.x"
 f:6:31: workflow "w", step "b": depends on itself, the shortest cycle; remove it from its `depends`
 f:6:34: workflow "w", step "b": depends on "__end__", but the end comes after every step
 f:6:43: workflow "w", step "b": expected the name of a step, found the number 1; a name starts with a letter
@@ -120,7 +120,7 @@ f:10:37: workflow "w", task "t": the list "steps" is empty; a task has at least 
 f:11:9: workflow "w", task "u": the key "itemListKey" is missing; a task runs once for each item of the list under this key
 f:11:27: workflow "w", task "u": "steps" takes a list, found a mapping; is a `-` missing before "name"?
 f:14:81: workflow "v", task "elsewhere", step "d": depends on "s", which is not a step here
-f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline" and "retention"
+f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline", "retention" and "bus"
 f:16:1: unknown key "colours" in a workflow file; known are "workflows"
 "#,
     );

@@ -2,7 +2,8 @@
 //! clients, clock and disk around them. A seed decides everything: the workflows, who does what in
 //! which order, and the faults: crashes at any write, commit, acknowledgement or publish, a full
 //! disk, broken connections, lost confirms and acknowledgements, redelivery, duplicates,
-//! reordering, forged replies, deleted queues, panics, a clock that jumps.
+//! reordering, forged replies, deleted queues, panics, a clock that jumps. A third of the steps is on
+//! a second bus, a real desk, whose workers die with messages in hand.
 //!
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 
@@ -10,9 +11,11 @@ mod broker;
 mod oracle;
 mod planted;
 pub(crate) mod relays;
+mod workers;
 mod world;
 
 use broker::SimulatedBus;
+use oracle::EMBEDDED;
 use planted::WrongRules;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,9 +24,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use tokio::sync::oneshot;
+use workers::{LENDING, Word, take_all, tell};
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::transport::{BusMaker, Opening, StartError};
+use workflow_manager::bus::desk::Desks;
+use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
 use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
@@ -105,6 +111,8 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
 fn settings(world: &mut World) -> Settings {
     static DEFAULTS: OnceLock<Settings> = OnceLock::new();
     let mut settings = DEFAULTS.get_or_init(|| Settings::defaults().expect("the defaults")).clone();
+    // The default bus is the simulated one.
+    settings.amqp.server.0 = "amqp://simulated".to_owned();
     settings.journal.file = world.database.clone();
     settings.journal.cache_bytes = 1 << 20;
     settings.journal.retention.0 = std::time::Duration::from_secs(100_000 * 3600);
@@ -139,9 +147,21 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         let definitions = planted::wrong_definitions(world.bug, world.definitions());
         (settings(&mut world), definitions, world.bug)
     };
-    let of_bus = world.clone();
+    let desks: Arc<Desks> = Arc::default();
+    let (of_bus, of_desks) = (world.clone(), desks.clone());
     let transport =
-        move |_: &Settings, _: &BusKey, opening: Opening| -> Result<BusMaker, StartError> {
+        move |_: &Settings, key: &BusKey, opening: Opening| -> Result<BusMaker, StartError> {
+            if &*key.bus == EMBEDDED {
+                let made_of = EmbeddedOpening {
+                    key: key.clone(),
+                    workers: Workers::new(),
+                    lending: LENDING,
+                    desks: of_desks.clone(),
+                };
+                return Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
+                    Box::new(EmbeddedBus::new(made_of, opening.served, sink))
+                }));
+            }
             let world = of_bus.clone();
             Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
                 Box::new(SimulatedBus::open(world, opening.served, sink))
@@ -151,6 +171,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         transport: Arc::new(transport),
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, ways| relays::wrong_wiring(bug, mailboxes, ways)),
+        desks: desks.clone(),
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
@@ -169,6 +190,15 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         // Now and then everything committed is derived and compared.
         let derives = lock(world).rng.u32(0..4) == 0;
         let is_derived = derives && manager.common().reader.running_counts().is_ok();
+        if lock(world).desk.is_none()
+            && let Some(desk) = desks.of(&BusKey { bus: EMBEDDED.into(), vhost: "".into() })
+        {
+            let mut world_now = lock(world);
+            world_now.desk = Some(desk.clone());
+            for queue in world_now.lent_queues() {
+                actix_rt::spawn(take_all(world.clone(), desk.clone(), queue));
+            }
+        }
         let (turn, sink) = {
             let mut world = lock(world);
             if is_derived && !world.crashed && !world.disk_is_full() {
@@ -197,12 +227,13 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             Turn::CreateAgain(id, same) => ask(world, &manager, id, Some(same)),
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
             Turn::Operate(id, operation) => {
-                let operate = RouterInput::Operate(id, operation, oneshot::channel().0);
+                let operate = RouterInput::Operate(id, operation.into(), oneshot::channel().0);
                 manager.ways().mailboxes().router.post(operate);
             }
             // A client that sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),
             Turn::End(id) => drop(manager.cancel(id)),
+            Turn::Say(id, word) => say(world, id, word),
             Turn::Done => return true,
         }
     }
@@ -224,6 +255,19 @@ fn ask(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Optio
         let mut world = lock(&world);
         if !world.crashed {
             world.told(id, again, &answer);
+        }
+    });
+}
+
+/// A worker over HTTP tells the desk something, and hears what became of it.
+fn say(world: &Arc<Mutex<World>>, id: Arc<str>, word: Word) {
+    let world = world.clone();
+    let Some(desk) = lock(&world).desk.clone() else { return };
+    actix_rt::spawn(async move {
+        let is_done = tell(&desk, word).await;
+        let mut world = lock(&world);
+        if !world.crashed {
+            world.said(&id, is_done);
         }
     });
 }
@@ -290,7 +334,10 @@ fn nothing_is_lost_whatever_the_seed() {
         );
     }
     assert!(
-        counts.crashes > counts.jobs / 10 && counts.repeated > 0 && counts.panics > 0,
+        counts.crashes > counts.jobs / 10
+            && counts.repeated > 0
+            && counts.panics > 0
+            && counts.lent > counts.jobs,
         "the faults did not come to pass: {counts:?}"
     );
 }

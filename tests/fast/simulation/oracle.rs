@@ -234,6 +234,10 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
     Arc::new(definition)
 }
 
+/// The bus of the steps whose workers take their messages over HTTP; all others are on the default
+/// bus.
+pub(crate) const EMBEDDED: &str = "embedded";
+
 /// The step that nobody completes.
 pub(crate) const NEVER: &str = "never";
 
@@ -297,6 +301,10 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
             _ if rng.u32(0..6) == 0 => patient(&mut step, rng),
             _ => {}
         }
+    }
+    // A worker that says nothing keeps its lease to the end.
+    if task.is_none() && !step.external && &*step.queue != "silent" && rng.u32(0..3) == 0 {
+        step.bus = Some(EMBEDDED.into());
     }
     if rng.u32(0..6) == 0 && (task.is_none() || kind.lenient) {
         step.on_failure = OnFailure::Continue;

@@ -36,9 +36,11 @@ const BUGS: &[&str] = &[
     "later dependency wins the merge",
     "cancelWhen ignored",
     "tolerance off by one",
+    "buses of steps ignored",
     // the bus
     "confirms forgotten",
     "missing queues ignored",
+    "messages of dead workers not lent again",
     // the rules: what follows from an input
     "second reply settles again",
     "redispatch not recorded",
@@ -93,6 +95,9 @@ pub(crate) fn wrong_definitions(
             }
             Some("cancelWhen ignored") => {
                 steps.iter_mut().for_each(|step| step.cancel_when = None);
+            }
+            Some("buses of steps ignored") => {
+                steps.iter_mut().for_each(|step| step.bus = None);
             }
             Some("tolerance off by one") => {
                 if let Some(keys) = &mut keys

@@ -9,6 +9,7 @@ mod odd;
 
 use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
 use super::oracle;
+use super::workers::{InHand, Word};
 use committed::Committed;
 use fastrand::Rng;
 use odd::{call, caller_of};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use workflow_manager::bus::BusEvent;
+use workflow_manager::bus::desk::Desk;
 use workflow_manager::engine::{Definition, Job, JobId, Operation};
 use workflow_manager::journal::JobNumber;
 
@@ -44,6 +46,8 @@ pub(crate) enum Turn {
     CreateAgain(JobId, bool),
     Operate(JobId, Operation),
     End(JobId),
+    /// A worker over HTTP tells the desk something about a message.
+    Say(Arc<str>, Word),
     Done,
 }
 
@@ -72,6 +76,8 @@ const RETRIES_MAX: u32 = 1_000;
 pub(crate) struct Counts {
     pub(crate) jobs: u64,
     pub(crate) messages: u64,
+    /// Messages of the embedded bus that workers took.
+    pub(crate) lent: u64,
     pub(crate) repeated: u64,
     pub(crate) crashes: u64,
     pub(crate) disconnects: u64,
@@ -81,9 +87,11 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, repeated, crashes, disconnects, panics, commits } = other;
+        let Counts { jobs, messages, lent, repeated, crashes, disconnects, panics, commits } =
+            other;
         self.jobs += jobs;
         self.messages += messages;
+        self.lent += lent;
         self.repeated += repeated;
         self.crashes += crashes;
         self.disconnects += disconnects;
@@ -101,6 +109,10 @@ pub(crate) struct World {
     pub(crate) counts: Counts,
     pub(crate) crashed: bool,
     pub(crate) link: Option<Link>,
+    /// Where workers over HTTP take their messages; of this process.
+    pub(crate) desk: Option<Arc<Desk>>,
+    /// What they have in hand.
+    pub(super) in_hand: Vec<InHand>,
     pub(crate) asked: BTreeMap<JobId, Asked>,
     pub(crate) database: PathBuf,
     journal: Committed,
@@ -199,6 +211,8 @@ impl World {
             counts: Counts { jobs: asked.len() as u64, ..Counts::default() },
             crashed: false,
             link: None,
+            desk: None,
+            in_hand: Vec::new(),
             asked,
             journal: Committed::new(&database),
             database,
@@ -269,6 +283,8 @@ impl World {
         if let Some(mut link) = self.link.take() {
             link.requeue_all(&mut self.broker);
         }
+        self.desk = None;
+        self.unheard(|_| true);
         self.live.clear();
         self.was_full = false;
         self.uncompared.clear();
@@ -358,6 +374,7 @@ impl World {
     }
 
     fn work(&mut self) -> Turn {
+        let can_say = self.can_say();
         let Some(link) = &mut self.link else { return self.wait(1) };
         if !link.is_connected && (self.faults_left == 0 || self.rng.u32(0..4) == 0) {
             return Turn::Tell(link.connect(&self.broker));
@@ -380,6 +397,7 @@ impl World {
         offer(!self.to_ask.is_empty(), 2, 6);
         offer(can_publish && !link.answers.is_empty(), 4, 8);
         offer(link.is_connected && !link.answers_sent.is_empty(), 3, 9);
+        offer(can_say, 4, 10);
         if choices.is_empty() {
             return self.idle();
         }
@@ -433,6 +451,7 @@ impl World {
                 let at = self.rng.usize(0..link.answers_sent.len());
                 Turn::Tell(vec![link.confirm_answer(at)])
             }
+            10 => self.say(),
             _ => {
                 let time = self.rng.u64(0..=40);
                 self.wait(time)

@@ -122,7 +122,7 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
     drop(store);
     let mut store = place.open(&all);
     assert_eq!(store.recover().expect("recovers").len(), definitions.len());
-    lives[2].take(Input::Operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
+    lives[2].take(Input::operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
     store.delete(&[3]).expect("deletes");
     let left: usize = definitions
         .iter()
@@ -187,7 +187,7 @@ fn a_step_beyond_what_a_table_can_have_gets_no_column() {
     let mut store = place.open(&[&definition]);
     let mut live = Live::create(2, &definition);
     live.commit(&mut store);
-    live.take(Input::Operate(Operation::Cancel { reason: "enough".into() })).commit(&mut store);
+    live.take(Input::operate(Operation::Cancel { reason: "enough".into() })).commit(&mut store);
     assert_eq!(place.rows("SELECT state, s0, t0 FROM status_w"), [["cancelled", "", "CANCELLED"]]);
     assert_eq!(place.rows("SELECT count(*) FROM pragma_table_info('status_w')"), [["1904"]]);
 }

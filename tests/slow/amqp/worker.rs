@@ -4,7 +4,7 @@ use super::{RUNTIME, StepMessage, json_properties};
 use crate::harness::DEADLINE;
 use futures_util::StreamExt;
 use lapin::{
-    Channel, Connection, ConnectionProperties,
+    Channel, Connection, ConnectionProperties, PublisherConfirm,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions,
         BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
@@ -29,6 +29,10 @@ pub(crate) enum Answer {
     Hold,
     /// Refuses the message for good.
     Nack,
+    /// Puts the message back into its queue.
+    Requeue,
+    /// Acknowledges, and replies with the body then: what no worker should do.
+    AckFirst(Vec<u8>),
 }
 
 impl Answer {
@@ -164,6 +168,15 @@ impl Duties {
                 Answer::Silence => {
                     message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?
                 }
+                Answer::AckFirst(body) => {
+                    message.acker.ack(BasicAckOptions::default()).await?;
+                    reply(&channel, &message, &body).await?;
+                }
+                Answer::Requeue => message
+                    .acker
+                    .nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() })
+                    .await
+                    .map(|_nacked| ())?,
                 Answer::Hold => {}
                 Answer::Nack => message
                     .acker
@@ -181,14 +194,7 @@ impl Duties {
 
 /// Awaits the confirm in the background: meanwhile the worker works on the next messages.
 async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) -> lapin::Result<()> {
-    let mut properties = json_properties();
-    if let Some(id) = message.properties.correlation_id() {
-        properties = properties.with_correlation_id(id.clone());
-    }
-    let reply_to = message.properties.reply_to().clone().unwrap_or_default();
-    let confirm = channel
-        .basic_publish("".into(), reply_to, BasicPublishOptions::default(), body, properties)
-        .await?;
+    let confirm = reply(channel, message, body).await?;
     let acker = message.acker.clone();
     tokio::spawn(async move {
         if confirm.await.is_ok_and(|confirmation| confirmation.is_ack()) {
@@ -196,4 +202,19 @@ async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) ->
         }
     });
     Ok(())
+}
+
+async fn reply(
+    channel: &Channel,
+    message: &StepMessage,
+    body: &[u8],
+) -> lapin::Result<PublisherConfirm> {
+    let mut properties = json_properties();
+    if let Some(id) = message.properties.correlation_id() {
+        properties = properties.with_correlation_id(id.clone());
+    }
+    let reply_to = message.properties.reply_to().clone().unwrap_or_default();
+    channel
+        .basic_publish("".into(), reply_to, BasicPublishOptions::default(), body, properties)
+        .await
 }

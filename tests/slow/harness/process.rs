@@ -19,11 +19,12 @@ pub(crate) fn command() -> Command {
     let mut command = Command::new(BINARY);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("WORKFLOW_MANAGER") || text == "AMQP_SERVER" {
+        if text.starts_with("WORKFLOW_MANAGER") || text == "AMQP_SERVER" || text == "CLICOLOR_FORCE"
+        {
             command.env_remove(&name);
         }
     }
-    command.env("NO_COLOR", "1");
+    command.env("NO_COLOR", "1").env("XDG_CONFIG_HOME", "/nonexistent");
     command
 }
 

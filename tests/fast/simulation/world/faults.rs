@@ -10,7 +10,7 @@ use workflow_manager::engine::Definition;
 impl World {
     pub(super) fn fault(&mut self) -> Option<Turn> {
         let Some(link) = &mut self.link else { return None };
-        match self.rng.u32(0..14) {
+        match self.rng.u32(0..15) {
             0 if link.is_connected => {
                 self.counts.disconnects += 1;
                 let events = link.disconnect(&mut self.broker);
@@ -78,6 +78,10 @@ impl World {
                 };
                 self.broker.replies.push_back(call(caller.clone(), b"[1]".to_vec(), asks));
                 self.odd_calls.push(caller);
+                None
+            }
+            14 => {
+                self.lose_worker();
                 None
             }
             10 => {

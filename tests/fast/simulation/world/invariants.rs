@@ -96,6 +96,13 @@ impl World {
                 ));
             }
         }
+        let is_elsewhere = |asked: &Asked| {
+            let mut steps = asked.definition.sending_steps();
+            steps.any(|step| *step.name == message.step_name && step.bus.is_some())
+        };
+        if self.asked.get(&message.root).is_some_and(is_elsewhere) {
+            self.violate(format!("{name} was sent over another bus than its step's"));
+        }
         if let Some(link) = &mut self.link {
             link.outbox.push_back(message);
         }
@@ -250,6 +257,9 @@ impl World {
                     asked.message = ANOTHER_MESSAGE.to_owned();
                 }
             }
+            // And asked for a second time: the other job has the id by now.
+            (Some(false), Ok(Created::Known(_)))
+                if self.asked.get(&id).is_some_and(|asked| asked.message == ANOTHER_MESSAGE) => {}
             (Some(false), Ok(_)) => {
                 self.violate(format!("{id} was given to another job: {answer:?}"))
             }

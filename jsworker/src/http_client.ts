@@ -1,0 +1,184 @@
+/** POST to a manager: over connections that are kept, and broken off where that is asked. */
+
+import http from 'node:http';
+import https from 'node:https';
+import type { Socket } from 'node:net';
+import { withoutPassword } from './log.js';
+import { turn } from './time.js';
+
+/** How long an answer may take. */
+const ANSWER_SECONDS_MAX = 30;
+const CONNECT_SECONDS_MAX = 10;
+
+/** What was asked. */
+export interface Question {
+  body?: Buffer;
+  /** How long the answer may take, if not 30 s. */
+  seconds?: number;
+  /** Breaks the question off, unless its answer has begun. */
+  signal?: AbortSignal;
+}
+
+/** What was answered. */
+export class Answer {
+  readonly status: number;
+  readonly headers: ReadonlyMap<string, string>;
+  readonly body: Buffer;
+
+  constructor(status: number, headers: ReadonlyMap<string, string>, body: Buffer) {
+    this.status = status;
+    this.headers = headers;
+    this.body = body;
+  }
+
+  get isOk(): boolean {
+    return this.status >= 200 && this.status < 300;
+  }
+
+  /** The seconds after which the manager wants to be asked again; 0 if it does not say. */
+  get retryAfter(): number {
+    const value = this.headers.get('retry-after') ?? '';
+    return /^\d+$/.test(value) ? Number(value) : 0;
+  }
+
+  /** What is wrong, in the manager's words. */
+  get detail(): string {
+    const { detail } = this.json();
+    return String(detail || this.body.subarray(0, 200).toString() || http.STATUS_CODES[this.status] || '');
+  }
+
+  json(): Record<string, unknown> {
+    try {
+      const value: unknown = JSON.parse(this.body.toString());
+      return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+    } catch {
+      return {};
+    }
+  }
+
+  toString(): string {
+    return `${this.status} ${this.detail}`;
+  }
+}
+
+/** A manager's address. Proxies named in the environment are not used. */
+export class Client {
+  /** For the log. */
+  readonly address: string;
+  readonly #url: URL;
+  readonly #headers: Record<string, string>;
+  readonly #agent: http.Agent;
+
+  constructor(server: string, token: string) {
+    this.address = withoutPassword(server);
+    try {
+      this.#url = new URL(server);
+    } catch {
+      throw new TypeError(`the manager's address is "${this.address}", but should look like http://host:8088`);
+    }
+    const { username, password, hash, searchParams, protocol } = this.#url;
+    if (username || password) throw new TypeError(`the address of a manager (${this.address}) has no user: give its token in WORKFLOW_MANAGER_TOKEN`);
+    if (hash || [...searchParams.keys()].some((key) => key !== 'vhost')) {
+      throw new TypeError(`the manager's address is "${this.address}", but should look like http://host:8088 or http://host:8088?vhost=name`);
+    }
+    if (!/^[\x21-\x7e]*$/.test(token)) throw new TypeError("the manager's token has a character that cannot stand in a header");
+    this.#headers = { 'content-type': 'application/json', ...(token && { authorization: `Bearer ${token}` }) };
+    this.#agent = new (protocol === 'https:' ? https : http).Agent({ keepAlive: true });
+  }
+
+  /** Asks; rejects if no answer comes. `path` may have a query. */
+  async post(path: string, query: Record<string, string | undefined>, question: Question = {}): Promise<Answer> {
+    const [before = '', given] = path.split('?', 2);
+    const values = { ...Object.fromEntries(this.#url.searchParams), ...Object.fromEntries(new URLSearchParams(given)), ...query };
+    const pairs = Object.entries(values).flatMap(([key, value]) => (value === undefined ? [] : `${key}=${encodeURIComponent(value)}`));
+    const target = this.#url.pathname.replace(/\/+$/, '') + before + (pairs.length > 0 ? `?${pairs.join('&')}` : '');
+    for (;;) {
+      const exchange = new Exchange(this.#url, target, this.#headers, this.#agent, question);
+      try {
+        return await exchange.answer;
+      } catch (error) {
+        // The server closes a connection that was silent for some seconds, perhaps at this moment.
+        if (!exchange.metClosedConnection(error) || question.signal?.aborted) throw error;
+      }
+    }
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+/** One question and its answer. */
+class Exchange {
+  readonly answer: Promise<Answer>;
+  readonly #request: http.ClientRequest;
+  #hasBegun = false;
+
+  constructor(url: URL, target: string, headers: Record<string, string>, agent: http.Agent, question: Question) {
+    const { body = Buffer.alloc(0), seconds = ANSWER_SECONDS_MAX, signal } = question;
+    const isSecure = url.protocol === 'https:';
+    const request = (isSecure ? https : http).request({
+      protocol: url.protocol,
+      // Of an IPv6 address, without its brackets.
+      hostname: url.hostname.replace(/^\[|\]$/g, ''),
+      port: url.port,
+      path: target,
+      method: 'POST',
+      headers: { ...headers, 'content-length': body.length },
+      agent,
+    });
+    this.#request = request;
+    const breakOff = () => void this.#breakOff();
+    const timer = setTimeout(() => request.destroy(new Error(`no answer within ${seconds} s`)), seconds * 1000);
+    request.on('socket', (socket) => limitConnecting(request, socket, isSecure));
+    this.answer = new Promise<Answer>((resolve, reject) => {
+      request.on('error', reject);
+      request.on('response', (response) => {
+        this.#hasBegun = true;
+        const parts: Buffer[] = [];
+        response.on('data', (part: Buffer) => parts.push(part));
+        response.on('error', reject);
+        response.on('end', () => resolve(new Answer(response.statusCode ?? 0, headersOf(response), Buffer.concat(parts))));
+      });
+    }).finally(() => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', breakOff);
+    });
+    if (signal?.aborted) breakOff();
+    else signal?.addEventListener('abort', breakOff);
+    request.end(body);
+  }
+
+  metClosedConnection(error: unknown): boolean {
+    const { code } = error as NodeJS.ErrnoException;
+    return this.#request.reusedSocket && !this.#hasBegun && (code === 'ECONNRESET' || code === 'EPIPE');
+  }
+
+  async #breakOff(): Promise<void> {
+    // An answer that is here already is read still.
+    await turn();
+    await turn();
+    if (this.#hasBegun) return;
+    // Without a farewell, which the manager would take for a client that still listens.
+    const { socket } = this.#request;
+    if (socket && !socket.destroyed && !('encrypted' in socket)) socket.resetAndDestroy();
+    this.#request.destroy(new Error('broken off'));
+  }
+}
+
+function limitConnecting(request: http.ClientRequest, socket: Socket, isSecure: boolean): void {
+  if (!socket.connecting) return;
+  const timer = setTimeout(() => request.destroy(new Error(`not connected within ${CONNECT_SECONDS_MAX} s`)), CONNECT_SECONDS_MAX * 1000);
+  const clear = () => clearTimeout(timer);
+  socket.once(isSecure ? 'secureConnect' : 'connect', clear);
+  socket.once('close', clear);
+}
+
+/** Headers are in UTF-8; Node reads them as Latin-1. */
+function headersOf(response: http.IncomingMessage): Map<string, string> {
+  const headers = new Map<string, string>();
+  for (const [name, value] of Object.entries(response.headers)) {
+    headers.set(name, Buffer.from(String(value), 'latin1').toString());
+  }
+  return headers;
+}

@@ -1,0 +1,24 @@
+/** The worker under `workflow-manager worker-test`, which judges it by docs/worker-protocol.md, over both buses. */
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { required } from './parts.js';
+
+const PROGRAM = join(import.meta.dirname, 'worker_program.js');
+
+for (const bus of ['amqp', 'http']) {
+  test(`it keeps the worker protocol over ${bus}`, (t) => {
+    const directory = mkdtempSync(join(tmpdir(), 'jsworker-'));
+    t.after(() => rmSync(directory, { recursive: true, force: true }));
+    const queue = `jsworker-protocol-${process.pid}-${bus}`;
+    const worker = [process.execPath, PROGRAM, directory, `${queue}=raw`];
+    const options = ['worker-test', queue, '--bus', bus, '--message', '{"n":1}', '--', ...worker];
+    const { status, stdout, stderr } = spawnSync(required('WORKFLOW_MANAGER'), options, { encoding: 'utf8', timeout: 300_000, env: { ...process.env, AMQP_SERVER: required('AMQP_SERVER') } });
+    assert.equal(status, 0, stdout + stderr);
+    assert.doesNotMatch(stdout, / # advice$/m);
+  });
+}

@@ -1,0 +1,483 @@
+"""Over HTTP: messages are lent by a manager that runs without a broker.
+
+For each queue a thread asks for messages; one thread lengthens the leases of what is in hand; whoever ran a function
+sends its reply, again and again until the manager has committed it. Whatever dies in between, the lease ends, and the
+manager gives the message to another worker.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import random
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from ._step import Cancellation, Step
+from ._work import (
+    RECONNECT_SECONDS_MAX,
+    RECONNECT_SECONDS_MIN,
+    TICK_SECONDS,
+    Delivery,
+    Outcome,
+    Performer,
+    Progress,
+    Reply,
+    error_reply,
+    sleep,
+    without_password,
+)
+
+log = logging.getLogger("pyworker")
+
+#: How long the manager holds a question for a message open.
+WAIT_SECONDS = 30
+#: How long an answer may take beyond that.
+ANSWER_SECONDS_MAX = 30.0
+CONNECT_SECONDS_MAX = 10.0
+#: Leases are lengthened so often within their time.
+EXTENDS_PER_LEASE = 6
+#: How long replies are sent again while the worker stops.
+STOP_SECONDS_MAX = 20.0
+
+#: The answers after which it is useless to send the same reply once more.
+_REFUSED = (400, 404, 405, 409, 410, 411, 415, 422)
+_TOO_LARGE = 413
+_GONE = 410
+_NO_MESSAGE = 204
+_HEADERS = ("workflow", "job", "attempt", "depth", "traceparent", "priority")
+_NUMBERS = ("attempt", "depth", "priority")
+
+
+class Transport:
+    """Takes messages from queues of a manager."""
+
+    def __init__(self, queues: list[str], server: str, prefetch: int, performer: Performer, *, token: str, lease: float) -> None:
+        self._queues = queues
+        self.server = _Server.parse(server, token)
+        self._prefetch = prefetch
+        self._performer = performer
+        self._lease = lease
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        #: By their message ids.
+        self._in_hand: dict[str, _Delivery] = {}
+        self._stopped_at: float | None = None
+        self._is_over = False
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Serve until ``stopping``, through every restart of the manager."""
+        receivers = [_Receiver(self, queue, self._prefetch, stopping) for queue in self._queues]
+        for receiver in receivers:
+            receiver.start()
+        threading.Thread(target=self._extend_all, name="pyworker-leases", daemon=True).start()
+        while not stopping():
+            time.sleep(TICK_SECONDS)
+        self._stopped_at = time.monotonic()
+        # A question that is under way is broken off, so that it takes no message with it.
+        while any(receiver.is_alive() for receiver in receivers):
+            for receiver in receivers:
+                receiver.interrupt()
+            time.sleep(TICK_SECONDS / 10)
+        for delivery in self._performer.not_begun():
+            self.give_back(delivery)
+        while self._in_hand:
+            time.sleep(TICK_SECONDS / 10)
+        self._is_over = True
+
+    # ---- for receivers
+
+    def connection(self) -> _Connection:
+        """One for each thread."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = _Connection(self.server)
+        connection: _Connection = self._local.connection
+        return connection
+
+    def receive_path(self, queue: str, wait: int) -> str:
+        return self.server.path(f"/api/queue/{quote(queue, safe='')}/receive", wait=f"{wait}s", lease=_span(self._lease))
+
+    def take(self, delivery: _Delivery) -> bool:
+        """Work on it. False: it is in hand already, and stays there as this delivery."""
+        with self._lock:
+            known = self._in_hand.get(delivery.message_id)
+            if known is not None:
+                known.path = delivery.path
+                return False
+            delivery.extend_at = time.monotonic() + self._lease / EXTENDS_PER_LEASE
+            self._in_hand[delivery.message_id] = delivery
+        self._performer.put(delivery)
+        return True
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Nobody has begun to work on it."""
+        assert isinstance(delivery, _Delivery)
+        try:
+            self.connection().ask(delivery.call("nack", requeue="true"))
+        except _Unreachable as error:
+            log.info("%s: could not be given back: %s; its lease ends by itself", delivery, error)
+        self.settled(delivery)
+
+    # ---- for deliveries
+
+    def progress(self, delivery: _Delivery, progress: Progress) -> None:
+        try:
+            answer = self.connection().ask(delivery.call("reply", type="progress"), progress.body)
+            if not answer.is_ok:
+                log.warning("%s: progress could not be told: %s", delivery, answer)
+        except _Unreachable as error:
+            log.warning("%s: progress could not be told: %s", delivery, error)
+
+    def reply(self, delivery: _Delivery, reply: Reply) -> None:
+        """Send it until the manager has committed it."""
+        delay, since = RECONNECT_SECONDS_MIN, time.monotonic()
+
+        def is_hopeless() -> bool:
+            return self._stopped_at is not None and time.monotonic() - max(since, self._stopped_at) > STOP_SECONDS_MAX
+
+        while True:
+            told: object
+            try:
+                answer = self.connection().ask(delivery.call("reply", type=reply.type), reply.body)
+                if answer.is_ok:
+                    if answer.json().get("taken") is not True:
+                        log.info("%s: its reply changed nothing: %s", delivery, answer.json().get("reason"))
+                    return
+                if answer.status == _TOO_LARGE and reply.type is None:
+                    log.error("%s: failed (not retryable): its reply is too large: %s", delivery, answer)
+                    reply = error_reply(f"the reply has {len(reply.body)} bytes: {answer.detail}", retryable=False)
+                    continue
+                if answer.status in _REFUSED or answer.status == _TOO_LARGE:
+                    log.error("%s: the manager does not take its reply: %s", delivery, answer)
+                    return
+                told = answer
+                delay = max(delay, min(answer.retry_after, RECONNECT_SECONDS_MAX))
+            except _Unreachable as error:
+                told = error
+            if is_hopeless():
+                log.error("%s: its reply could not be sent while stopping: %s; the message will be given out again", delivery, told)
+                return
+            pause = delay * random.uniform(0.8, 1.2)
+            log.warning("%s: its reply was not taken: %s; trying again in %.1f s", delivery, told, pause)
+            sleep(pause, is_hopeless)
+            delay = min(delay * 2, RECONNECT_SECONDS_MAX)
+
+    def settled(self, delivery: _Delivery) -> None:
+        with self._lock:
+            self._in_hand.pop(delivery.message_id, None)
+        delivery.done()
+
+    # ---- leases
+
+    def _extend_all(self) -> None:
+        while not self._is_over:
+            now = time.monotonic()
+            with self._lock:
+                due = [delivery for delivery in self._in_hand.values() if delivery.extend_at <= now and not delivery.cancellation.is_set]
+            for delivery in due:
+                delivery.extend_at = time.monotonic() + self._lease / EXTENDS_PER_LEASE
+                self._extend(delivery)
+            time.sleep(min(TICK_SECONDS, self._lease / EXTENDS_PER_LEASE / 4))
+
+    def _extend(self, delivery: _Delivery) -> None:
+        try:
+            answer = self.connection().ask(delivery.call("extend", lease=_span(self._lease)), seconds_max=self._lease)
+        except _Unreachable as error:
+            log.debug("%s: its lease could not be extended: %s", delivery, error)
+            return
+        if answer.status == _GONE and answer.detail.startswith("lease expired"):
+            # Another worker has it: after a restart of the manager, say. The first reply counts. If that one loses its lease too,
+            # this one is taken up again.
+            if not delivery.is_lease_lost:
+                delivery.is_lease_lost = True
+                log.warning("%s: its lease has ended, and another worker may have it; the first reply counts", delivery)
+        elif answer.status == _GONE:
+            log.info("%s: %s", delivery, answer.detail)
+            delivery.cancellation.set(answer.detail)
+        elif answer.is_ok:
+            delivery.is_lease_lost = False
+        else:
+            log.warning("%s: its lease could not be extended: %s", delivery, answer)
+
+
+class _Receiver(threading.Thread):
+    """Asks for the messages of a queue, as long as there is room for another."""
+
+    def __init__(self, transport: Transport, queue: str, prefetch: int, stopping: Callable[[], bool]) -> None:
+        super().__init__(name=f"pyworker-receive-{queue}", daemon=True)
+        self._transport = transport
+        self._queue = queue
+        self._room = threading.Semaphore(prefetch)
+        self._stopping = stopping
+        self._connection: _Connection | None = None
+        self._is_connected = False
+        self._is_asking = False
+
+    def run(self) -> None:
+        self._connection = self._transport.connection()
+        delay = RECONNECT_SECONDS_MIN
+        while not self._stopping():
+            if not self._room.acquire(timeout=TICK_SECONDS):
+                continue
+            told: object
+            try:
+                if not self._receive():
+                    self._room.release()
+                delay = RECONNECT_SECONDS_MIN
+                continue
+            except _Refused as refused:
+                told, level = refused, logging.ERROR
+                pause = max(delay, min(refused.retry_after, RECONNECT_SECONDS_MAX))
+            except _Unreachable as error:
+                told, level, pause = f"no connection to {self._transport.server.address}: {error}", logging.WARNING, delay
+            self._room.release()
+            self._is_connected = False
+            if self._stopping():
+                break
+            pause *= random.uniform(0.8, 1.2)
+            log.log(level, "%s: %s; trying again in %.1f s", self._queue, told, pause)
+            sleep(pause, self._stopping)
+            delay = min(delay * 2, RECONNECT_SECONDS_MAX)
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """Breaks off the question that is under way. For the thread that stops."""
+        if self._connection is not None and self._is_asking:
+            self._connection.interrupt()
+
+    def _receive(self) -> bool:
+        """Whether there is one more message in hand."""
+        assert self._connection is not None
+        wait = WAIT_SECONDS if self._is_connected else 0
+        self._is_asking = True
+        try:
+            answer = self._connection.ask(self._transport.receive_path(self._queue, wait), seconds_max=wait + ANSWER_SECONDS_MAX)
+        finally:
+            self._is_asking = False
+        if not answer.is_ok:
+            raise _Refused(answer)
+        if not self._is_connected:
+            self._is_connected = True
+            log.info("consuming from %s at %s", self._queue, self._transport.server.address)
+        if answer.status == _NO_MESSAGE:
+            return False
+        delivery = _Delivery(self._transport, self._queue, answer, self._room.release)
+        if self._stopping():
+            self._transport.give_back(delivery)
+        elif not self._transport.take(delivery):
+            return False
+        return True
+
+
+class _Delivery(Delivery):
+    def __init__(self, transport: Transport, queue: str, answer: _Answer, done: Callable[[], None]) -> None:
+        self.queue = queue
+        self.body = answer.body
+        self.cancellation = Cancellation()
+        self.headers = answer.headers
+        self.path = self.headers.get("reply-to", "")
+        self.message_id = self.headers.get("message-id", self.path)
+        self.extend_at = 0.0
+        self.is_lease_lost = False
+        self.done = done
+        self._transport = transport
+
+    @property
+    def reply_to(self) -> str:
+        return self.path
+
+    @property
+    def is_stale(self) -> bool:
+        return self.cancellation.is_set
+
+    def call(self, word: str, **query: Optional[str]) -> str:
+        """The path of a call about this delivery: that of its replies, or one beside it."""
+        path, _, given = self.path.partition("?")
+        assert path.endswith("/reply")
+        path = path[: -len("reply")] + word
+        return self._transport.server.path(path, **dict(parse_qsl(given)), **query)
+
+    def tell(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Progress):
+            self._transport.progress(self, outcome)
+            return
+        try:
+            if isinstance(outcome, Reply):
+                self._transport.reply(self, outcome)
+        finally:
+            self._transport.settled(self)
+
+    def step(self, send_progress: Callable[[dict[str, Any]], None]) -> Step:
+        uuid, _, name = self.headers.get("correlation-id", "").partition(":")
+        headers: dict[str, Any] = {key: self.headers[key] for key in _HEADERS if key in self.headers}
+        for key in _NUMBERS:
+            if key in headers:
+                headers[key] = int(headers[key])
+        return Step(
+            queue=self.queue,
+            id=uuid,
+            name=name,
+            attempt=headers.get("attempt", 1),
+            job=headers.get("job", uuid),
+            workflow=headers.get("workflow", ""),
+            redelivered=self.headers.get("delivery", "1") != "1",
+            headers=headers,
+            _send_progress=send_progress,
+            _cancellation=self.cancellation,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.queue}: message {self.message_id}"
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A manager's address."""
+
+    scheme: str
+    host: str
+    port: int | None
+    prefix: str
+    query: Mapping[str, str]
+    address: str
+    token: str = field(repr=False)
+
+    @staticmethod
+    def parse(url: str, token: str) -> _Server:
+        address = without_password(url)
+        parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            raise ValueError(f"the address of a manager ({address}) has no user: give its token in WORKFLOW_MANAGER_TOKEN")
+        query = dict(parse_qsl(parts.query))
+        if not parts.hostname or parts.fragment or set(query) - {"vhost"}:
+            raise ValueError(f'the manager\'s address is "{address}", but should look like http://host:8088 or http://host:8088?vhost=name')
+        if not all(33 <= ord(letter) <= 126 for letter in token):
+            raise ValueError("the manager's token has a character that cannot stand in a header")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(f'the manager\'s address is "{address}": {error}') from None
+        return _Server(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), query, address, token)
+
+    def path(self, path: str, **query: str | None) -> str:
+        given = {key: value for key, value in {**self.query, **query}.items() if value is not None}
+        return f"{self.prefix}{path}{'?' if given else ''}{urlencode(given, quote_via=quote)}"
+
+    def connect(self, seconds_max: float) -> http.client.HTTPConnection:
+        if self.scheme == "https":
+            return http.client.HTTPSConnection(self.host, self.port, timeout=seconds_max, context=ssl.create_default_context())
+        return http.client.HTTPConnection(self.host, self.port, timeout=seconds_max)
+
+
+class _Connection:
+    """A connection that is kept, and opened again where it was closed. For one thread, but for ``interrupt``."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, path: str, body: bytes = b"", *, seconds_max: float = ANSWER_SECONDS_MAX) -> _Answer:
+        headers = {"Content-Type": "application/json"}
+        if self._server.token:
+            headers["Authorization"] = f"Bearer {self._server.token}"
+        while True:
+            is_kept = self._connection is not None
+            try:
+                if self._connection is None:
+                    self._connection = self._server.connect(min(seconds_max, CONNECT_SECONDS_MAX))
+                    self._connection.connect()
+                assert self._connection.sock is not None
+                self._connection.sock.settimeout(seconds_max)
+                self._connection.request("POST", path, body, headers)
+                answer = self._connection.getresponse()
+                told = _Answer(answer.status, {key.lower(): _text(value) for key, value in answer.getheaders()}, answer.read())
+                if answer.will_close:
+                    self.close()
+                return told
+            except (OSError, http.client.HTTPException, AssertionError) as error:
+                self.close()
+                # The server closes a connection that was silent for some seconds.
+                if is_kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError, AssertionError)):
+                    continue
+                raise _Unreachable(error) from None
+
+    def interrupt(self) -> None:
+        """Whoever waits for an answer hears that none comes; an answer that is here already is read still."""
+        connection = self._connection
+        sock = None if connection is None else connection.sock
+        if sock is None:
+            return
+        try:
+            # Without a farewell, which the manager would take for a client that still listens.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.shutdown(socket.SHUT_RD)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def retry_after(self) -> float:
+        value = self.headers.get("retry-after", "")
+        return float(value) if value.isdecimal() else 0.0
+
+    @property
+    def detail(self) -> str:
+        """What is wrong, in the manager's words."""
+        return str(self.json().get("detail") or self.body[:200].decode("utf-8", "replace") or http.client.responses.get(self.status, ""))
+
+    def json(self) -> dict[str, Any]:
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.detail}"
+
+
+class _Unreachable(Exception):
+    """No answer came."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) or type(self.args[0]).__name__
+
+
+class _Refused(Exception):
+    """The manager gives no messages."""
+
+    def __init__(self, answer: _Answer) -> None:
+        super().__init__(str(answer))
+        self.retry_after = answer.retry_after
+
+
+def _span(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
+
+
+def _text(value: str) -> str:
+    """A header in UTF-8, which http.client reads as Latin-1."""
+    return value.encode("latin-1", "replace").decode("utf-8", "replace")

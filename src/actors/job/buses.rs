@@ -1,0 +1,50 @@
+//! Which bus each step of a job sends to, and what follows from the state of these buses.
+
+use super::JobActor;
+use crate::actors::ways::Ways;
+use crate::bus::{Address, BusKey};
+use crate::engine::{DeafTo, StepIndex};
+
+impl JobActor {
+    /// Attempts of these steps that began before these times may have been answered, with the
+    /// answer still in the reply queue of their bus.
+    pub(super) fn deaf_to(&self) -> DeafTo {
+        let Some(job) = self.job() else { return DeafTo::new() };
+        let Ways { common, buses, .. } = &*self.ways;
+        let until = |step: StepIndex| {
+            let sends = job.graph().step(step);
+            let bus = buses.of_step(job.definition(), sends);
+            common.health.deaf_to(&bus, common.settings.replies_first(&bus.bus))
+        };
+        let sent = job
+            .graph()
+            .indices()
+            .filter(|step| job.step(*step).is_under_way() && job.graph().step(*step).has_queue());
+        sent.filter_map(|step| Some((step, until(step)?))).collect()
+    }
+
+    /// Its steps whose messages wait on this bus, with the broker's confirm.
+    pub(super) fn waiting_on<'a>(
+        &'a self,
+        bus: &'a BusKey,
+    ) -> impl Iterator<Item = StepIndex> + use<'a> {
+        self.job()
+            .into_iter()
+            .flat_map(|job| job.waiting_for_replies().map(move |step| (job, step)))
+            .filter(|(job, step)| {
+                self.ways.buses.carries(bus, job.definition(), job.graph().step(*step))
+            })
+            .map(|(_, step)| step)
+    }
+
+    /// The same of one queue.
+    pub(super) fn waiting_at<'a>(
+        &'a self,
+        queue: &'a Address,
+    ) -> impl Iterator<Item = StepIndex> + use<'a> {
+        let of_queue = |step: &StepIndex| {
+            self.job().is_some_and(|job| job.graph().step(*step).queue == queue.queue)
+        };
+        self.waiting_on(&queue.bus).filter(of_queue)
+    }
+}

@@ -1,0 +1,57 @@
+//! The API described for programs: OpenAPI 3.1, at `/openapi.json`. What each call takes and
+//! answers is said in [`calls`]; the schemas come from the types that answers are made of.
+
+mod call;
+mod calls;
+mod parameters;
+
+use super::problem::{Problem, ProblemDetails};
+use super::query::Query;
+use actix_web::HttpResponse;
+use bytes::Bytes;
+use call::Schemas;
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+/// The document, as it is sent.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+
+/// `GET /openapi.json`
+pub(super) async fn told(query: Query) -> Result<HttpResponse, Problem> {
+    query.none()?;
+    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
+}
+
+fn document() -> Value {
+    let mut schemas = Schemas::default();
+    schemas.of::<ProblemDetails<'_>>();
+    let mut paths: Map<String, Value> = Map::new();
+    for call in calls::all(&mut schemas) {
+        let path = paths.entry(call.path.clone()).or_insert_with(|| json!({}));
+        path[call.method] = call.described();
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "workflow-manager",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Coordinates jobs over independent services through a message bus",
+            "description": "Every call refuses parameters that it does not know, but for `_`, which is ignored. \
+                            A key that means nothing in an answer is left out. Errors are problem details (RFC 9457).",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        // None but the manager itself, whatever its address is.
+        "servers": [{ "url": "/" }],
+        // A token is needed if one is set.
+        "security": [{}, { "token": [] }],
+        "tags": calls::TAGS.map(|(name, description)| json!({ "name": name, "description": description })),
+        "paths": paths,
+        "components": {
+            "schemas": schemas.into_components(),
+            "responses": call::problems(),
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer", "description": "The setting http.token" },
+            },
+        },
+    })
+}

@@ -1,0 +1,196 @@
+//! A call of the API as the document describes it.
+
+use super::parameters::Parameter;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+/// A call: a method of a path.
+pub(super) struct Call {
+    pub(super) method: &'static str,
+    pub(super) path: String,
+    id: String,
+    tag: &'static str,
+    summary: String,
+    parameters: Vec<Parameter>,
+    body: Option<Value>,
+    answers: Map<String, Value>,
+}
+
+/// The statuses of problems that every call may answer with.
+const EVERYWHERE: [u16; 6] = [400, 401, 403, 408, 500, 503];
+
+/// What a problem of each status means.
+const PROBLEMS: [(u16, &str, &str); 13] = [
+    (400, "Malformed", "The request is malformed, or has a parameter that the call does not know"),
+    (401, "Unauthorized", "No token, or not the right one"),
+    (
+        403,
+        "Forbidden",
+        "This sender may not ask: another site's page, or a name that is not the manager's",
+    ),
+    (404, "NotFound", "It does not exist"),
+    (405, "MethodNotAllowed", "The path does not take this method"),
+    (408, "RequestTimeout", "The request did not come in time"),
+    (409, "Conflict", "It conflicts with what exists: the detail says how"),
+    (410, "Gone", "It is over: the lease, or the attempt"),
+    (413, "TooLarge", "The body is too large"),
+    (415, "UnsupportedMediaType", "The body has an encoding that is not supported"),
+    (422, "Invalid", "Well-formed, but wrong: the detail says what"),
+    (500, "Broken", "Something broke here"),
+    (503, "Overloaded", "Not now; Retry-After says when to try again"),
+];
+
+/// The answers with problems, which the calls refer to.
+pub(super) fn problems() -> Value {
+    let told = PROBLEMS.iter().map(|(status, name, meaning)| {
+        let mut answer = json!({
+            "description": meaning,
+            "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+        });
+        if *status == 503 {
+            answer["headers"] = json!({ "Retry-After": { "schema": { "type": "string" } } });
+        }
+        ((*name).to_owned(), answer)
+    });
+    Value::Object(told.collect())
+}
+
+impl Call {
+    pub(super) fn new(
+        method: &'static str,
+        path: &str,
+        id: &str,
+        tag: &'static str,
+        summary: &str,
+    ) -> Call {
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            id: id.to_owned(),
+            tag,
+            summary: summary.to_owned(),
+            parameters: Parameter::of_path(path),
+            body: None,
+            answers: Map::new(),
+        };
+        call.refuses(&EVERYWHERE)
+    }
+
+    /// Its parameters in the query.
+    pub(super) fn takes(mut self, parameters: &[Parameter]) -> Call {
+        self.parameters.extend_from_slice(parameters);
+        self
+    }
+
+    /// Its body, as a schema.
+    pub(super) fn body(mut self, is_required: bool, schema: Value) -> Call {
+        self.body = Some(json!({
+            "required": is_required,
+            "content": { "application/json": { "schema": schema } },
+        }));
+        self.refuses(&[413, 415])
+    }
+
+    /// It answers with JSON of this schema.
+    pub(super) fn json(self, status: u16, meaning: &str, schema: Value) -> Call {
+        self.content(status, meaning, "application/json", schema)
+    }
+
+    /// It answers with this.
+    pub(super) fn content(mut self, status: u16, meaning: &str, kind: &str, schema: Value) -> Call {
+        let answer = self.answers.entry(status.to_string()).or_insert(Value::Null);
+        if answer.get("content").is_none() {
+            *answer = json!({ "description": meaning, "content": {} });
+        }
+        answer["content"][kind] = json!({ "schema": schema });
+        self
+    }
+
+    /// It answers with no body.
+    pub(super) fn empty(mut self, status: u16, meaning: &str) -> Call {
+        self.answers.insert(status.to_string(), json!({ "description": meaning }));
+        self
+    }
+
+    /// It may answer with problems of these statuses.
+    pub(super) fn refuses(mut self, statuses: &[u16]) -> Call {
+        for (status, name, _) in PROBLEMS.iter().filter(|(status, ..)| statuses.contains(status)) {
+            let reference = json!({ "$ref": format!("#/components/responses/{name}") });
+            self.answers.insert(status.to_string(), reference);
+        }
+        self
+    }
+
+    /// The operation object of OpenAPI.
+    pub(super) fn described(&self) -> Value {
+        let mut operation = json!({
+            "operationId": self.id,
+            "tags": [self.tag],
+            "summary": self.summary,
+            "responses": self.answers,
+        });
+        if !self.parameters.is_empty() {
+            operation["parameters"] = self.parameters.iter().map(Parameter::described).collect();
+        }
+        if let Some(body) = &self.body {
+            operation["requestBody"] = body.clone();
+        }
+        operation
+    }
+}
+
+/// The schemas that the document names.
+#[derive(Default)]
+pub(super) struct Schemas(Vec<(String, RefOr<Schema>)>);
+
+impl Schemas {
+    /// A reference to the schema of a type.
+    pub(super) fn of<T: ToSchema>(&mut self) -> Value {
+        self.0.push((T::name().into_owned(), T::schema()));
+        T::schemas(&mut self.0);
+        json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
+    }
+
+    /// The schema of a list of such a type.
+    pub(super) fn list<T: ToSchema>(&mut self) -> Value {
+        json!({ "type": "array", "items": self.of::<T>() })
+    }
+
+    /// All of them.
+    pub(super) fn into_components(self) -> Value {
+        let schemas = self.0.into_iter().map(|(name, schema)| {
+            let mut schema = serde_json::to_value(schema).unwrap_or_default();
+            without_null(&mut schema);
+            (name, schema)
+        });
+        Value::Object(schemas.collect())
+    }
+}
+
+/// The API leaves out what has no value, and never sends null in its place: what may be left out is
+/// not nullable.
+fn without_null(schema: &mut Value) {
+    match schema {
+        Value::Object(keys) => {
+            if let Some(Value::Array(kinds)) = keys.get_mut("type") {
+                kinds.retain(|kind| kind != "null");
+                if let [kind] = kinds.as_slice() {
+                    let kind = kind.clone();
+                    keys.insert("type".to_owned(), kind);
+                }
+            }
+            if let Some(Value::Array(choices)) = keys.get_mut("oneOf") {
+                choices.retain(|choice| choice["type"] != "null");
+                if let [Value::Object(only)] = choices.as_slice() {
+                    let only = only.clone();
+                    keys.remove("oneOf");
+                    keys.extend(only);
+                }
+            }
+            keys.values_mut().for_each(without_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_null),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

@@ -1,0 +1,227 @@
+//! The parameters of calls: each name means the same wherever it stands.
+
+use crate::api::history::NUMBER_MAX;
+use crate::engine::JobState;
+use serde_json::{Value, json};
+
+/// A parameter in a path or in a query.
+#[derive(Clone, Copy)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    is_of_path: bool,
+    is_required: bool,
+    form: Form,
+    about: &'static str,
+}
+
+/// What a parameter's text looks like.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    /// Text, or nothing.
+    Any,
+    /// At most so many characters.
+    Short(u32),
+    Flag,
+    /// A whole number, from one to another.
+    Number(u64, u64),
+    Id,
+    Hash,
+    State,
+    /// Some states, separated by commas.
+    States,
+    Words(&'static [&'static str]),
+    /// Like this pattern, such as this.
+    Like(&'static str, &'static str),
+    Time,
+    /// A span of time, such as 30s.
+    Span,
+}
+
+const fn query(name: &'static str, form: Form, about: &'static str) -> Parameter {
+    Parameter { name, is_of_path: false, is_required: false, form, about }
+}
+
+const fn path(name: &'static str, form: Form, about: &'static str) -> Parameter {
+    Parameter { name, is_of_path: true, is_required: true, form, about }
+}
+
+const LIMIT_MAX: u64 = 10_000;
+
+const IN_PATHS: [Parameter; 7] = [
+    path("message", Form::Text, "The id of the message"),
+    path("delivery", Form::Number(1, u32::MAX as u64), "Which delivery of the message it is"),
+    path("id", Form::Id, "The job's id"),
+    path("step", Form::Text, "The name of the step"),
+    path("queue", Form::Text, "The name of the queue"),
+    path("hash", Form::Hash, "The hash of the definition"),
+    path(
+        "name",
+        Form::Text,
+        "The name of the workflow, with `VHOST/` before it if two virtual hosts have one of that name",
+    ),
+];
+
+pub(super) const BUS: Parameter = query("bus", Form::Text, "The bus that has the queue");
+pub(super) const VHOST: Parameter = query("vhost", Form::Any, "The virtual host of the workflow");
+pub(super) const WORKFLOW: Parameter = query("workflow", Form::Text, "The workflow");
+pub(super) const LIMIT: Parameter =
+    query("limit", Form::Number(1, LIMIT_MAX), "The most rows of a page");
+pub(super) const CURSOR: Parameter =
+    query("cursor", Form::Like("^[0-9]+$", "4711"), "The `next` of the page before");
+pub(super) const CURSOR_OF_TWO: Parameter = query(
+    "cursor",
+    Form::Like("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
+    "The `next` of the page before",
+);
+pub(super) const CHILD_AFTER: Parameter = query(
+    "after",
+    Form::Like("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "0.4.17"),
+    "The `next` of the page before",
+);
+pub(super) const ENTRY_AFTER: Parameter =
+    query("after", Form::Number(0, NUMBER_MAX), "The number of an entry: those behind it");
+pub(super) const AT: Parameter =
+    query("at", Form::Number(1, NUMBER_MAX), "The number of an entry: as it was then");
+pub(super) const ALL: Parameter =
+    query("all", Form::Flag, "Also workflows that are not loaded any more but have jobs under way");
+pub(super) const STATS: Parameter = query(
+    "stats",
+    Form::Like("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
+    "How their jobs fared so long",
+);
+pub(super) const NEW_ID: Parameter =
+    query("id", Form::Id, "The id of the new job: asked twice under one id, there is one job");
+pub(super) const INTERVAL: Parameter = query(
+    "interval",
+    Form::Number(0, u32::MAX as u64),
+    "How many minutes back ended jobs are listed; 0: all",
+);
+pub(super) const STATES_TOO: Parameter =
+    query("states", Form::Flag, "With the state of each job; needs `limit`");
+pub(super) const VIEW: Parameter = query(
+    "view",
+    Form::Words(&["light", "whole"]),
+    "`light`: without payloads and the ids of child jobs",
+);
+pub(super) const ERASE: Parameter = query(
+    "erase",
+    Form::Flag,
+    "Erase an ended job, with all its child jobs, instead of cancelling it",
+);
+pub(super) const STATE: Parameter = query("state", Form::State, "In this state");
+pub(super) const STATES: Parameter =
+    query("state", Form::States, "In one of these states, separated by commas");
+pub(super) const OF_STEP: Parameter = query("step", Form::Text, "Of this step");
+pub(super) const FROM_STEP: Parameter =
+    query("step", Form::Text, "The step from which the job is run again").required();
+pub(super) const ID_BEGINS: Parameter =
+    query("id", Form::Like("^[0-9a-fA-F]{4,32}$", "f557"), "Whose id begins with these digits");
+pub(super) const CREATED_AFTER: Parameter =
+    query("after", Form::Time, "Created at this time or later");
+pub(super) const CREATED_BEFORE: Parameter =
+    query("before", Form::Time, "Created before this time");
+pub(super) const ENDED_AFTER: Parameter =
+    query("endedAfter", Form::Time, "Ended at this time or later");
+pub(super) const ENDED_BEFORE: Parameter =
+    query("endedBefore", Form::Time, "Ended before this time");
+pub(super) const ORDER: Parameter = query(
+    "order",
+    Form::Words(&["newest", "oldest"]),
+    "By creation: the newest first, or the oldest",
+);
+pub(super) const COUNT: Parameter =
+    query("count", Form::Flag, "With the number of all that are found, up to 10,000");
+pub(super) const DRY_RUN: Parameter =
+    query("dryRun", Form::Flag, "Tell what would be done, and do nothing");
+pub(super) const REASON: Parameter =
+    query("reason", Form::Short(200), "Why it is asked for; the job's record keeps it");
+pub(super) const KIND: Parameter =
+    query("kind", Form::Words(&["job", "step"]), "Events of jobs alone, or of steps");
+pub(super) const CHILDREN: Parameter = query(
+    "children",
+    Form::Words(&["all", "none"]),
+    "With the events of its child jobs, or without",
+);
+pub(super) const REPLY: Parameter =
+    query("type", Form::Words(&["result", "error", "progress"]), "What the body is");
+pub(super) const FORMAT: Parameter = query(
+    "format",
+    Form::Words(&["counts", "map", "reasons"]),
+    "Counts, a map of two bits for each item, or the failed items by reason",
+);
+pub(super) const ONE_JOB: Parameter = query("job", Form::Id, "This job alone");
+
+pub(super) const WAIT: Parameter =
+    query("wait", Form::Like("^([0-9]|[1-4][0-9])s$", "30s"), "How long to wait for a message");
+pub(super) const LEASE: Parameter =
+    query("lease", Form::Span, "How long the worker has the message; the setting embedded.lease");
+pub(super) const MOST: Parameter =
+    query("max", Form::Number(1, 100), "A list of so many messages, instead of one");
+pub(super) const REQUEUE: Parameter =
+    query("requeue", Form::Flag, "The message goes back to its queue");
+pub(super) const DELAY: Parameter =
+    query("delay", Form::Span, "How long it stays there; with `requeue`");
+
+impl Parameter {
+    /// The same, where it must be given.
+    pub(super) const fn required(self) -> Parameter {
+        Parameter { is_required: true, ..self }
+    }
+
+    /// The parameters that a path names.
+    pub(super) fn of_path(path: &str) -> Vec<Parameter> {
+        let is_named = |known: &&Parameter| path.contains(&format!("{{{}}}", known.name));
+        IN_PATHS.iter().filter(is_named).copied().collect()
+    }
+
+    /// The parameter object of OpenAPI.
+    pub(super) fn described(&self) -> Value {
+        let mut parameter = json!({
+            "name": self.name,
+            "in": if self.is_of_path { "path" } else { "query" },
+            "required": self.is_required,
+            "description": self.about,
+            "schema": self.form.schema(),
+        });
+        if matches!(self.form, Form::Flag) {
+            // Its name alone turns it on.
+            parameter["allowEmptyValue"] = json!(true);
+        }
+        parameter
+    }
+}
+
+impl Form {
+    fn schema(self) -> Value {
+        let states = || JobState::ALL.map(JobState::word);
+        match self {
+            Form::Any => json!({ "type": "string" }),
+            Form::Text => json!({ "type": "string", "minLength": 1 }),
+            Form::Short(max) => json!({ "type": "string", "minLength": 1, "maxLength": max }),
+            Form::Flag => json!({ "type": "boolean" }),
+            Form::Number(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+            Form::Id => json!({ "type": "string", "format": "uuid" }),
+            Form::Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+            Form::State => json!({ "type": "string", "enum": states() }),
+            Form::States => {
+                let one = states().join("|");
+                json!({ "type": "string", "pattern": format!("^({one})(,({one}))*$"), "examples": ["running,failed"] })
+            }
+            Form::Words(words) => json!({ "type": "string", "enum": words }),
+            Form::Like(pattern, example) => {
+                json!({ "type": "string", "pattern": pattern, "examples": [example] })
+            }
+            Form::Span => {
+                json!({ "type": "string", "pattern": "^([1-9]|[1-4][0-9])s$", "examples": ["30s"] })
+            }
+            Form::Time => json!({
+                "anyOf": [
+                    { "type": "string", "format": "date-time" },
+                    { "type": "string", "pattern": "^([0-9]+ ?[A-Za-z]+ ?)+$" },
+                ],
+                "examples": ["2026-01-31T12:00:00Z", "7d"],
+            }),
+        }
+    }
+}

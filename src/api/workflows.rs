@@ -1,0 +1,166 @@
+//! The workflows: those that are loaded, how many jobs each has, and how these fare.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{cut, read};
+use crate::actors::common::Common;
+use crate::clock;
+use crate::engine::words::quoted;
+use crate::engine::{JobId, JobState};
+use crate::journal::{Filter, Hit, JournalError, Records, SearchOrder};
+use crate::telemetry::rates::Rate;
+use crate::times::Time;
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The longest span of statistics.
+const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How much of a reason is shown, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Workflow)]
+pub(super) struct WorkflowRow<'a> {
+    vhost: &'a str,
+    name: &'a str,
+    job_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Stats>,
+}
+
+/// How the jobs of a workflow fare.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WorkflowStats)]
+struct Stats {
+    /// Top-level jobs that are kept, by state.
+    #[schema(value_type = BTreeMap<String, i64>)]
+    states: BTreeMap<&'static str, i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_running: Option<Known>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failed: Option<Known>,
+    #[serde(flatten)]
+    rate: Rate,
+}
+
+/// A job that stands for others.
+#[derive(Serialize, ToSchema)]
+#[schema(as = KnownJob)]
+struct Known {
+    job: JobId,
+    created: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What the journal tells of a workflow.
+#[derive(Default)]
+struct Kept {
+    states: BTreeMap<&'static str, i64>,
+    oldest_running: Option<Known>,
+    last_failed: Option<Known>,
+}
+
+/// `GET /api/workflows[?all=true][&stats=SPAN]`: the loaded workflows; with `all` also those that
+/// are not loaded any more but have jobs under way; with `stats` how their jobs fared so long.
+pub(super) async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+    let [all, stats] = query.of(["all", "stats"])?;
+    let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
+    let minutes = stats.as_deref().map(minutes).transpose()?;
+    let definitions = common.definitions();
+    let counts = read(&common, |reader| reader.running_counts()).await?;
+    let others =
+        counts.iter().map(|(full, _)| full).filter(|full| !definitions.contains_key(*full));
+    let others = others.filter(|_| all).cloned();
+    let names: Vec<String> = definitions.keys().cloned().chain(others).collect();
+    let mut kept = match minutes {
+        Some(_) => {
+            let names = names.clone();
+            read(&common, move |reader| kept(reader, &names)).await?
+        }
+        None => BTreeMap::new(),
+    };
+    let now = clock::now();
+    let rows = names.iter().map(|full| {
+        let definition = definitions.get(full);
+        let (vhost, name) = match definition {
+            Some(definition) => (definition.vhost.as_str(), definition.name.as_str()),
+            None => full.rsplit_once('/').unwrap_or(("", full)),
+        };
+        let Kept { states, oldest_running, last_failed } = kept.remove(full).unwrap_or_default();
+        let stats = |minutes| Stats {
+            states,
+            oldest_running,
+            last_failed,
+            rate: common.rates.of(full, now, minutes),
+        };
+        let count = counts.iter().find(|(workflow, _)| workflow == full);
+        WorkflowRow {
+            vhost,
+            name,
+            job_count: count.map_or(0, |(_, count)| *count),
+            loaded: all.then_some(definition.is_some()),
+            stats: minutes.map(stats),
+        }
+    });
+    Ok(HttpResponse::Ok().json(rows.collect::<Vec<_>>()))
+}
+
+fn kept(reader: &dyn Records, names: &[String]) -> Result<BTreeMap<String, Kept>, JournalError> {
+    let mut all: BTreeMap<String, Kept> =
+        names.iter().map(|name| (name.clone(), Kept::default())).collect();
+    for (workflow, state, count) in reader.state_counts()? {
+        if let Some(kept) = all.get_mut(&workflow) {
+            kept.states.insert(state.word(), count);
+        }
+    }
+    let first = |workflow: &str, states: &[JobState], order: SearchOrder| {
+        let filter = Filter {
+            workflow: Some(workflow.to_owned()),
+            states: states.to_vec(),
+            ..Filter::default()
+        };
+        let mut hits = reader.search(&filter, order, order.start(), 1)?;
+        Ok::<_, JournalError>(hits.pop().map(Known::of))
+    };
+    for (workflow, kept) in &mut all {
+        let under_way = [JobState::Running, JobState::Paused];
+        kept.oldest_running = first(workflow, &under_way, SearchOrder::OldestFirst)?;
+        kept.last_failed = first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
+    }
+    Ok(all)
+}
+
+impl Known {
+    fn of(hit: Hit) -> Known {
+        Known {
+            job: hit.id,
+            created: Time(hit.created),
+            ended: hit.ended.map(Time),
+            reason: hit.reason.map(|reason| cut(&reason, REASON_CHARS_MAX)),
+        }
+    }
+}
+
+/// So many minutes the statistics go back.
+fn minutes(text: &str) -> Result<usize, Problem> {
+    let span = humantime::parse_duration(text).ok();
+    let span = span.filter(|span| (MINUTE..=SPAN_MAX).contains(span)).ok_or_else(|| {
+        Problem::malformed(format!(
+            "stats is {}, expected how far back to count, from 1m to 24h, such as 1h",
+            quoted(text)
+        ))
+    })?;
+    Ok(usize::try_from(span.as_secs() / MINUTE.as_secs()).unwrap_or(usize::MAX))
+}

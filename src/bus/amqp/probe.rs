@@ -1,0 +1,104 @@
+//! A look at a broker from outside: whether it can be reached, what it lets the manager do, and how
+//! the queues are. A message goes through a queue that exists for that alone; nothing else is
+//! changed.
+
+use super::connection::{BrokerAddress, channel_error, close};
+use super::inspect::{in_background, told};
+use super::management::Management;
+use super::policy::{self, PolicyLook};
+use super::queues::{Queues, short};
+use super::settings::AmqpSettings;
+use crate::bus::QueueLook;
+use futures_util::future::join_all;
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Confirmation, Connection};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the message may take to go through its queue.
+const TRIAL_MAX: Duration = Duration::from_secs(10);
+
+/// What was found at a broker.
+#[derive(Debug)]
+pub struct Probe {
+    /// Why the manager may not declare, publish or consume; in one sentence.
+    pub may_work: Result<(), String>,
+    /// The queue that workers reply to.
+    pub reply_queue: QueueLook,
+    /// The queues that were asked for, in that order.
+    pub queues: Vec<QueueLook>,
+    /// The dead-letter policy; nothing without the management API.
+    pub policy: Option<Result<PolicyLook, String>>,
+}
+
+/// Looks at the broker of `settings`, and at `queues`.
+///
+/// # Errors
+///
+/// Why it cannot be reached, in one sentence that does not tell the password.
+pub async fn probe(settings: &AmqpSettings, queues: &[Arc<str>]) -> Result<Probe, String> {
+    let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
+    let connection = Rc::new(address.open("doctor").await?);
+    let name = format!("{}.doctor", settings.reply_queue);
+    let may_work = match tokio::time::timeout(TRIAL_MAX, try_out(&connection, &name)).await {
+        Ok(tried) => tried.map_err(|(what, error)| refused(&address, what, &error)),
+        Err(_) => Err(format!(
+            "a message did not come through within {TRIAL_MAX:?}: is the broker blocked (memory or \
+             disk alarm)?"
+        )),
+    };
+    let looks = Queues::new(connection.clone());
+    let reply_queue = told(&address, looks.look(&settings.reply_queue).await, None);
+    let found = join_all(queues.iter().map(|queue| looks.look(queue))).await;
+    let found = found.into_iter().map(|found| told(&address, found, None)).collect();
+    drop(looks);
+    close(&connection).await;
+    let policy = match Management::of(settings).map_err(|error| error.to_string())? {
+        None => None,
+        Some(management) => {
+            let (vhost, reply_queue) = (address.vhost().to_owned(), settings.reply_queue.clone());
+            let queues = queues.to_vec();
+            Some(in_background(move || policy::look(management, &vhost, reply_queue, queues)).await)
+        }
+    };
+    Ok(Probe { may_work, reply_queue, queues: found, policy })
+}
+
+/// Sends a message to itself, through a queue that only this connection may use and that goes with
+/// it. An error comes with what was tried.
+async fn try_out(connection: &Connection, queue: &str) -> Result<(), (&'static str, lapin::Error)> {
+    let during = |what: &'static str| move |error| (what, error);
+    let channel = connection.create_channel().await.map_err(during("open a channel"))?;
+    let confirm = ConfirmSelectOptions::default();
+    channel.confirm_select(confirm).await.map_err(during("ask for confirms"))?;
+    let options = QueueDeclareOptions {
+        exclusive: true,
+        auto_delete: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declaring = channel.queue_declare(short(queue), options, FieldTable::default());
+    declaring.await.map_err(during("declare a queue (permission \"configure\")"))?;
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let properties = BasicProperties::default();
+    let publish = "publish to the default exchange (permission \"write\")";
+    let published = channel.basic_publish("".into(), short(queue), options, b"doctor", properties);
+    let confirmed = published.await.map_err(during(publish))?.await.map_err(during(publish))?;
+    debug_assert!(matches!(confirmed, Confirmation::Ack(None)), "{confirmed:?}");
+    let taking = channel.basic_get(short(queue), BasicGetOptions { no_ack: true });
+    taking.await.map_err(during("take from a queue (permission \"read\")"))?;
+    let deleting = channel.queue_delete(short(queue), QueueDeleteOptions::default());
+    deleting.await.map_err(during("delete a queue (permission \"configure\")"))?;
+    Ok(())
+}
+
+fn refused(address: &BrokerAddress, what: &str, error: &lapin::Error) -> String {
+    match channel_error(error) {
+        Some((_, said)) => format!("it may not {what}: {said}"),
+        None => format!("it could not {what}: {}", address.explain(error)),
+    }
+}

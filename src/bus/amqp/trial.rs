@@ -1,0 +1,353 @@
+//! The manager's side of the worker protocol over a real broker, for one worker that is tested: its
+//! messages, their replies, and a relay between the worker and the broker, which sees in what order
+//! the worker publishes and acknowledges, and cuts its connection when it is told to.
+
+mod frames;
+mod heard;
+mod relay;
+mod talk;
+
+use super::connection::{BrokerAddress, close};
+use super::inspect::told;
+use super::queues::{Queues, short};
+use super::received::whole;
+use super::settings::AmqpSettings;
+use crate::bus::{QueueLook, Served};
+use crate::clock;
+use crate::settings::{ReplyQueueType, UnreadableMessages};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, LongString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection};
+use relay::Relay;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+pub use heard::{Heard, TrialReply};
+pub use talk::CutAt;
+
+const DELIVERY_MODE_PERSISTENT: u8 = 2;
+
+/// Replies that are not taken yet.
+const PREFETCH: u16 = 100;
+
+/// How long the broker has to notice that connections were cut.
+const CLEAR_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is asked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A step message.
+#[derive(Clone, Debug)]
+pub struct TrialMessage {
+    /// The property `message_id`.
+    pub id: String,
+    /// The property `correlation_id`.
+    pub correlation_id: String,
+    /// The header `workflow`.
+    pub workflow: String,
+    /// The header `job`.
+    pub job: String,
+    /// The header `attempt`.
+    pub attempt: u32,
+    /// The header `traceparent`.
+    pub traceparent: String,
+    /// Whether anybody waits for a reply.
+    pub has_reply_to: bool,
+    /// Whether it has headers that the protocol does not know, of every type.
+    pub is_adorned: bool,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// The manager's side, for one queue.
+pub struct Trial {
+    address: BrokerAddress,
+    connection: Rc<Connection>,
+    channel: Channel,
+    queues: Rc<Queues>,
+    queue: String,
+    reply_queue: String,
+    relay: Relay,
+    /// The queue was made for the trial.
+    is_ours: bool,
+}
+
+impl Trial {
+    /// Connects, makes the queue if it is missing, and listens for the worker. What the worker does
+    /// goes to `heard`. Must be called on an arbiter.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be tested with this broker and queue, in one sentence.
+    pub async fn open(
+        server: &str,
+        queue: &str,
+        heard: mpsc::UnboundedSender<Heard>,
+    ) -> Result<Trial, String> {
+        let reply_queue = format!("workflow-manager-worker-test-{}", clock::new_id());
+        let settings = settings(server, &reply_queue);
+        let address = BrokerAddress::parse(&settings).map_err(|error| error.to_string())?;
+        if address.is_tls() {
+            return Err("worker-test sees nothing through TLS: name a broker with amqp://, such \
+                        as one on this machine"
+                .to_owned());
+        }
+        let connection = Rc::new(address.open("worker-test").await?);
+        let queues = Queues::new(connection.clone());
+        let is_ours = match told(&address, queues.look(queue).await, None) {
+            QueueLook::Missing => true,
+            QueueLook::There { messages: 0, consumers: 0, .. } => false,
+            QueueLook::There { messages, consumers, .. } => {
+                close(&connection).await;
+                return Err(format!(
+                    "the queue has {messages} messages and {consumers} consumers: worker-test \
+                     needs one that nobody else uses; take another queue or virtual host, and \
+                     let the worker connect to the address that worker-test names"
+                ));
+            }
+            QueueLook::Unknown(why) => return Err(why),
+        };
+        if is_ours {
+            let made = told(&address, queues.declare(queue, FieldTable::default()).await, None);
+            if let QueueLook::Unknown(why) = made {
+                return Err(why);
+            }
+        }
+        let explain = |error: lapin::Error| address.explain(&error);
+        let channel = reply_channel(&connection, &reply_queue, heard.clone());
+        let channel = channel.await.map_err(explain)?;
+        let watched = talk::Watched { queue: queue.to_owned(), reply_queue: reply_queue.clone() };
+        let relay = Relay::open(address.endpoint(), watched, heard)
+            .await
+            .map_err(|error| format!("cannot listen on loopback: {error}"))?;
+        let queue = queue.to_owned();
+        Ok(Trial { address, connection, channel, queues, queue, reply_queue, relay, is_ours })
+    }
+
+    /// The address for the worker: `server` with the relay's host and port.
+    pub fn address_for_worker(&self, server: &str) -> String {
+        let (scheme, rest) = server.split_once("://").unwrap_or(("amqp", server));
+        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let user = authority.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
+        format!("{scheme}://{user}127.0.0.1:{}{behind}", self.relay.port())
+    }
+
+    /// Whether the queue was made for the trial, and so may be deleted.
+    pub fn is_queue_ours(&self) -> bool {
+        self.is_ours
+    }
+
+    /// Sends a message, as the manager does.
+    ///
+    /// # Errors
+    ///
+    /// Why the broker did not take it.
+    pub async fn send(&self, message: TrialMessage) -> Result<(), String> {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let properties = properties(&message, &self.reply_queue);
+        let publishing = self.channel.basic_publish(
+            "".into(),
+            short(&*self.queue),
+            options,
+            &message.body,
+            properties,
+        );
+        let explain = |error: lapin::Error| self.address.explain(&error);
+        match publishing.await.map_err(explain)?.await.map_err(explain)? {
+            Confirmation::Ack(None) => Ok(()),
+            Confirmation::Ack(Some(_)) => Err("the queue is missing".to_owned()),
+            Confirmation::Nack(_) | Confirmation::NotRequested => {
+                Err("the broker did not take a message".to_owned())
+            }
+        }
+    }
+
+    /// Cuts the worker's connection once, at this message.
+    pub fn cut(&self, correlation_id: &str, at: CutAt) {
+        self.relay.orders().cut(correlation_id, at);
+    }
+
+    /// Lets this message go back to its queue no more: what puts it back refuses it.
+    pub fn tame(&self, correlation_id: &str) {
+        self.relay.orders().tame(correlation_id);
+    }
+
+    /// Takes away what waits in the queue, and what workers have.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub async fn clear(&self) -> Result<(), String> {
+        self.relay.pause();
+        let until = clock::ticks() + CLEAR_WITHIN;
+        // What the workers had is in the queue again when their consumers are gone.
+        while matches!(self.look().await, QueueLook::There { consumers: 1.., .. })
+            && clock::ticks() < until
+        {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.declare().await?;
+        let purging = self.channel.queue_purge(short(&*self.queue), QueuePurgeOptions::default());
+        purging.await.map_err(|error| self.address.explain(&error))?;
+        self.relay.resume();
+        Ok(())
+    }
+
+    /// How the queue is.
+    pub async fn look(&self) -> QueueLook {
+        told(&self.address, self.queues.look(&self.queue).await, None)
+    }
+
+    /// Declares the queue, if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub async fn declare(&self) -> Result<(), String> {
+        if self.look().await != QueueLook::Missing {
+            return Ok(());
+        }
+        let found = self.queues.declare(&self.queue, FieldTable::default()).await;
+        match told(&self.address, found, None) {
+            QueueLook::Unknown(why) => Err(why),
+            QueueLook::There { .. } | QueueLook::Missing => Ok(()),
+        }
+    }
+
+    /// Deletes the queue.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub async fn delete(&self) -> Result<(), String> {
+        let deleting =
+            self.channel.queue_delete(short(&*self.queue), QueueDeleteOptions::default());
+        deleting.await.map(drop).map_err(|error| self.address.explain(&error))
+    }
+
+    /// Ends all connections. What was made is removed: the queue, if it is ours, and the reply
+    /// queue, which belongs to the connection.
+    pub async fn close(self) {
+        self.relay.pause();
+        if self.is_ours {
+            // Without a connection there is nothing to be done about it.
+            let _ = self.delete().await;
+        }
+        close(&self.connection).await;
+    }
+}
+
+fn settings(server: &str, reply_queue: &str) -> AmqpSettings {
+    AmqpSettings {
+        server: server.to_owned(),
+        vhost: None,
+        management: String::new(),
+        reply_queue: reply_queue.to_owned(),
+        reply_queue_type: ReplyQueueType::Classic,
+        unreadable: UnreadableMessages::Drop,
+        prefetch: PREFETCH,
+        linger: Duration::ZERO,
+        replies_bytes_max: 0,
+        unconfirmed_max: 0,
+        unconfirmed_bytes_max: 0,
+        reconnect_min: Duration::from_secs(1),
+        reconnect_max: Duration::from_secs(1),
+        heartbeat: Duration::from_secs(30),
+        served: Served::default(),
+        joins: true,
+    }
+}
+
+/// A channel to publish on, which also takes the replies, from a queue that goes with it.
+async fn reply_channel(
+    connection: &Connection,
+    reply_queue: &str,
+    heard: mpsc::UnboundedSender<Heard>,
+) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(short(reply_queue), options, FieldTable::default()).await?;
+    let mut replies = channel
+        .basic_consume(
+            short(reply_queue),
+            "".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        )
+        .await?;
+    actix_rt::spawn(async move {
+        while let Some(Ok(delivery)) = replies.next().await {
+            let acker = delivery.acker.clone();
+            // Whoever listens ends with the trial, and so does the connection.
+            let _ = heard.send(replied(delivery));
+            let _ = acker.ack(BasicAckOptions::default()).await;
+        }
+    });
+    Ok(channel)
+}
+
+fn replied(delivery: Delivery) -> Heard {
+    let properties = &delivery.properties;
+    let text = |property: &Option<lapin::types::ShortString>| {
+        property.as_ref().map(|text| text.as_str().to_owned())
+    };
+    let Some(of) = text(properties.correlation_id()) else {
+        return Heard::Strange("a reply came without correlation_id".to_owned());
+    };
+    let reply = TrialReply {
+        kind: text(properties.kind()),
+        attempt: properties.headers().as_ref().and_then(|headers| whole(headers, "attempt")),
+        is_persistent: *properties.delivery_mode() == Some(DELIVERY_MODE_PERSISTENT),
+        content_type: text(properties.content_type()),
+        body: Bytes::from(delivery.data),
+    };
+    Heard::Replied(of, reply)
+}
+
+/// The properties of a message, as the manager's.
+fn properties(message: &TrialMessage, reply_queue: &str) -> BasicProperties {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut headers = FieldTable::default();
+    headers.insert("workflow".into(), text(&message.workflow));
+    headers.insert("job".into(), text(&message.job));
+    headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
+    headers.insert("traceparent".into(), text(&message.traceparent));
+    if message.is_adorned {
+        let mut inner = FieldTable::default();
+        inner.insert("what".into(), text("nobody knows"));
+        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, text("\u{e4}")];
+        for (name, value) in [
+            ("x-worker-test-table", AMQPValue::FieldTable(inner)),
+            ("x-worker-test-list", AMQPValue::FieldArray(FieldArray::from(list))),
+            ("x-worker-test-bytes", AMQPValue::ByteArray(ByteArray::from(&[0xff, 0][..]))),
+            ("x-worker-test-double", AMQPValue::Double(0.5)),
+            ("x-worker-test-time", AMQPValue::Timestamp(1)),
+            ("x-worker-test-small", AMQPValue::ShortShortInt(-1)),
+            ("x-worker-test-nothing", AMQPValue::Void),
+        ] {
+            headers.insert(name.into(), value);
+        }
+    }
+    let timestamp_s = u64::try_from(clock::now().0 / 1_000_000_000).unwrap_or_default();
+    let mut properties = BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+        .with_message_id(short(&*message.id))
+        .with_correlation_id(short(&*message.correlation_id))
+        .with_app_id("workflow-manager".into())
+        .with_timestamp(timestamp_s)
+        .with_headers(headers);
+    if message.has_reply_to {
+        properties = properties.with_reply_to(short(reply_queue));
+    }
+    properties
+}

@@ -1,0 +1,178 @@
+//! Frames, one after the other, from bytes that come in pieces of any size, in either direction.
+
+/// Type, channel and size.
+const HEAD_BYTES: usize = 7;
+
+/// The byte behind each payload.
+const END: u8 = 0xce;
+
+/// With these a client begins, and then four bytes of the version.
+const GREETING: &[u8; 4] = b"AMQP";
+const GREETING_BYTES: usize = 8;
+
+/// The largest frame, in bytes. RabbitMQ's default is an eighth of it.
+pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Greeting,
+    Method,
+    Header,
+    Body,
+    /// A heartbeat, or what AMQP does not know.
+    Other,
+}
+
+/// A frame as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) raw: Vec<u8>,
+}
+
+impl Frame {
+    pub(super) fn kind(&self) -> Kind {
+        match self.raw.first() {
+            Some(b'A') => Kind::Greeting,
+            Some(1) => Kind::Method,
+            Some(2) => Kind::Header,
+            Some(3) => Kind::Body,
+            Some(_) | None => Kind::Other,
+        }
+    }
+
+    pub(super) fn channel(&self) -> u16 {
+        match self.raw.get(1..3) {
+            Some([high, low]) if self.kind() != Kind::Greeting => u16::from_be_bytes([*high, *low]),
+            Some(_) | None => 0,
+        }
+    }
+
+    pub(super) fn payload(&self) -> &[u8] {
+        self.raw.get(HEAD_BYTES..self.raw.len().saturating_sub(1)).unwrap_or_default()
+    }
+}
+
+/// Why bytes are no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("a frame of {0} bytes; {FRAME_BYTES_MAX} are the most")]
+    TooLarge(usize),
+    #[error("bytes that are no frame of AMQP 0-9-1")]
+    Foreign,
+}
+
+/// Takes bytes, gives frames. It keeps what was fed and one frame at most.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    has_begun: bool,
+}
+
+impl Frames {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next frame, if it has come as a whole.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, Broken> {
+        let is_greeting = !self.has_begun && self.bytes.first() == Some(&GREETING[0]);
+        let size = if is_greeting {
+            GREETING_BYTES
+        } else {
+            let Some(head) = self.bytes.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+            let [_, _, _, size @ ..] = head;
+            let size = u32::from_be_bytes(*size) as usize;
+            let size = size.saturating_add(HEAD_BYTES + 1);
+            if size > FRAME_BYTES_MAX {
+                return Err(Broken::TooLarge(size));
+            }
+            size
+        };
+        if self.bytes.len() < size {
+            return Ok(None);
+        }
+        let rest = self.bytes.split_off(size);
+        let raw = std::mem::replace(&mut self.bytes, rest);
+        self.has_begun = true;
+        let is_whole =
+            if is_greeting { raw.starts_with(GREETING) } else { raw.last() == Some(&END) };
+        if is_whole { Ok(Some(Frame { raw })) } else { Err(Broken::Foreign) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, channel: u8, payload: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&[kind, 0, channel][..], &size, payload, &[END]].concat()
+    }
+
+    fn all(frames: &mut Frames) -> Vec<Frame> {
+        std::iter::from_fn(|| frames.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn frames_that_are_cut_at_any_byte_come_out_whole() {
+        let parts = [
+            b"AMQP\0\0\x09\x01".to_vec(),
+            frame(1, 0, &[0, 10, 0, 11]),
+            frame(2, 1, &[0, 60]),
+            // A body may hold what looks like the end, or like a greeting.
+            frame(3, 1, &[END, b'A', b'M', b'Q', b'P', END]),
+            frame(8, 0, &[]),
+        ];
+        let stream = parts.concat();
+        let kinds = [Kind::Greeting, Kind::Method, Kind::Header, Kind::Body, Kind::Other];
+        for cut in 0..=stream.len() {
+            let mut frames = Frames::default();
+            let mut found = Vec::new();
+            for piece in [&stream[..cut], &stream[cut..]] {
+                frames.feed(piece);
+                found.extend(all(&mut frames));
+            }
+            let raw: Vec<Vec<u8>> = found.iter().map(|frame| frame.raw.clone()).collect();
+            assert_eq!(raw, parts, "cut at {cut}");
+            let found_kinds: Vec<Kind> = found.iter().map(Frame::kind).collect();
+            assert_eq!(found_kinds, kinds);
+            assert_eq!((found[3].channel(), found[3].payload().len()), (1, 6));
+            assert!(frames.bytes.is_empty());
+        }
+        let mut frames = Frames::default();
+        let mut found = 0;
+        for byte in &stream {
+            frames.feed(&[*byte]);
+            found += all(&mut frames).len();
+        }
+        assert_eq!(found, parts.len());
+    }
+
+    #[test]
+    fn a_frame_that_is_too_large_is_refused_by_its_head_alone() {
+        let mut frames = Frames::default();
+        frames.feed(&[3, 0, 1]);
+        assert_eq!(frames.next(), Ok(None));
+        frames.feed(&u32::MAX.to_be_bytes());
+        assert!(matches!(frames.next(), Err(Broken::TooLarge(_))));
+        assert!(frames.bytes.len() < 16);
+        let largest = u32::try_from(FRAME_BYTES_MAX - HEAD_BYTES - 1).unwrap();
+        for (size, is_taken) in [(largest, true), (largest + 1, false)] {
+            let mut frames = Frames::default();
+            frames.feed(&[3, 0, 1]);
+            frames.feed(&size.to_be_bytes());
+            assert_eq!(frames.next() == Ok(None), is_taken);
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        let mut frames = Frames::default();
+        frames.feed(b"AMQX....");
+        assert_eq!(frames.next(), Err(Broken::Foreign));
+        let mut frames = Frames::default();
+        frames.feed(&[1, 0, 0, 0, 0, 0, 1, 9, 9]);
+        assert_eq!(frames.next(), Err(Broken::Foreign));
+    }
+}

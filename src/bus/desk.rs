@@ -1,0 +1,541 @@
+//! The desk of the embedded bus: the queues of this process, from which messages are lent. Who takes
+//! a message has it until its lease ends; a message that nobody has settled by then is lent again.
+//! Threads of this process take messages for good. Any thread may use a desk.
+
+use super::{
+    Body, BusEvent, BusKey, DeadLetter, Delivery, EventSink, Header, Publication, QueueLook,
+    Settled, Settlement, Verdict,
+};
+use crate::clock;
+use bytes::Bytes;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+/// Priority of a message that names none: the lowest, as with RabbitMQ.
+const PRIORITY_DEFAULT: u8 = 0;
+
+/// How long a worker that asked for messages and got none counts as one that is there.
+const SEEN_FOR: Duration = Duration::from_secs(60);
+
+/// How messages are lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Lending {
+    /// How long, unless the worker asks for another time.
+    pub lease: Duration,
+    /// How often a message is lent at most. Then its attempt fails: it may be what kills its
+    /// workers.
+    pub deliveries_max: u32,
+}
+
+/// The queues of a bus.
+pub struct Desk {
+    state: Mutex<State>,
+    /// Told when the first lease that ends is another one.
+    ends: Notify,
+    lending: Lending,
+    sink: EventSink,
+}
+
+#[derive(Default)]
+struct State {
+    queues: HashMap<Arc<str>, Queue>,
+    /// The messages that are lent, by their ids.
+    lent: HashMap<Arc<str>, Lent>,
+    /// When each lease ends.
+    ends: BTreeSet<(Instant, Arc<str>)>,
+    /// Counts the messages, for their order.
+    taken: u64,
+    is_closed: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: BTreeMap<Place, Waiting>,
+    /// Where the messages wait, by their ids; of a queue that no thread of this process serves.
+    places: HashMap<Arc<str>, Place>,
+    /// How many of its messages are lent.
+    lent: usize,
+    /// Threads of this process that serve it.
+    threads: usize,
+    /// Workers that wait for a message now.
+    receivers: Arc<AtomicUsize>,
+    /// When a worker asked last.
+    asked: Option<Instant>,
+    /// A message has come, for threads and for workers elsewhere.
+    arrived: Arc<Condvar>,
+    changed: Arc<Notify>,
+}
+
+/// The order in a queue: the highest priority first, then who came first.
+type Place = (Reverse<u8>, u64);
+
+struct Waiting {
+    message: Publication,
+    /// How often it was lent.
+    deliveries: u32,
+    since: Instant,
+}
+
+struct Lent {
+    queue: Arc<str>,
+    place: Place,
+    message: Publication,
+    /// The number by which its worker knows it.
+    delivery: u32,
+    /// How often it was lent.
+    deliveries: u32,
+    lease: Duration,
+    until: Instant,
+}
+
+/// A message that is lent to a worker.
+#[derive(Clone, Debug)]
+pub struct Loan {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// What a reply to it is recognised by.
+    pub correlation_id: Option<Arc<str>>,
+    /// The priority, 0–9.
+    pub priority: Option<u8>,
+    /// The headers.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: Body,
+    /// Which delivery it is, from 1.
+    pub delivery: u32,
+    /// How long the lease is.
+    pub lease: Duration,
+    /// How long the message has waited.
+    pub waited: Duration,
+}
+
+/// What a worker says of a message.
+#[derive(Debug)]
+pub struct Said {
+    /// The queue of the message.
+    pub queue: Arc<str>,
+    /// The id of the message.
+    pub id: String,
+    /// Which delivery of the message the worker has, or had.
+    pub delivery: u32,
+    /// What it is a reply to.
+    pub correlation_id: String,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// `error`, `progress`, or nothing: a result.
+    pub kind: Option<&'static str>,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Why a worker does not have the message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotLent {
+    /// Another delivery of it is lent.
+    ToAnother,
+    /// It is not lent: it is settled, or its lease has ended.
+    NotThere,
+}
+
+/// The reply was not committed; it may be sent again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotCommitted;
+
+impl Desk {
+    /// A desk without messages; it reports to `sink`.
+    pub fn new(lending: Lending, sink: EventSink) -> Desk {
+        Desk { state: Mutex::default(), ends: Notify::new(), lending, sink }
+    }
+
+    /// Puts a message into its queue.
+    pub(super) fn put(&self, message: Publication) {
+        let mut state = self.state();
+        state.taken += 1;
+        let place = (Reverse(message.priority.unwrap_or(PRIORITY_DEFAULT)), state.taken);
+        let name = message.to.queue.clone();
+        let waiting = Waiting { message, deliveries: 0, since: clock::ticks() };
+        state.queue(&name).wait(place, waiting);
+    }
+
+    /// Says that so many threads of this process serve a queue.
+    pub(super) fn staff(&self, queue: &Arc<str>, threads: usize) {
+        self.state().queue(queue).threads = threads;
+    }
+
+    /// Takes the next message for good; waits for one. None: the desk is closed.
+    pub(super) fn next(&self, queue: &Arc<str>) -> Option<Publication> {
+        let mut state = self.state();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            let queue = state.queue(queue);
+            if let Some((_, first)) = queue.take() {
+                return Some(first.message);
+            }
+            let arrived = queue.arrived.clone();
+            state = arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lends the next message of a queue, if there is one.
+    pub fn lend(&self, queue: &Arc<str>, lease: Option<Duration>) -> Option<Loan> {
+        let now = clock::ticks();
+        let mut state = self.state();
+        let place_of = state.queue(queue);
+        place_of.asked = Some(now);
+        let (place, Waiting { message, deliveries, since }) = place_of.take()?;
+        let lease = lease.unwrap_or(self.lending.lease);
+        let (until, delivery) = (now + lease, deliveries + 1);
+        let loan = Loan {
+            id: message.id.as_str().into(),
+            correlation_id: message.correlation_id.clone(),
+            priority: message.priority,
+            headers: message.headers.clone(),
+            body: message.body.clone(),
+            delivery,
+            lease,
+            waited: now.saturating_duration_since(since),
+        };
+        let (queue, deliveries) = (queue.clone(), delivery);
+        let lent = Lent { queue, place, message, delivery, deliveries, lease, until };
+        self.hold(&mut state, loan.id.clone(), lent);
+        Some(loan)
+    }
+
+    /// The same, as soon as there is one; none: the time is over, or the desk is closed.
+    pub async fn receive(
+        &self,
+        queue: &Arc<str>,
+        lease: Option<Duration>,
+        until: Instant,
+    ) -> Option<Loan> {
+        let (changed, _counted) = {
+            let mut state = self.state();
+            let queue = state.queue(queue);
+            (queue.changed.clone(), Counted::new(&queue.receivers))
+        };
+        loop {
+            let arrives = changed.notified();
+            tokio::pin!(arrives);
+            // From here on an arrival is not missed. Whoever goes away passes it on.
+            arrives.as_mut().enable();
+            if self.state().is_closed {
+                return None;
+            }
+            if let Some(loan) = self.lend(queue, lease) {
+                return Some(loan);
+            }
+            tokio::select! {
+                () = arrives => {}
+                () = tokio::time::sleep_until(until) => return None,
+            }
+        }
+    }
+
+    /// Lengthens a lease: it ends so long from now. A message that waits, because its lease has
+    /// ended or the process was started again, is lent once more under the same number.
+    ///
+    /// # Errors
+    ///
+    /// This delivery is not lent, and the message does not wait; or threads serve its queue; or no
+    /// delivery can have this number.
+    pub fn extend(
+        &self,
+        queue: &Arc<str>,
+        id: &str,
+        delivery: u32,
+        lease: Option<Duration>,
+    ) -> Result<Duration, NotLent> {
+        let mut state = self.state();
+        match self.end_in(&mut state, id, delivery, lease) {
+            Err(NotLent::NotThere) => {}
+            known => return known,
+        }
+        // The number comes from outside, and is counted from here on.
+        if !(1..=self.lending.deliveries_max).contains(&delivery) {
+            return Err(NotLent::NotThere);
+        }
+        let waiting = state.take_waiting(queue, id).ok_or(NotLent::NotThere)?;
+        let (place, Waiting { message, deliveries, .. }) = waiting;
+        let lease = lease.unwrap_or(self.lending.lease);
+        let (until, deliveries) = (clock::ticks() + lease, deliveries.max(delivery));
+        let queue = queue.clone();
+        let lent = Lent { queue, place, message, delivery, deliveries, lease, until };
+        self.hold(&mut state, id.into(), lent);
+        Ok(lease)
+    }
+
+    /// Gives a message back: its lease ends after this time, and it is lent again.
+    ///
+    /// # Errors
+    ///
+    /// This delivery is not lent any more.
+    pub fn give_back(&self, id: &str, delivery: u32, after: Duration) -> Result<(), NotLent> {
+        self.end_in(&mut self.state(), id, delivery, Some(after)).map(drop)
+    }
+
+    /// Forgets a message of a queue, lent or waiting: its attempt is over.
+    pub fn forget(&self, queue: &Arc<str>, id: &str) {
+        let mut state = self.state();
+        if state.forget(id).is_none() {
+            state.take_waiting(queue, id);
+        }
+    }
+
+    /// Takes a worker's reply; answered once what follows from it is committed: why it changed
+    /// nothing, if it did not. It needs no lease: whoever replies first counts.
+    ///
+    /// # Errors
+    ///
+    /// It was not committed, and the worker should send it again.
+    pub async fn reply(&self, said: Said) -> Result<Option<&'static str>, NotCommitted> {
+        let Said { queue, id, delivery, correlation_id, attempt, kind, body } = said;
+        let unused = self.tell(|settlement| Delivery {
+            kind: kind.map(str::to_owned),
+            attempt,
+            ..Delivery::new(Some(correlation_id), body, settlement)
+        });
+        let unused = unused.await?;
+        if kind == Some("progress") && unused.is_none() {
+            // Its worker has it in hand, unless another one was given it.
+            let _ = self.extend(&queue, &id, delivery, None);
+        } else {
+            self.forget(&queue, &id);
+        }
+        Ok(unused)
+    }
+
+    /// A worker refuses a message: its attempt fails. Answered as a reply is.
+    ///
+    /// # Errors
+    ///
+    /// This delivery is not lent any more; or it was not committed.
+    pub async fn refuse(
+        &self,
+        id: &str,
+        delivery: u32,
+    ) -> Result<Result<Option<&'static str>, NotCommitted>, NotLent> {
+        let (correlation_id, attempt, dead) = {
+            let mut state = self.state();
+            let message = &state.lent_as(id, delivery)?.message;
+            let dead = DeadLetter::of(message, "rejected");
+            (message.correlation_id.clone(), message.number("attempt"), dead)
+        };
+        let unused = self.tell(|settlement| Delivery {
+            attempt,
+            dead_letter: Some(dead),
+            ..Delivery::new(correlation_id.as_deref().map(str::to_owned), Bytes::new(), settlement)
+        });
+        let unused = unused.await;
+        if unused.is_ok() {
+            self.state().forget(id);
+        }
+        Ok(unused)
+    }
+
+    /// Reports a delivery, and waits for the verdict on it.
+    async fn tell(
+        &self,
+        delivery: impl FnOnce(Settlement) -> Delivery,
+    ) -> Result<Option<&'static str>, NotCommitted> {
+        let (to, mut settled) = mpsc::unbounded_channel();
+        (self.sink)(BusEvent::Reply(delivery(Settlement::new(0, 0, to))));
+        match settled.recv().await {
+            Some(Settled { verdict: Verdict::Ack, unused, .. }) => Ok(unused),
+            Some(Settled { verdict: Verdict::Requeue, .. }) | None => Err(NotCommitted),
+        }
+    }
+
+    /// What waits and what is lent.
+    pub(super) fn unsettled(&self) -> usize {
+        let state = self.state();
+        state.queues.values().map(|queue| queue.waiting.len() + queue.lent).sum()
+    }
+
+    /// What is known of a queue.
+    pub(super) fn look(&self, queue: &Arc<str>) -> QueueLook {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut state = self.state();
+        let queue = state.queue(queue);
+        let is_seen = queue.asked.is_some_and(|at| at.elapsed() < SEEN_FOR);
+        let receivers = queue.receivers.load(Ordering::Relaxed).max(usize::from(is_seen));
+        QueueLook::There {
+            messages: count(queue.waiting.len()),
+            unacknowledged: Some(queue.lent as u64),
+            consumers: count(queue.threads + receivers.max(queue.lent)),
+        }
+    }
+
+    /// Lends what has ended again; what was lent too often is given to `dead`. Tells when the next
+    /// lease ends.
+    fn expired(&self, mut dead: impl FnMut(Publication)) -> Option<Instant> {
+        let now = clock::ticks();
+        let mut state = self.state();
+        while let Some((until, _)) = state.ends.first() {
+            if *until > now {
+                return Some(*until);
+            }
+            let ended = state.ends.pop_first().and_then(|(_, id)| state.forget(&id));
+            let Some(lent) = ended else { continue };
+            let Lent { message, deliveries, .. } = lent;
+            if deliveries >= self.lending.deliveries_max {
+                dead(message);
+                continue;
+            }
+            let waiting = Waiting { message, deliveries, since: now };
+            state.queue(&lent.queue).wait(lent.place, waiting);
+        }
+        None
+    }
+
+    /// Lets leases end until the desk is gone; what was lent too often is given to `dead`.
+    pub(super) async fn let_leases_end(desk: Arc<Desk>, mut dead: impl FnMut(Publication)) {
+        while !desk.state().is_closed {
+            let next = desk.expired(&mut dead);
+            match next {
+                None => desk.ends.notified().await,
+                Some(at) => tokio::select! {
+                    () = desk.ends.notified() => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
+            }
+        }
+    }
+
+    /// Nobody gets a message from now on.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        for queue in state.queues.values() {
+            queue.arrived.notify_all();
+            queue.changed.notify_waiters();
+        }
+        self.ends.notify_one();
+    }
+
+    /// Has a message lent until its lease ends.
+    fn hold(&self, state: &mut State, id: Arc<str>, lent: Lent) {
+        // One with this id may be lent already, if it was dispatched once more.
+        state.forget(&id);
+        state.queue(&lent.queue).lent += 1;
+        let until = lent.until;
+        state.lent.insert(id.clone(), lent);
+        self.ends_at(state, until, id);
+    }
+
+    /// Has the lease of a delivery end so long from now.
+    fn end_in(
+        &self,
+        state: &mut State,
+        id: &str,
+        delivery: u32,
+        lease: Option<Duration>,
+    ) -> Result<Duration, NotLent> {
+        let lent = state.lent_as(id, delivery)?;
+        let lease = lease.unwrap_or(lent.lease);
+        let (before, until) = (lent.until, clock::ticks() + lease);
+        lent.until = until;
+        state.ends.remove(&(before, id.into()));
+        self.ends_at(state, until, id.into());
+        Ok(lease)
+    }
+
+    fn ends_at(&self, state: &mut State, until: Instant, id: Arc<str>) {
+        state.ends.insert((until, id));
+        if state.ends.first().is_some_and(|(first, _)| *first == until) {
+            self.ends.notify_one();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
+        self.queues.entry(name.clone()).or_default()
+    }
+
+    fn lent_as(&mut self, id: &str, delivery: u32) -> Result<&mut Lent, NotLent> {
+        match self.lent.get_mut(id) {
+            Some(lent) if lent.delivery == delivery => Ok(lent),
+            Some(_) => Err(NotLent::ToAnother),
+            None => Err(NotLent::NotThere),
+        }
+    }
+
+    /// The message with this id, which waits in this queue no more.
+    fn take_waiting(&mut self, queue: &str, id: &str) -> Option<(Place, Waiting)> {
+        let queue = self.queues.get_mut(queue)?;
+        let place = queue.places.remove(id)?;
+        queue.waiting.remove_entry(&place)
+    }
+
+    fn forget(&mut self, id: &str) -> Option<Lent> {
+        let lent = self.lent.remove(id)?;
+        self.ends.remove(&(lent.until, id.into()));
+        let queue = self.queue(&lent.queue);
+        queue.lent = queue.lent.saturating_sub(1);
+        Some(lent)
+    }
+}
+
+impl Queue {
+    fn wait(&mut self, place: Place, waiting: Waiting) {
+        if self.threads == 0 {
+            self.places.insert(waiting.message.id.as_str().into(), place);
+        }
+        self.waiting.insert(place, waiting);
+        self.arrived.notify_one();
+        self.changed.notify_one();
+    }
+
+    /// The next message, which waits no more.
+    fn take(&mut self) -> Option<(Place, Waiting)> {
+        let (place, first) = self.waiting.pop_first()?;
+        if self.threads == 0 {
+            self.places.remove(first.message.id.as_str());
+        }
+        Some((place, first))
+    }
+}
+
+/// Counts a worker as long as it waits.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The desks of a process, by their buses. Each is its bus's, and ends with it.
+#[derive(Default)]
+pub struct Desks(RwLock<BTreeMap<BusKey, Weak<Desk>>>);
+
+impl Desks {
+    /// Makes a desk known.
+    pub(super) fn add(&self, bus: BusKey, desk: &Arc<Desk>) {
+        let desk = Arc::downgrade(desk);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, desk);
+    }
+
+    /// The desk of a bus.
+    pub fn of(&self, bus: &BusKey) -> Option<Arc<Desk>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(bus)?.upgrade()
+    }
+}

@@ -1,0 +1,49 @@
+//! `context`: names for managers.
+
+use super::reach::{FormatArguments, address};
+use clap::{Args, Subcommand};
+
+/// The commands of `context`.
+#[derive(Subcommand, Debug)]
+pub enum ContextCommand {
+    /// Name a manager; the first one is used from then on
+    Add(AddArguments),
+    /// Use a context from now on
+    Use {
+        /// Its name; without one, none is used any more
+        name: Option<String>,
+    },
+    /// List the contexts; tokens are not shown
+    List {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        list: FormatArguments,
+    },
+    /// Remove a context and its token
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+/// Arguments of `context add`.
+#[derive(Args, Debug)]
+pub struct AddArguments {
+    /// Its name
+    pub name: String,
+    /// The manager's address
+    #[arg(long, value_name = "URL", value_parser = address)]
+    pub server: String,
+    /// The manager's token; - reads it from standard input, so that it is in no list of processes
+    #[arg(long, conflicts_with = "token_command")]
+    pub token: Option<String>,
+    /// A command whose output is the token; it runs with sh each time a token is needed
+    #[arg(long, value_name = "COMMAND")]
+    pub token_command: Option<String>,
+    /// Replace the context of this name
+    #[arg(long)]
+    pub replace: bool,
+    /// Use it from now on
+    #[arg(long = "use")]
+    pub use_it: bool,
+}

@@ -1,0 +1,123 @@
+//! Which jobs, steps and queues are meant.
+
+use super::reach::ClientArguments;
+use crate::engine::JobId;
+use clap::Args;
+
+/// Which jobs are meant.
+#[derive(Args, Debug, Default)]
+pub struct FilterArguments {
+    /// Only of this workflow: NAME or VHOST/NAME
+    #[arg(long)]
+    pub workflow: Option<String>,
+    /// Only in this state: running, paused, completed, failed or cancelled
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only with this status of a step; needs --workflow
+    #[arg(long, value_name = "STEP=STATUS")]
+    pub status: Vec<StepStatus>,
+    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
+    /// ago
+    #[arg(long, value_name = "TIME")]
+    pub after: Option<String>,
+    /// Only those created before this time
+    #[arg(long, value_name = "TIME")]
+    pub before: Option<String>,
+    /// At most this many, the newest first
+    #[arg(long, default_value_t = 1_000)]
+    pub limit: u32,
+}
+
+/// Arguments of the operations: one job, or a filter.
+#[derive(Args, Debug)]
+pub struct OperateArguments {
+    /// The job's id; without one, all that the filter finds
+    #[arg(conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"])]
+    pub id: Option<JobId>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub filter: FilterArguments,
+    /// Tell which jobs the filter finds, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Why: it is kept in the job's record
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Do not ask before all that the filter finds is cancelled or deleted
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// Arguments of `complete`.
+#[derive(Args, Debug)]
+pub struct CompleteArguments {
+    /// The job's id
+    pub id: JobId,
+    /// The step
+    pub step: String,
+    /// The step's output: a JSON object, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}", conflicts_with = "error")]
+    pub message: String,
+    /// Fail the attempt instead, for this reason
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// With --error: do not try again
+    #[arg(long, requires = "error")]
+    pub no_retry: bool,
+    /// Why: it is kept in the job's record
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// Arguments of `redispatch`: a step, or a queue.
+#[derive(Args, Debug)]
+pub struct RedispatchArguments {
+    /// The job's, or child job's, id
+    #[arg(requires = "step", required_unless_present = "queue", conflicts_with_all = ["queue", "bus", "vhost", "dry_run"])]
+    pub id: Option<JobId>,
+    /// The step
+    #[arg(requires = "id")]
+    pub step: Option<String>,
+    /// All steps of running jobs and child jobs that wait on this queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// The bus that has the queue [default: that of workflows that name none]
+    #[arg(long, requires = "queue")]
+    pub bus: Option<String>,
+    /// The queue's virtual host, of workflows that name theirs
+    #[arg(long, requires = "queue")]
+    pub vhost: Option<String>,
+    /// Tell how many steps wait on the queue, and send nothing
+    #[arg(long, requires = "queue")]
+    pub dry_run: bool,
+    /// Why: it is kept in the job's record
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub client: ClientArguments,
+}
+
+/// A status that a job must have: `--filter STEP=STATUS`, `--status STEP=STATUS`.
+#[derive(Clone, Debug)]
+pub struct StepStatus {
+    pub(in crate::cli) step: String,
+    pub(in crate::cli) status: String,
+}
+
+impl std::str::FromStr for StepStatus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StepStatus, String> {
+        let (step, status) = text
+            .split_once('=')
+            .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
+        Ok(StepStatus { step: step.to_owned(), status: status.to_owned() })
+    }
+}

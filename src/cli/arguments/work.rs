@@ -1,0 +1,49 @@
+//! Arguments of `work`.
+
+use super::reach::{ReachArguments, span};
+use crate::settings::Span;
+use clap::Args;
+use std::ffi::OsString;
+
+/// Arguments of `work`.
+#[derive(Args, Debug)]
+#[command(after_help = WORK_HELP)]
+pub struct WorkArguments {
+    /// The queues; each gives in turn
+    #[arg(required = true, value_name = "QUEUE")]
+    pub queues: Vec<String>,
+    /// How many messages are worked on at once
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: u32,
+    /// After how long without a sign of life another worker gets the message; the lease is extended
+    /// while the program runs
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = span)]
+    pub lease: Span,
+    /// The virtual host of the queues
+    #[arg(long, value_name = "VHOST", default_value = "")]
+    pub vhost: String,
+    /// Print no line for each message
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub reach: ReachArguments,
+}
+
+const WORK_HELP: &str = "\
+The program runs once for each message: the step's input is its standard input, its standard output
+is the step's output (a JSON object, or nothing). If its exit code is not 0 the attempt fails, with
+the last lines of its standard error as the reason.
+
+  workflow-manager work price --jobs 4 -- python3 price.py
+  workflow-manager work greet -- jq -c '{greeting: (\"Hello, \" + .name)}'
+
+Its environment tells of the message: WORKFLOW_QUEUE, WORKFLOW_VHOST, WORKFLOW_NAME, WORKFLOW_JOB,
+WORKFLOW_STEP, WORKFLOW_ATTEMPT, WORKFLOW_DELIVERY, WORKFLOW_CORRELATION_ID, WORKFLOW_MESSAGE_ID,
+WORKFLOW_PRIORITY, WORKFLOW_DEPTH, WORKFLOW_TRACEPARENT.
+
+SIGTERM or Ctrl-C: what is in hand is finished. Once more: it is given back.";

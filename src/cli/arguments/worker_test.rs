@@ -1,0 +1,57 @@
+//! Arguments of `worker-test`.
+
+use super::reach::span;
+use crate::settings::Span;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+
+/// Arguments of `worker-test`.
+#[derive(Args, Debug)]
+#[command(after_help = WORKER_TEST_HELP)]
+pub struct WorkerTestArguments {
+    /// The worker's queue
+    #[arg(value_name = "QUEUE")]
+    pub queue: String,
+    /// A message that the worker can do: a JSON object, or @FILE
+    #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
+    pub message: String,
+    /// What it must answer to that: a JSON object, or @FILE
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub expect: Option<String>,
+    /// How long an answer may take; a worker whose connection was cut has twice that
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
+    pub within: Span,
+    /// How the worker takes its messages [default: amqp if a broker is set, else http]
+    #[arg(long, value_name = "BUS")]
+    pub bus: Option<TestedBus>,
+    /// The broker, amqp://user:password@host:port/vhost
+    #[arg(long, value_name = "URL", env = "AMQP_SERVER", hide_env_values = true)]
+    pub amqp_server: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The worker and its arguments; without it, start one yourself at the address that is printed
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// How the worker takes its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TestedBus {
+    /// From RabbitMQ
+    Amqp,
+    /// From the manager, by HTTP
+    Http,
+}
+
+const WORKER_TEST_HELP: &str = "\
+It plays the manager for one worker: it sends messages, good and odd ones, cuts the connection, and
+looks at what the worker does. No manager is needed.
+
+  workflow-manager worker-test price --message '{\"count\": 3}' --expect '{\"cents\": 750}' \\
+      -- workflow-manager work price -- python3 price.py
+
+Over HTTP the worker finds the address in WORKFLOW_MANAGER_URL, over AMQP in AMQP_SERVER. The queue
+must be empty and without other workers: use one, or a virtual host, that no manager uses.
+
+Exit code 1: the worker fails what docs/worker-protocol.md demands. Advice fails nothing.";

@@ -1,0 +1,215 @@
+//! How far a job is: a bar with rate and time left, on a terminal. Elsewhere there is none, and no
+//! call is made for it.
+
+use super::error::ClientError;
+use super::follow::{Follower, Heard};
+use super::show::JobAnswer;
+use crate::clock;
+use crate::times;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The shortest time between two updates of the bar.
+pub(super) const BAR_EVERY: Duration = Duration::from_millis(250);
+
+/// Over how long the rate is counted.
+const PACE_OVER: Duration = Duration::from_secs(15);
+
+/// The progress of a job.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    /// Something has happened since it was drawn.
+    is_behind: bool,
+    /// Whether child jobs run: their ends are not events of this job.
+    has_children: bool,
+    at: Option<Instant>,
+    pace: Pace,
+}
+
+impl Bar {
+    pub(super) fn new() -> Bar {
+        let bar = ProgressBar::new(0);
+        let template = "{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}";
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        Bar { bar, is_behind: true, has_children: false, at: None, pace: Pace::default() }
+    }
+
+    /// Whether there is a terminal to show it on.
+    pub(super) fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// Takes it away.
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Does `work`, which prints, with the bar out of its way.
+    pub(super) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.bar.suspend(work)
+    }
+
+    pub(super) fn tell(
+        &mut self,
+        follower: &mut Follower<'_>,
+        heard: &Heard<'_>,
+    ) -> Result<(), ClientError> {
+        if !self.is_shown() {
+            return Ok(());
+        }
+        match heard {
+            Heard::Event(_) => self.is_behind = true,
+            Heard::Nothing => self.bar.tick(),
+            Heard::Cut(why) => {
+                self.bar.set_message(format!("connecting again: {why}"));
+                self.is_behind = true;
+                return Ok(());
+            }
+        }
+        let is_due = self.at.is_none_or(|at| at.elapsed() >= BAR_EVERY);
+        if !is_due || !(self.is_behind || self.has_children) {
+            return Ok(());
+        }
+        let job = follower.look()?;
+        let now = clock::ticks();
+        self.is_behind = false;
+        self.has_children =
+            job.steps.iter().any(|step| step.state == "running" && step.children.is_some());
+        self.at = Some(now);
+        let Progress { done, all, running } = Progress::of(&job);
+        self.pace.note(now, done);
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        let pace = if self.has_children { self.pace.words(all.saturating_sub(done)) } else { None };
+        let message: Vec<String> = pace.into_iter().chain([running]).collect();
+        self.bar.set_message(message.join("  "));
+        Ok(())
+    }
+}
+
+/// How many steps and child jobs are done, how many there are, and the names of those that run.
+struct Progress {
+    done: u64,
+    all: u64,
+    running: String,
+}
+
+impl Progress {
+    fn of(job: &JobAnswer) -> Progress {
+        let (mut done, mut all) = (0, 0);
+        for step in &job.steps {
+            let (ended, items) = step
+                .children
+                .as_ref()
+                .map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
+            done += ended + u64::from(step.state != "waiting" && step.state != "running");
+            all += items + 1;
+        }
+        let running: Vec<&str> = job
+            .steps
+            .iter()
+            .filter(|step| step.state == "running")
+            .map(|step| &*step.name)
+            .collect();
+        Progress { done, all, running: running.join(", ") }
+    }
+}
+
+/// What was done when, of late.
+#[derive(Default)]
+struct Pace(VecDeque<(Instant, u64)>);
+
+impl Pace {
+    fn note(&mut self, now: Instant, done: u64) {
+        self.0.push_back((now, done));
+        // The oldest that is kept is just older than the time that is looked at.
+        while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= PACE_OVER) {
+            self.0.pop_front();
+        }
+    }
+
+    /// How much is done each second; nothing while that cannot be said.
+    fn rate(&self) -> Option<f64> {
+        let ((first, before), (last, after)) = (self.0.front()?, self.0.back()?);
+        let seconds = last.duration_since(*first).as_secs_f64();
+        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+        let done = after.saturating_sub(*before) as f64;
+        (seconds > 0.0 && done > 0.0).then_some(done / seconds)
+    }
+
+    /// `480/s, 35s left`
+    fn words(&self, left: u64) -> Option<String> {
+        let rate = self.rate()?;
+        #[allow(clippy::cast_precision_loss, reason = "a time for people")]
+        let seconds = left as f64 / rate;
+        let left = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
+        Some(format!("{}, {} left", per_second(rate), humantime::format_duration(left)))
+    }
+}
+
+fn per_second(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}/s") } else { format!("{rate:.1}/s") }
+}
+
+/// How a job with child jobs went, in one line; nothing for a job without any.
+pub(super) fn summary(job: &JobAnswer) -> Option<String> {
+    let children = job.steps.iter().filter_map(|step| step.children.as_ref());
+    let (ended, failed) = children.fold((0, 0), |(ended, failed), children| {
+        (ended + u64::from(children.ended), failed + u64::from(children.failed))
+    });
+    let (from, to) = (times::parsed(&job.created)?, times::parsed(job.ended.as_ref()?)?);
+    let took = Duration::from_nanos(u64::try_from(to.0.saturating_sub(from.0)).ok()?);
+    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = per_second(ended as f64 / took.as_secs_f64().max(0.001));
+    let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+    (ended > 0).then(|| {
+        format!(
+            "job {} is {} after {:.1}s: {ended} child jobs{failed}, {rate}",
+            job.uuid,
+            job.state,
+            took.as_secs_f64()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds_and_tells_how_long_it_takes_yet() {
+        let begin = clock::ticks();
+        let mut pace = Pace::default();
+        pace.note(begin, 0);
+        assert_eq!(pace.words(100), None, "nothing is known yet");
+        pace.note(begin + Duration::from_secs(1), 0);
+        assert_eq!(pace.words(100), None, "nothing was done yet");
+        pace.note(begin + Duration::from_secs(10), 1_000);
+        assert_eq!(pace.words(12_345).as_deref(), Some("100/s, 2m 4s left"));
+        // What was long ago does not count.
+        pace.note(begin + Duration::from_secs(40), 1_060);
+        assert_eq!(pace.words(60).as_deref(), Some("2.0/s, 30s left"));
+        pace.note(begin + Duration::from_secs(41), 1_060);
+        assert!(pace.0.len() <= 3, "what is too old is forgotten");
+    }
+
+    #[test]
+    fn a_fan_out_is_told_in_one_line() {
+        let job = |children: &str| {
+            let text = format!(
+                r#"{{"uuid":"c92f","workflow":"w","state":"failed","created":"2026-01-01T00:00:00Z",
+                "ended":"2026-01-01T00:00:02.5Z","steps":[{{"name":"each","state":"failed",
+                "attempt":1,"status":""{children}}}]}}"#
+            );
+            summary(&serde_json::from_str(&text).expect("a job"))
+        };
+        let children = r#","children":{"items":100,"started":100,"ended":100,"failed":3}"#;
+        let line = "job c92f is failed after 2.5s: 100 child jobs, 3 failed, 40/s";
+        assert_eq!(job(children).as_deref(), Some(line));
+        assert_eq!(job(""), None);
+    }
+}

@@ -1,0 +1,336 @@
+//! Contexts: names for managers, with their addresses and tokens, in a file of the user's that
+//! nobody else may read. A token is never printed.
+
+use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArguments};
+use super::error::ClientError;
+use super::listing::{Form, Listing};
+use super::table::{Role, Table};
+use crate::engine::words::{did_you_mean, escaped, quoted};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// What others than the owner may not have of the file.
+const OTHERS: u32 = 0o077;
+
+/// The contexts, as the file has them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Contexts {
+    /// The one that is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    current: Option<OwnText>,
+    #[serde(default)]
+    contexts: Vec<Named>,
+}
+
+/// A text that the user has written into the file; it is no answer of a manager.
+type OwnText = std::string::String;
+
+/// A manager with a name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Named {
+    pub(super) name: OwnText,
+    pub(super) server: OwnText,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token: Option<Hidden>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token_command: Option<Hidden>,
+}
+
+/// A text that no error and no log shows.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Hidden(OwnText);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Named {
+    /// The token, from the file or from its command; empty without one.
+    pub(super) fn token(&self) -> Result<String, ClientError> {
+        match (&self.token, &self.token_command) {
+            (Some(Hidden(token)), _) => Ok(token.clone()),
+            (None, Some(Hidden(command))) => self.ask(command),
+            (None, None) => Ok(String::new()),
+        }
+    }
+
+    fn ask(&self, command: &str) -> Result<String, ClientError> {
+        let refused = |why: String| {
+            let name = quoted(&self.name);
+            ClientError::Usage(format!(
+                "the token command of the context {name} {why}; run it by itself, or name another \
+                 one: workflow-manager context add {} --replace --server … --token-command …",
+                self.name
+            ))
+        };
+        // What it says to people, such as a question for a passphrase, goes to the terminal.
+        let output = Command::new("sh")
+            .args(["-c", command])
+            .stderr(Stdio::inherit())
+            .stdin(Stdio::inherit())
+            .output()
+            .map_err(|error| refused(format!("cannot be run: {error}")))?;
+        if !output.status.success() {
+            return Err(refused(format!("failed ({})", output.status)));
+        }
+        let token = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let is_token = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
+        if is_token { Ok(token) } else { Err(refused("printed no token in one line".to_owned())) }
+    }
+
+    /// Where the token comes from, in a word.
+    pub(super) const fn token_source(&self) -> &'static str {
+        match (&self.token, &self.token_command) {
+            (Some(_), _) => "file",
+            (None, Some(_)) => "command",
+            (None, None) => "none",
+        }
+    }
+}
+
+/// Where the contexts are kept; none without a home.
+pub(super) fn place() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    };
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    Some(config.join("workflow-manager").join("contexts.json"))
+}
+
+impl Contexts {
+    /// The contexts of the file; none without a file.
+    pub(super) fn read() -> Result<Contexts, ClientError> {
+        place().map_or_else(|| Ok(Contexts::default()), |path| Contexts::read_from(&path))
+    }
+
+    fn read_from(path: &Path) -> Result<Contexts, ClientError> {
+        let file = path.display();
+        let unreadable =
+            |why: String| ClientError::Usage(format!("cannot read the contexts in {file}: {why}"));
+        let mut opened = match std::fs::File::open(path) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
+            Err(error) => return Err(unreadable(error.to_string())),
+        };
+        let mode = opened.metadata().map_err(|error| unreadable(error.to_string()))?.mode();
+        let mut text = String::new();
+        opened.read_to_string(&mut text).map_err(|error| unreadable(error.to_string()))?;
+        let contexts: Contexts = serde_json::from_str(&text).map_err(|error| {
+            unreadable(format!(
+                "line {}, column {}: it is not what `context add` writes; mend it or remove it",
+                error.line(),
+                error.column()
+            ))
+        })?;
+        let has_secret = contexts.contexts.iter().any(|context| context.token_source() != "none");
+        if has_secret && mode & OTHERS != 0 {
+            return Err(unreadable(format!(
+                "it has tokens, and others than you may read or write it (mode {:o}); run chmod \
+                 600 {file}, and if anybody may have read it, have the tokens replaced",
+                mode & 0o777
+            )));
+        }
+        Ok(contexts)
+    }
+
+    /// The context of this name.
+    pub(super) fn named(&self, name: &str) -> Result<&Named, ClientError> {
+        self.contexts.iter().find(|context| context.name == name).ok_or_else(|| {
+            let hint = did_you_mean(name, self.contexts.iter().map(|context| &*context.name));
+            let quoted = quoted(name);
+            let all = if self.contexts.is_empty() {
+                "; there are none yet: workflow-manager context add NAME --server URL"
+            } else {
+                "; workflow-manager context list shows all"
+            };
+            let rest = if hint.is_empty() { all } else { &*hint };
+            ClientError::Usage(format!("there is no context {quoted}{rest}"))
+        })
+    }
+
+    /// The one that is used.
+    pub(super) fn current(&self) -> Result<Option<&Named>, ClientError> {
+        self.current.as_deref().map(|name| self.named(name)).transpose()
+    }
+
+    fn write(&self) -> Result<(), ClientError> {
+        let path = place().ok_or_else(|| {
+            let text = "there is no place for contexts: set HOME or XDG_CONFIG_HOME";
+            ClientError::Usage(text.to_owned())
+        })?;
+        self.write_to(&path).map_err(|error| {
+            ClientError::Usage(format!("cannot write the contexts to {}: {error}", path.display()))
+        })
+    }
+
+    /// Replaces the file as a whole: a crash leaves the old one or the new one.
+    fn write_to(&self, path: &Path) -> io::Result<()> {
+        // A link, as people have who keep their settings elsewhere, stays one.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let new = path.with_extension(format!("json.{}", std::process::id()));
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+            .and_then(|mut file| {
+                serde_json::to_writer_pretty(&file, self)?;
+                file.write_all(b"\n")?;
+                file.sync_all()
+            })
+            .and_then(|()| std::fs::rename(&new, &path));
+        if written.is_err() {
+            // It may have a token.
+            let _ = std::fs::remove_file(&new);
+        }
+        written
+    }
+}
+
+/// `context`
+pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let mut contexts = Contexts::read()?;
+    match command {
+        ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,
+        ContextCommand::Use { name } => {
+            if let Some(name) = name {
+                contexts.named(name)?;
+            }
+            contexts.current.clone_from(name);
+            contexts.write()?;
+            match contexts.current()? {
+                Some(context) => writeln!(out, "{} is used: {}", context.name, context.server)?,
+                None => writeln!(out, "no context is used")?,
+            }
+        }
+        ContextCommand::List { list } => print(&contexts, *list, out)?,
+        ContextCommand::Remove { name } => {
+            contexts.named(name)?;
+            contexts.contexts.retain(|context| context.name != *name);
+            let was_used = contexts.current.take_if(|current| current == name).is_some();
+            contexts.write()?;
+            let hint = if was_used { "; no context is used now" } else { "" };
+            writeln!(out, "the context {name} is removed{hint}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(
+    contexts: &mut Contexts,
+    arguments: &AddArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let name = &arguments.name;
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if !is_name {
+        return Err(ClientError::Usage(format!(
+            "{} is no name of a context: expected letters, digits, ., _ and -",
+            quoted(name)
+        )));
+    }
+    if arguments.server.contains('@') {
+        return Err(ClientError::Usage(
+            "--server: an address with a password is not kept; give a token with --token or \
+             --token-command"
+                .to_owned(),
+        ));
+    }
+    let at = contexts.contexts.iter().position(|context| context.name == *name);
+    if at.is_some() && !arguments.replace {
+        return Err(ClientError::Usage(format!(
+            "there is a context {} already: --replace replaces it",
+            quoted(name)
+        )));
+    }
+    let token = arguments.token.as_deref().map(token).transpose()?;
+    let context = Named {
+        name: name.clone(),
+        server: arguments.server.clone(),
+        token: token.map(Hidden),
+        token_command: arguments.token_command.clone().map(Hidden),
+    };
+    let is_first = contexts.contexts.is_empty();
+    match at {
+        Some(at) => contexts.contexts[at] = context,
+        None => contexts.contexts.push(context),
+    }
+    if is_first || arguments.use_it {
+        contexts.current = Some(name.clone());
+    }
+    contexts.write()?;
+    let is_used = contexts.current.as_ref() == Some(name);
+    let hint = if is_used {
+        " and is used".to_owned()
+    } else {
+        format!(": use it with --context {name}, or always: workflow-manager context use {name}")
+    };
+    writeln!(out, "the context {name} is there{hint}")?;
+    Ok(())
+}
+
+/// The token that an argument gives: itself, or `-` for the first line of standard input.
+fn token(argument: &str) -> Result<String, ClientError> {
+    let mut text = argument.to_owned();
+    if argument == "-" {
+        text.clear();
+        io::stdin()
+            .read_line(&mut text)
+            .map_err(|error| ClientError::Usage(format!("--token: {error}")))?;
+    }
+    let token = text.trim();
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(ClientError::Usage(
+            "--token: expected letters, digits and signs without blanks; it is not repeated here"
+                .to_owned(),
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+fn print(
+    contexts: &Contexts,
+    arguments: FormatArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let mut table = Table::new(&[
+        ("NAME", Role::Key),
+        ("USED", Role::Plain),
+        ("SERVER", Role::Plain),
+        ("TOKEN", Role::Plain),
+    ]);
+    let mut entries = Vec::new();
+    for context in &contexts.contexts {
+        let Named { name, server, .. } = context;
+        let is_used = contexts.current.as_ref() == Some(name);
+        table.add([
+            name.as_str(),
+            if is_used { "*" } else { "" },
+            &*escaped(server),
+            context.token_source(),
+        ]);
+        let entry = json!({ "name": name, "used": is_used, "server": server,
+            "token": context.token_source() });
+        entries.push(to_raw_value(&entry).map_err(|error| ClientError::Output(error.into()))?);
+    }
+    let body =
+        serde_json::to_string(&entries).map_err(|error| ClientError::Output(error.into()))?;
+    let nothing = "there are no contexts yet: workflow-manager context add NAME --server URL";
+    let listing = Listing { body: &body, entries, table, nothing };
+    listing.print(Form::of(arguments, TimeArguments::default()), out)
+}

@@ -1,0 +1,97 @@
+//! `doctor`: finds what is wrong with an installation, and says what to do.
+
+mod broker;
+mod finding;
+mod local;
+mod manager;
+
+use super::arguments::{DoctorArguments, TimeArguments};
+use super::error::ClientError;
+use super::reach::{Reach, Source};
+use super::screen::{Screen, print_json};
+use super::words::counted;
+use crate::engine::words::escaped;
+use finding::{Finding, Level};
+use local::Local;
+use serde_json::json;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// `doctor`: exit code 1 if anything does not work.
+pub(super) fn doctor(
+    arguments: &DoctorArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let mut found = Vec::new();
+    let local = if local::is_given(&arguments.settings) {
+        local::look(&arguments.settings, &mut found)
+    } else {
+        let text = "none are given here: only the manager is looked at; with those of serve \
+                    (--config, --workflows, --db, …) doctor looks at files, disk and broker, too";
+        found.push(Finding::ok("settings", text));
+        None
+    };
+    let is_locked = local.as_ref().and_then(|local| local.is_locked);
+    let has_manager = match reach(arguments, local.as_ref()) {
+        Ok(reach) => manager::look(reach, is_locked, &mut found)?,
+        Err(error) => {
+            let to_do = "mend it; workflow-manager context list shows the contexts";
+            found.push(Finding::error("context", error.to_string(), to_do));
+            false
+        }
+    };
+    if let Some(local) = &local {
+        broker::look(local, has_manager, &mut found);
+    }
+    print(arguments.client.json, &found, out)?;
+    let is_wrong = found.iter().any(|finding| finding.level == Level::Error);
+    Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The manager that is asked: if nothing else is said, that of the settings.
+fn reach(arguments: &DoctorArguments, local: Option<&Local>) -> Result<Reach, ClientError> {
+    let reach = Reach::of(&arguments.client.reach)?;
+    let Some(Local { settings, .. }) = local.filter(|_| reach.server_source == Source::Default)
+    else {
+        return Ok(reach);
+    };
+    let mut listen = settings.http.listen;
+    if listen.ip().is_unspecified() {
+        let loopback: std::net::IpAddr = if listen.is_ipv4() {
+            [127, 0, 0, 1].into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        };
+        listen.set_ip(loopback);
+    }
+    let (token, token_source) = if reach.token.is_empty() {
+        (settings.http.token.0.clone(), Source::Flag("the settings"))
+    } else {
+        (reach.token, reach.token_source)
+    };
+    let server = format!("http://{listen}");
+    Ok(Reach { server, token, server_source: Source::Flag("the settings"), token_source })
+}
+
+fn print(is_json: bool, found: &[Finding], out: &mut dyn Write) -> Result<(), ClientError> {
+    if is_json {
+        let entries = found.iter().map(|Finding { level, what, text, to_do }| {
+            json!({ "level": level.word(), "check": what, "text": text, "do": to_do })
+        });
+        print_json(&entries.collect::<serde_json::Value>().to_string(), out)?;
+        return Ok(());
+    }
+    let screen = Screen::of(TimeArguments::default());
+    for Finding { level, what, text, to_do } in found {
+        let word = format!("{:<7}", level.word());
+        let word = screen.painted(&word, level.word());
+        writeln!(out, "{word}  {what:<9}  {}", escaped(text))?;
+        if !to_do.is_empty() {
+            writeln!(out, "{:20}→ {}", "", escaped(to_do))?;
+        }
+    }
+    let count = |wanted: Level| found.iter().filter(|finding| finding.level == wanted).count();
+    let (errors, warnings) = (count(Level::Error), count(Level::Warning));
+    writeln!(out, "\n{}, {}", counted(errors, "error"), counted(warnings, "warning"))?;
+    Ok(())
+}

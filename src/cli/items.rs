@@ -1,0 +1,127 @@
+//! `items`: how the items of a fan-out fare.
+
+use super::arguments::{Format, ItemsArguments};
+use super::client::Client;
+use super::error::ClientError;
+use super::job::{ChildrenPage, rows};
+use super::listing::{Form, Listing};
+use super::show::{entries, parse};
+use super::table::{Role, Table};
+use super::text::Text;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+#[derive(Deserialize)]
+struct CountsAnswer {
+    items: u64,
+    waiting: u64,
+    running: u64,
+    completed: u64,
+    failed: u64,
+    window: Option<u64>,
+    tolerate: Option<Text>,
+    tolerated: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReasonsAnswer {
+    failed: u64,
+    failed_is_minimum: bool,
+    reasons: Vec<ReasonAnswer>,
+}
+
+/// A reason, how many items failed for it, and the first of them.
+#[derive(Deserialize)]
+struct ReasonAnswer {
+    reason: Text,
+    count: u64,
+    item: u64,
+    job: Text,
+}
+
+/// `items ID STEP`
+pub(super) fn items(
+    arguments: &ItemsArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&arguments.list.reach)?;
+    let form = Form::of(arguments.list.form, arguments.list.times);
+    let job = format!("/api/job/{}", arguments.id);
+    let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
+    let counts = client.get(&format!("{job}/step/{step}/items"))?;
+    if form.is_for_people() {
+        print_counts(&parse(&counts)?, out)?;
+    }
+    if arguments.reasons {
+        return reasons(&client, &format!("{job}/step/{step}/items"), form, out);
+    }
+    let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
+    let named = [("state", state), ("after", arguments.after.clone())];
+    let mut query = vec![
+        ("step".to_owned(), arguments.step.clone()),
+        ("limit".to_owned(), arguments.limit.to_string()),
+    ];
+    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    let body = client.query(&format!("{job}/children"), &query)?;
+    let page: ChildrenPage = parse(&body)?;
+    let (table, entries) = (rows(&page.children), entries(&body, "children")?);
+    // One answer of two: the counts, and what the list has.
+    let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
+    let both = format!("{{\"counts\":{counts},{rest}");
+    let body = if form.format == Format::Json { &both } else { &body };
+    Listing { body, entries, table, nothing: "no such child jobs" }.print(form, out)?;
+    if let Some(next) = page.next.filter(|_| form.is_for_people()) {
+        writeln!(
+            out,
+            "… only {} are shown; --limit shows more, --after {next} the next",
+            page.children.len()
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What went wrong how often, each with the first item.
+fn reasons(
+    client: &Client,
+    path: &str,
+    form: Form,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let body = client.get(&format!("{path}?format=reasons"))?;
+    let answer: ReasonsAnswer = parse(&body)?;
+    let mut table = Table::new(&[
+        ("CHILD JOB", Role::Key),
+        ("ITEM", Role::Plain),
+        ("COUNT", Role::Key),
+        ("REASON", Role::Long),
+    ]);
+    for ReasonAnswer { reason, count, item, job } in &answer.reasons {
+        table.add([&**job, &item.to_string(), &count.to_string(), &**reason]);
+    }
+    let entries = entries(&body, "reasons")?;
+    Listing { body: &body, entries, table, nothing: "no item has failed" }.print(form, out)?;
+    if answer.failed_is_minimum && form.is_for_people() {
+        writeln!(out, "… only the first {} items that failed were looked at", answer.failed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_counts(counts: &CountsAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
+    let CountsAnswer { items, waiting, running, completed, failed, .. } = counts;
+    writeln!(
+        out,
+        "{items} items: {completed} completed, {running} running, {waiting} waiting, {failed} failed"
+    )?;
+    if let Some(window) = counts.window {
+        writeln!(out, "at most {window} at once")?;
+    }
+    let tolerated = counts.tolerated.filter(|tolerated| *tolerated > 0);
+    if let (Some(tolerate), Some(tolerated)) = (&counts.tolerate, tolerated) {
+        writeln!(out, "{tolerated} may fail (tolerate {tolerate})")?;
+    }
+    writeln!(out)?;
+    Ok(())
+}

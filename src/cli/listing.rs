@@ -1,0 +1,132 @@
+//! Lists in the form that was asked for.
+
+use super::arguments::{Format, FormatArguments, TimeArguments};
+use super::error::ClientError;
+use super::screen::{Screen, print_json};
+use super::table::Table;
+use serde_json::value::RawValue;
+use std::io::Write;
+
+/// A list as it came, and as a table.
+pub(super) struct Listing<'a> {
+    /// The answer, for `-o json`.
+    pub(super) body: &'a str,
+    /// Its entries, for `-o jsonl`.
+    pub(super) entries: Vec<Box<RawValue>>,
+    /// The entries in rows, in the same order; the first column has the ids or names.
+    pub(super) table: Table,
+    /// What is said if there is none.
+    pub(super) nothing: &'a str,
+}
+
+/// How a list is to look.
+#[derive(Clone, Copy)]
+pub(super) struct Form {
+    pub(super) format: Format,
+    pub(super) screen: Screen,
+    times: TimeArguments,
+}
+
+impl Form {
+    pub(super) fn of(form: FormatArguments, times: TimeArguments) -> Form {
+        Form { format: form.format(), screen: Screen::of(times), times }
+    }
+
+    /// Whether people read it: then there may be hints around it.
+    pub(super) fn is_for_people(self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
+    }
+}
+
+impl Listing<'_> {
+    /// Prints the list.
+    pub(super) fn print(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
+        match form.format {
+            Format::Json => print_json(self.body, out)?,
+            Format::Jsonl => {
+                for entry in &self.entries {
+                    print_json(entry.get(), out)?;
+                }
+            }
+            Format::Csv => self.print_csv(form, out)?,
+            Format::Name => {
+                for name in self.table.rows.iter().filter_map(|row| row.first()) {
+                    writeln!(out, "{name}")?;
+                }
+            }
+            Format::Table | Format::Wide if self.table.rows.is_empty() => {
+                writeln!(out, "{}", self.nothing)?;
+            }
+            Format::Table => print(&self.table, form.screen, false, out)?,
+            Format::Wide => print(&self.table, form.screen.whole(form.times), true, out)?,
+        }
+        Ok(())
+    }
+
+    fn print_csv(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
+        let screen = form.screen.whole(form.times);
+        let mut lines = csv::Writer::from_writer(out);
+        let broken = |error: csv::Error| ClientError::Output(error.into());
+        let titles = self.table.columns.iter().map(|(title, _)| title.to_lowercase());
+        lines.write_record(titles).map_err(broken)?;
+        for row in &self.table.rows {
+            let cells = row.iter().zip(&self.table.columns).map(|(cell, (_, role))| {
+                if role.is_time() { screen.time(cell).into_owned() } else { no_formula(cell) }
+            });
+            lines.write_record(cells).map_err(broken)?;
+        }
+        lines.flush()?;
+        Ok(())
+    }
+}
+
+/// Prints a table for people, with a word on what does not fit.
+pub(super) fn print(
+    table: &Table,
+    screen: Screen,
+    is_whole: bool,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let drawn = table.draw(&screen, is_whole);
+    writeln!(out, "{}", drawn.text)?;
+    if !drawn.left_out.is_empty() {
+        let names = drawn.left_out.join(", ");
+        writeln!(out, "… there is no room for {names}: -o wide shows all columns")?;
+    }
+    Ok(())
+}
+
+/// A cell that no spreadsheet takes for a formula: as in the manager's own CSV (docs/http-api.md).
+fn no_formula(cell: &str) -> String {
+    const BEGINS: [char; 11] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
+    let apostrophe = if cell.starts_with(BEGINS) { "'" } else { "" };
+    format!("{apostrophe}{cell}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::table::Role;
+
+    #[test]
+    fn each_form_has_all_rows() {
+        let mut table = Table::new(&[("NAME", Role::Key), ("MORE", Role::Extra)]);
+        table.add(["one", "=1+1"]);
+        table.add(["two", "a,b"]);
+        let body = r#"[{"name":"one"},{"name":"two"}]"#;
+        let entries = serde_json::from_str(body).expect("entries");
+        let listing = Listing { body, entries, table, nothing: "none" };
+        let printed = |format| {
+            let form = Form { format, screen: Screen::wide(None), times: TimeArguments::default() };
+            let mut out = Vec::new();
+            listing.print(form, &mut out).expect("printed");
+            String::from_utf8(out).expect("a text")
+        };
+        assert_eq!(printed(Format::Table), " NAME\n one\n two\n");
+        assert_eq!(printed(Format::Wide), " NAME  MORE\n one   =1+1\n two   a,b\n");
+        assert_eq!(printed(Format::Json), format!("{body}\n"));
+        assert_eq!(printed(Format::Jsonl), "{\"name\":\"one\"}\n{\"name\":\"two\"}\n");
+        assert_eq!(printed(Format::Csv), "name,more\none,'=1+1\ntwo,\"a,b\"\n");
+        assert_eq!(printed(Format::Name), "one\ntwo\n");
+    }
+}

@@ -1,0 +1,51 @@
+//! `completions` and `man`: what shells complete, and manual pages, from the definition of the
+//! commands.
+
+use super::arguments::Arguments;
+use super::error::ClientError;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The program's name on the command line.
+const PROGRAM: &str = "workflow-manager";
+
+/// Prints the script for a shell.
+///
+/// # Errors
+///
+/// What writing to `out` gives.
+pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+    // The generator panics when it cannot write: it gets a buffer.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM, &mut script);
+    if shell == Shell::Bash {
+        // clap_complete 4.6.11 spells a program with a hyphen in two ways, so that bash would
+        // complete nothing after a command. Where it is mended this changes nothing.
+        let text = String::from_utf8_lossy(&script);
+        script = text.replace("workflow__subcmd__manager", "workflow__manager").into_bytes();
+    }
+    out.write_all(&script)?;
+    out.flush()
+}
+
+/// Writes a manual page for the program and for each of its commands.
+///
+/// # Errors
+///
+/// The directory or a page cannot be written.
+pub fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
+    let written = std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory));
+    written.map_err(|error| {
+        let directory = directory.display();
+        ClientError::Refused(format!(
+            "cannot write manual pages to {directory}: {error}; name a directory that you may \
+             write to"
+        ))
+    })?;
+    let directory = directory.display();
+    writeln!(out, "the manual pages are in {directory}: man -l {directory}/{PROGRAM}.1")?;
+    Ok(())
+}

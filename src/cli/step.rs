@@ -1,0 +1,176 @@
+//! `step`: a step with its attempts; or its input or output, byte for byte.
+
+use super::arguments::StepArguments;
+use super::client::Client;
+use super::error::ClientError;
+use super::listing;
+use super::screen::{Screen, harmless_json, print_json};
+use super::show::parse;
+use super::table::{Role, Table};
+use super::text::Text;
+use crate::engine::Millis;
+use crate::engine::words::quoted;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DetailAnswer {
+    name: Text,
+    state: Text,
+    #[serde(default)]
+    status: Text,
+    queue: Option<Text>,
+    reason: Option<Text>,
+    warning: Option<Text>,
+    raw: Option<Text>,
+    retry_at: Option<Text>,
+    deadline: Option<Text>,
+    elapsed: Option<u64>,
+    input_bytes: Option<u64>,
+    output_bytes: Option<u64>,
+    #[serde(default)]
+    attempts: Vec<AttemptAnswer>,
+    #[serde(default)]
+    attempts_omitted: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AttemptAnswer {
+    attempt: u32,
+    state: Text,
+    start_time: Option<Text>,
+    end_time: Option<Text>,
+    confirmed: Option<Text>,
+    redispatched: Option<u64>,
+    reason: Option<Text>,
+}
+
+/// `step ID STEP`
+pub(super) fn step(
+    arguments: &StepArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&arguments.client.reach)?;
+    let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
+    let path = format!("/api/job/{}/step/{name}", arguments.id);
+    if arguments.input || arguments.output {
+        let which = if arguments.input { "input" } else { "output" };
+        payload(&client, &format!("{path}/{which}"), out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let at = arguments.at.map(|at| ("at".to_owned(), at.to_string()));
+    let body = client.query(&path, at.as_slice())?;
+    if arguments.raw {
+        return raw(&parse(&body)?, out);
+    }
+    if arguments.client.json {
+        print_json(&body, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(arguments, &parse(&body)?, Screen::of(arguments.times), out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A payload as the manager has it; on a terminal with a line break at its end, and without
+/// characters that could command it.
+fn payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), ClientError> {
+    if stdout().is_terminal() {
+        let text = client.get(path)?;
+        writeln!(out, "{}", harmless_json(&text))?;
+        return Ok(());
+    }
+    client.copy(path, &[], "application/json", out)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn raw(step: &DetailAnswer, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    let Some(raw) = &step.raw else {
+        return Err(ClientError::Refused(format!(
+            "step {} has no such reply: only a reply that was no JSON object is kept as it came; \
+             --output has the result",
+            quoted(&step.name)
+        )));
+    };
+    if stdout().is_terminal() {
+        writeln!(out, "{raw}")?;
+    } else {
+        out.write_all(raw.raw().as_bytes())?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(
+    arguments: &StepArguments,
+    step: &DetailAnswer,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
+    tell("job", &arguments.id.to_string())?;
+    tell("step", &step.name)?;
+    tell("state", &screen.painted(&step.state, &step.state))?;
+    let took = step.elapsed.map(|elapsed| Text::new(&Millis(elapsed / 1_000_000).to_string()));
+    let named = [
+        ("status", Some(&step.status).filter(|status| !status.is_empty())),
+        ("queue", step.queue.as_ref()),
+        ("elapsed", took.as_ref()),
+        ("reason", step.reason.as_ref()),
+        ("warning", step.warning.as_ref()),
+        ("reply", step.raw.as_ref()),
+    ];
+    for (key, value) in named {
+        if let Some(value) = value {
+            tell(key, value)?;
+        }
+    }
+    for (key, value) in [("deadline", &step.deadline), ("again at", &step.retry_at)] {
+        if let Some(value) = value {
+            tell(key, &screen.time(value))?;
+        }
+    }
+    for (key, bytes) in [("input", step.input_bytes), ("output", step.output_bytes)] {
+        if let Some(bytes) = bytes {
+            tell(key, &format!("{bytes} bytes: --{key} prints it"))?;
+        }
+    }
+    if step.attempts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    if step.attempts_omitted > 0 {
+        writeln!(out, "… {} older attempts are left out", step.attempts_omitted)?;
+    }
+    listing::print(&attempts(&step.attempts), screen, false, out)
+}
+
+fn attempts(attempts: &[AttemptAnswer]) -> Table {
+    let mut table = Table::new(&[
+        ("ATTEMPT", Role::Key),
+        ("STATE", Role::State),
+        ("BEGAN", Role::Time),
+        ("ENDED", Role::Time),
+        ("AT BROKER", Role::Time),
+        ("SENT AGAIN", Role::Plain),
+        ("REASON", Role::Long),
+    ]);
+    for attempt in attempts {
+        let text = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();
+        let again = attempt.redispatched.filter(|times| *times > 0);
+        table.add([
+            attempt.attempt.to_string(),
+            attempt.state.to_string(),
+            text(&attempt.start_time),
+            text(&attempt.end_time),
+            text(&attempt.confirmed),
+            again.map_or_else(String::new, |times| times.to_string()),
+            text(&attempt.reason),
+        ]);
+    }
+    table
+}

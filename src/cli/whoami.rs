@@ -1,0 +1,89 @@
+//! `whoami`: which manager is asked, and what the token allows.
+
+use super::arguments::ClientArguments;
+use super::client::Client;
+use super::error::ClientError;
+use super::reach::Reach;
+use super::screen::print_json;
+use super::show::parse;
+use super::text::Text;
+use serde::Deserialize;
+use serde_json::json;
+use std::io::Write;
+use std::process::ExitCode;
+use ureq::http::StatusCode;
+
+/// What a manager says about itself, as far as the command line shows it.
+#[derive(Deserialize)]
+pub(super) struct ManagerAnswer {
+    pub(super) version: Text,
+    pub(super) ready: bool,
+    #[serde(default)]
+    pub(super) checks: Vec<CheckAnswer>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct CheckAnswer {
+    pub(super) name: Text,
+    pub(super) ok: bool,
+    pub(super) detail: Text,
+}
+
+/// `whoami`: exit code 1 if the manager does not take the token.
+pub(super) fn whoami(
+    arguments: &ClientArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let reach = Reach::of(&arguments.reach)?;
+    let (server, server_source) = (reach.shown(), reach.server_source.to_string());
+    let has_token = !reach.token.is_empty();
+    let token_source = has_token.then(|| reach.token_source.to_string());
+    let bare = Client::of(reach.without_token());
+    let client = Client::of(reach);
+    let answer = client.ask("/api/manager")?;
+    // A manager without a token takes any: only a call without one tells.
+    let is_open = bare.ask("/api/manager")?.is_ok();
+    let allowed = match &answer {
+        Ok(_) if is_open => "every call: this manager asks for no token",
+        Ok(_) => "every call: the token is right",
+        Err((StatusCode::UNAUTHORIZED, _)) if has_token => "nothing: the token is wrong",
+        Err((StatusCode::UNAUTHORIZED, _)) => "nothing: this manager asks for a token",
+        Err(_) => "unknown",
+    };
+    let manager: Option<ManagerAnswer> =
+        answer.as_ref().ok().map(|body| parse(body)).transpose()?;
+    let version = manager.as_ref().map(|manager| manager.version.to_string());
+    if arguments.json {
+        let told = json!({
+            "server": server, "serverFrom": server_source, "tokenFrom": token_source,
+            "allowed": allowed, "isAllowed": answer.is_ok(), "version": version,
+            "ready": manager.as_ref().map(|manager| manager.ready),
+            "clientVersion": env!("CARGO_PKG_VERSION"),
+        });
+        print_json(&told.to_string(), out)?;
+    } else {
+        let own = env!("CARGO_PKG_VERSION");
+        let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
+        tell("manager", &format!("{server} ({server_source})"))?;
+        tell("token", token_source.as_deref().unwrap_or("none"))?;
+        tell("allows", allowed)?;
+        if let (Some(version), Some(manager)) = (&version, &manager) {
+            let differs = if version == own {
+                String::new()
+            } else {
+                format!("; this command line is {own}")
+            };
+            tell("version", &format!("{version}{differs}"))?;
+            let bad = manager.checks.iter().filter(|check| !check.ok);
+            let bad: Vec<String> =
+                bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();
+            let ready =
+                if manager.ready { "yes".to_owned() } else { format!("no: {}", bad.join("; ")) };
+            tell("ready", &ready)?;
+        }
+    }
+    match answer {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err((_, detail)) => Err(ClientError::Refused(detail)),
+    }
+}

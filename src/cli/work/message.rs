@@ -1,0 +1,178 @@
+//! A message that is lent to this worker, and what can be said of it.
+
+use super::super::client::{Asked, Client, Received};
+use super::super::error::ClientError;
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+use ureq::http::HeaderMap;
+
+/// The variables of a program's environment, and the headers that they have. The names are those of
+/// the protocol of workers.
+const VARIABLES: [(&str, &str); 9] = [
+    ("WORKFLOW_CORRELATION_ID", "correlation-id"),
+    ("WORKFLOW_MESSAGE_ID", "message-id"),
+    ("WORKFLOW_NAME", "workflow"),
+    ("WORKFLOW_JOB", "job"),
+    ("WORKFLOW_ATTEMPT", "attempt"),
+    ("WORKFLOW_DELIVERY", "delivery"),
+    ("WORKFLOW_PRIORITY", "priority"),
+    ("WORKFLOW_DEPTH", "depth"),
+    ("WORKFLOW_TRACEPARENT", "traceparent"),
+];
+
+/// How long a reply may take: its answer waits for a commit.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long an answer may take that waits for nothing.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A message in hand.
+pub(super) struct Message {
+    queue: String,
+    vhost: String,
+    headers: HeaderMap,
+    /// A path below the manager's address.
+    reply_to: String,
+    /// The step's input.
+    pub(super) body: Vec<u8>,
+}
+
+impl Message {
+    pub(super) fn new(
+        queue: &str,
+        vhost: &str,
+        received: Received,
+    ) -> Result<Message, ClientError> {
+        let Received { headers, body } = received;
+        let reply_to = text(&headers, "reply-to").into_owned();
+        // The token goes to the manager alone.
+        if !reply_to.starts_with('/') {
+            return Err(ClientError::Refused(format!(
+                "a message of queue {queue} came without the path of its reply (Reply-To): is \
+                 something between this worker and the manager?"
+            )));
+        }
+        Ok(Message { queue: queue.to_owned(), vhost: vhost.to_owned(), headers, reply_to, body })
+    }
+
+    pub(super) fn id(&self) -> String {
+        text(&self.headers, "message-id").into_owned()
+    }
+
+    pub(super) fn reply_to(&self) -> &str {
+        &self.reply_to
+    }
+
+    /// The same message was lent to this worker once more.
+    pub(super) fn lent_again(&mut self, reply_to: String) {
+        self.reply_to = reply_to;
+    }
+
+    /// Which message it is, for people.
+    pub(super) fn name(&self) -> String {
+        let of = text(&self.headers, "correlation-id");
+        let (job, _) = of.split_once(':').unwrap_or((&of, ""));
+        format!("queue {}, job {job}, attempt {}", self.queue, text(&self.headers, "attempt"))
+    }
+
+    /// The variables of the environment that tell of it; none: there is nothing to tell.
+    pub(super) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let of_header = |(name, header): &(&'static str, &str)| {
+            let value = self.headers.get(*header);
+            (*name, value.map(|value| OsString::from_vec(value.as_bytes().to_vec())))
+        };
+        let mut variables: Vec<_> = VARIABLES.iter().map(of_header).collect();
+        let of = text(&self.headers, "correlation-id");
+        let step = of.split_once(':').map(|(_, step)| step.into());
+        variables.push(("WORKFLOW_STEP", step));
+        variables.push(("WORKFLOW_QUEUE", Some((&self.queue).into())));
+        variables.push(("WORKFLOW_VHOST", Some((&self.vhost).into())));
+        variables
+    }
+
+    /// Sends a reply: a result, or that the attempt failed.
+    pub(super) fn reply(&self, client: &Client, is_error: bool, body: &[u8]) -> Asked<String> {
+        let kind = if is_error { "error" } else { "result" };
+        self.tell(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
+    }
+
+    /// Says that it is in hand still.
+    pub(super) fn extend(&self, client: &Client, lease: &str) -> Asked<String> {
+        self.tell(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
+    }
+
+    /// Gives it back: another worker gets it, after this time.
+    pub(super) fn give_back(&self, client: &Client, delay: &str) -> Result<(), String> {
+        let query = [("requeue", "true"), ("delay", delay)];
+        match self.tell(client, "nack", &query, &[], CALL_TIMEOUT) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err((_, detail))) => Err(detail),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn tell(
+        &self,
+        client: &Client,
+        word: &str,
+        query: &[(&str, &str)],
+        body: &[u8],
+        most: Duration,
+    ) -> Asked<String> {
+        let query: Vec<(String, String)> =
+            query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        client.tell(&self.path(word), &query, body, most)
+    }
+
+    /// The path of a call beside that of the reply.
+    fn path(&self, word: &str) -> String {
+        let (path, query) = match self.reply_to.split_once('?') {
+            Some((path, query)) => (path, format!("?{query}")),
+            None => (self.reply_to.as_str(), String::new()),
+        };
+        format!("{}/{word}{query}", path.strip_suffix("/reply").unwrap_or(path))
+    }
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Cow<'h, str> {
+    headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(reply_to: &str) -> Result<Message, ClientError> {
+        let headers = [("reply-to", reply_to), ("correlation-id", "4711:a:b")];
+        let headers = headers.map(|(name, value)| {
+            (name.parse().unwrap(), value.parse::<ureq::http::HeaderValue>().unwrap())
+        });
+        let headers = headers.into_iter().collect();
+        Message::new("q", "", Received { headers, body: Vec::new() })
+    }
+
+    #[test]
+    fn the_calls_stand_beside_the_reply() {
+        let path = "/api/queue/reply/message/4711%3Aa%3A1/2/";
+        let plain = message(&format!("{path}reply")).unwrap();
+        assert_eq!(plain.path("extend"), format!("{path}extend"));
+        let of_vhost = message(&format!("{path}reply?vhost=v")).unwrap();
+        assert_eq!(of_vhost.path("nack"), format!("{path}nack?vhost=v"));
+    }
+
+    #[test]
+    fn a_reply_goes_to_the_manager_alone() {
+        assert!(message("@elsewhere.example/").is_err());
+        assert!(message("").is_err());
+    }
+
+    #[test]
+    fn what_a_message_does_not_have_is_removed_from_the_environment() {
+        let variables = message("/r").unwrap().variables();
+        let of = |name| variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
+        assert_eq!(of("WORKFLOW_STEP"), Some("a:b".into()));
+        assert_eq!(of("WORKFLOW_PRIORITY"), None);
+    }
+}

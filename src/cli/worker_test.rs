@@ -1,0 +1,149 @@
+//! `worker-test`: the manager's side of the worker protocol, played to one worker, to see whether it
+//! keeps the protocol. No daemon is needed.
+//!
+//! A [`stand`] is the way that the worker takes its messages; what happens there is written to a
+//! [`log`]; the [`bench`] sends the messages of each of the [`cases`] and [`judge`]s what the log
+//! has.
+
+mod amqp;
+mod bench;
+mod cases;
+mod cut;
+mod http;
+mod judge;
+mod log;
+mod messages;
+mod program;
+mod report;
+mod stand;
+
+use super::arguments::{TestedBus, WorkerTestArguments};
+use super::error::ClientError;
+use crate::telemetry::log::say;
+use amqp::Amqp;
+use bench::Bench;
+use cases::Case;
+use http::Http;
+use log::Log;
+use messages::{Messages, object};
+use program::Program;
+use report::Report;
+use stand::Stand;
+use std::io::Write;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The exit code when a signal ends the test, as in shells.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// `worker-test`: exit code 1 if the worker fails what it must do.
+pub(super) fn worker_test(
+    arguments: &WorkerTestArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let messages = Messages::new(&arguments.queue, &text("--message", &arguments.message)?)?;
+    let expected = arguments.expect.as_deref().map(|expect| {
+        let text = text("--expect", expect)?;
+        object("--expect", &text)
+    });
+    let expected = expected.transpose()?;
+    let server = arguments.amqp_server.as_deref().unwrap_or_default();
+    let bus = arguments.bus.unwrap_or(match server {
+        "" => TestedBus::Http,
+        _ => TestedBus::Amqp,
+    });
+    actix_rt::System::new().block_on(async {
+        let log = Log::default();
+        let (stand, variable, address) = match bus {
+            TestedBus::Http => {
+                let http = Http::open(&arguments.queue, log.clone())?;
+                let url = http.url();
+                (Stand::Http(http), "WORKFLOW_MANAGER_URL", url)
+            }
+            TestedBus::Amqp if server.is_empty() => {
+                let why = "name the broker with --amqp-server or AMQP_SERVER";
+                return Err(ClientError::Usage(why.to_owned()));
+            }
+            TestedBus::Amqp => {
+                let amqp = Amqp::open(server, &arguments.queue, log.clone()).await?;
+                let address = amqp.address_for_worker(server);
+                (Stand::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
+            }
+        };
+        let variables = ["WORKFLOW_MANAGER_URL", "WORKFLOW_MANAGER_TOKEN", "AMQP_SERVER"];
+        let variables = variables.map(|name| (name, (name == variable).then(|| address.clone())));
+        let program = match arguments.command.as_slice() {
+            [] => {
+                let shown = without_password(&address);
+                say(&format!("start the worker: {variable}={shown}, queue {}", arguments.queue));
+                None
+            }
+            command => match Program::start(command, variables.to_vec()) {
+                Ok(program) => Some(program),
+                Err(error) => {
+                    stand.close().await;
+                    return Err(error);
+                }
+            },
+        };
+        let mut bench = Bench {
+            bus,
+            stand,
+            log,
+            program,
+            messages,
+            expected,
+            within: arguments.within.0,
+            plain: Vec::new(),
+        };
+        let mut report = Report::begin(out, arguments.json, Case::of(bus).len())?;
+        let ran = tokio::select! {
+            ran = bench.run(&mut report) => Some(ran),
+            () = interrupted() => None,
+        };
+        bench.close().await;
+        match ran {
+            None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+            Some(ran) => {
+                ran?;
+                Ok(if report.end()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
+        }
+    })
+}
+
+/// An address as it may stand on a terminal.
+fn without_password(address: &str) -> String {
+    match address
+        .split_once("://")
+        .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)))
+    {
+        Some((scheme, (user, host))) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}:PASSWORD@{host}")
+        }
+        None => address.to_owned(),
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn interrupted() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// The text of an argument: JSON, or what is in `@FILE`.
+fn text(what: &str, argument: &str) -> Result<String, ClientError> {
+    match argument.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file)
+            .map_err(|error| ClientError::Usage(format!("{what}: cannot read {file}: {error}"))),
+        None => Ok(argument.to_owned()),
+    }
+}

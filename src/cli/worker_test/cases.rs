@@ -1,0 +1,225 @@
+//! The cases, in the order in which they are judged, and what each rests on.
+
+use super::super::arguments::TestedBus;
+use super::report::{Level, Told};
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Case {
+    Answers,
+    CutBeforeReply,
+    CutAfterReply,
+    NotJson,
+    Array,
+    Empty,
+    Deep,
+    Large,
+    Headers,
+    NoReplyTo,
+    Hundred,
+    Order,
+    Confirms,
+    Attempt,
+    Persistent,
+    ContentType,
+    Digits,
+    Lease,
+    Gone,
+    Declares,
+    Terminates,
+}
+
+use Case::{
+    Answers, Array, Attempt, Confirms, ContentType, CutAfterReply, CutBeforeReply, Declares, Deep,
+    Digits, Empty, Gone, Headers, Hundred, Large, Lease, NoReplyTo, NotJson, Order, Persistent,
+    Terminates,
+};
+
+const ORDER: [Case; 21] = [
+    Answers,
+    CutBeforeReply,
+    CutAfterReply,
+    NotJson,
+    Array,
+    Empty,
+    Deep,
+    Large,
+    Headers,
+    NoReplyTo,
+    Hundred,
+    Order,
+    Confirms,
+    Attempt,
+    Persistent,
+    ContentType,
+    Digits,
+    Lease,
+    Gone,
+    Declares,
+    Terminates,
+];
+
+const ANSWER: &str = "For each message: do the work, publish a JSON object to the queue named in \
+                      reply_to, with the same correlation_id, then ack";
+
+const REFUSE: &str = "If the work raises an error: publish {\"error\": \"why\"} in the same way, \
+                      with the property type set to error, then ack … A message that always \
+                      fails this way keeps the broker busy";
+
+const DIES: &str = "dies before the ack hears nothing: the broker delivers the message to another \
+                    worker. If it kills each of them, the same holds";
+
+impl Case {
+    /// Those of a bus, in their order.
+    pub(super) fn of(bus: TestedBus) -> Vec<Case> {
+        let is_of = |case: &Case| match case {
+            NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | Declares => {
+                bus == TestedBus::Amqp
+            }
+            Lease | Gone => bus == TestedBus::Http,
+            Answers | CutBeforeReply | CutAfterReply | NotJson | Array | Empty | Deep | Large
+            | Headers | Hundred | Digits | Terminates => true,
+        };
+        ORDER.into_iter().filter(is_of).collect()
+    }
+
+    /// It looks back at what was seen, or is the last one.
+    pub(super) fn leaves_no_trace(self) -> bool {
+        matches!(self, Order | Confirms | Attempt | Persistent | ContentType | Lease | Terminates)
+    }
+
+    pub(super) fn told(self, bus: TestedBus) -> Told {
+        let is_amqp = bus == TestedBus::Amqp;
+        let (level, name, rule) = match self {
+            Answers if is_amqp => (Level::Must, "answers a message", ANSWER),
+            Answers => (
+                Level::Must,
+                "answers a message",
+                "POST {Reply-To} the result … Its body is what it is over AMQP; an empty one is \
+                 the output {}",
+            ),
+            CutBeforeReply => (
+                Level::Must,
+                "comes back after a connection that was cut before the reply",
+                if is_amqp {
+                    "A message may come more than once: after a crash of the worker, of the \
+                     manager or of the broker"
+                } else {
+                    "Until a worker has that answer, it sends the reply again: no connection, 503 \
+                     and every other 5xx mean \"later\""
+                },
+            ),
+            CutAfterReply if is_amqp => (
+                Level::Must,
+                "gives the same result after a connection that was cut between reply and ack",
+                "The work must be repeatable",
+            ),
+            CutAfterReply => (
+                Level::Must,
+                "goes on after a reply whose answer was lost",
+                "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is useless to \
+                 send it again",
+            ),
+            NotJson => (Level::Must, "bears a message that is not JSON", REFUSE),
+            Array => (Level::Must, "bears a message that is an array", REFUSE),
+            Empty => (Level::Must, "bears an empty message", REFUSE),
+            Deep => (Level::Must, "bears a message that nests 100 levels deep", REFUSE),
+            Large => (Level::Must, "bears a message of 1 MiB", REFUSE),
+            Headers => (Level::Must, "bears headers that it does not know", REFUSE),
+            NoReplyTo => (Level::Must, "bears a message without reply_to", DIES),
+            Hundred => (Level::Must, "answers each of 100 messages once", ANSWER),
+            Order => (
+                Level::Must,
+                "acknowledges only after the reply",
+                "a worker that acks first and dies before it replies has lost the step … \
+                 acknowledge after the reply, never before it, and do not consume with automatic \
+                 acknowledgement",
+            ),
+            Confirms => (
+                Level::Should,
+                "acknowledges only after the broker has confirmed the reply",
+                "A worker that acknowledges only after the broker's confirm loses no reply with \
+                 its connection",
+            ),
+            Attempt => (
+                Level::Should,
+                "gives the header attempt back",
+                "So a worker that returns it never costs a step an attempt that did not fail",
+            ),
+            Persistent => (
+                Level::Should,
+                "publishes replies as persistent",
+                "Publish it as persistent, so that it survives a restart of the broker",
+            ),
+            ContentType => (
+                Level::Should,
+                "names the type of the content",
+                "publish a JSON object … content_type and everything else is ignored",
+            ),
+            Digits => (
+                Level::Should,
+                "keeps every digit, escapes and the order of keys",
+                "the step's output, exactly as it came: every digit, every escape, the order of \
+                 the keys",
+            ),
+            Lease => (
+                Level::Should,
+                "asks for more time, or reports progress, before its lease ends",
+                "A worker that works longer extends it before it ends. Progress does so too",
+            ),
+            Gone => (
+                Level::Should,
+                "stops when its attempt is over",
+                "the worker learns it when it extends: 410, and reason is cancelled, timed out \
+                 or settled",
+            ),
+            Declares => (
+                Level::Should,
+                "declares its queue again after it was deleted",
+                "Declare your queue: durable, without arguments",
+            ),
+            Terminates => (
+                Level::Should,
+                "finishes what is in hand on SIGTERM, and ends with exit code 0",
+                DIES,
+            ),
+        };
+        Told { name, level, rule }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bus_has_its_cases_and_the_first_is_the_answer() {
+        for bus in [TestedBus::Amqp, TestedBus::Http] {
+            let cases = Case::of(bus);
+            assert_eq!((cases[0], cases.last()), (Answers, Some(&Terminates)));
+            assert!(cases.iter().all(|case| !case.told(bus).rule.is_empty()));
+        }
+        assert_eq!((Case::of(TestedBus::Amqp).len(), Case::of(TestedBus::Http).len()), (19, 14));
+    }
+
+    /// A text without the marks of its form.
+    fn plain(text: &str) -> String {
+        let parts: Vec<&str> = text.split("](").collect();
+        let behind = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();
+        let whole = parts[0].to_owned() + &parts[1..].iter().map(behind).collect::<String>();
+        let whole: String = whole.chars().filter(|c| !"`*|[".contains(*c)).collect();
+        whole.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn each_case_rests_on_sentences_of_the_protocol() {
+        let protocol = plain(include_str!("../../../docs/worker-protocol.md"));
+        for bus in [TestedBus::Amqp, TestedBus::Http] {
+            for case in Case::of(bus) {
+                for part in case.told(bus).rule.split(" … ") {
+                    assert!(protocol.contains(part), "{case:?} over {bus:?}: {part:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The server: reads what workers ask, and answers what the desk says.
+
+use crate::settings::Span;
+use actix_web::dev::ServerHandle;
+use actix_web::http::StatusCode;
+use actix_web::{App, HttpResponse, HttpServer, web};
+use bytes::Bytes;
+use serde_json::json;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// How many calls wait for the desk at most.
+pub(super) const ASKS_MAX: usize = 256;
+
+/// The largest reply, in bytes: a manager's default (`limits.reply_bytes_max`).
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+const CONNECTIONS_MAX: usize = 256;
+
+/// How long the head of a request may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WAIT_MAX: Duration = Duration::from_secs(50);
+
+const LEASE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
+
+const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// What a worker asks.
+pub(super) enum Call {
+    Receive { wait: Duration, lease: Option<Duration>, max: Option<usize>, vhost: String },
+    Reply { kind: String, body: Bytes },
+    Extend { lease: Option<Duration> },
+    Nack { requeue: bool, delay: Duration },
+}
+
+/// What a worker asks, of which message, and where the answer goes.
+pub(super) struct Ask {
+    pub(super) queue: String,
+    /// The message's id and which delivery of it.
+    pub(super) of: Option<(String, u32)>,
+    pub(super) call: Call,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// What the desk answers.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn json(body: &serde_json::Value) -> Answer {
+        let headers = vec![("content-type", "application/json".to_owned())];
+        Answer { status: 200, headers, body: body.to_string().into_bytes() }
+    }
+
+    pub(super) fn problem(status: u16, detail: &str) -> Answer {
+        let title = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
+        let body =
+            json!({ "detail": detail, "status": status, "title": title, "type": "about:blank" });
+        let headers = vec![("content-type", "application/problem+json".to_owned())];
+        Answer { status, headers, body: body.to_string().into_bytes() }
+    }
+
+    fn response(self) -> HttpResponse {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = HttpResponse::build(status);
+        for (name, value) in self.headers {
+            response.insert_header((name, value.as_bytes()));
+        }
+        response.body(self.body)
+    }
+}
+
+/// A server that runs in the background; port 0: the system chooses one.
+pub(super) fn serve(
+    listen: SocketAddr,
+    asks: mpsc::Sender<Ask>,
+) -> io::Result<(ServerHandle, SocketAddr)> {
+    let app = move || {
+        App::new()
+            .app_data(web::Data::new(asks.clone()))
+            .app_data(web::PayloadConfig::new(BODY_BYTES_MAX))
+            .route("/livez", web::get().to(alive))
+            .route("/readyz", web::get().to(alive))
+            .route("/api/queue/{queue}/receive", web::post().to(receive))
+            .route("/api/queue/{queue}/message/{message}/{delivery}/{word}", web::post().to(tell))
+            .default_service(web::to(nothing))
+    };
+    let server = HttpServer::new(app)
+        .workers(1)
+        .max_connections(CONNECTIONS_MAX)
+        .client_request_timeout(HEAD_TIMEOUT)
+        .disable_signals()
+        .bind(listen)?;
+    let address = server.addrs().first().copied().unwrap_or(listen);
+    let server = server.run();
+    let handle = server.handle();
+    actix_rt::spawn(server);
+    Ok((handle, address))
+}
+
+async fn alive() -> &'static str {
+    "ok"
+}
+
+async fn nothing() -> HttpResponse {
+    Answer::problem(404, "worker-test has the calls of workers alone").response()
+}
+
+type Asks = web::Data<mpsc::Sender<Ask>>;
+
+/// The parameters of a request.
+type Parameters = web::Query<Vec<(String, String)>>;
+
+async fn receive(asks: Asks, path: web::Path<String>, query: Parameters) -> HttpResponse {
+    let read = || {
+        let [wait, lease, max, vhost] = of(&query, ["wait", "lease", "max", "vhost"])?;
+        let max = match max {
+            None => None,
+            Some(text) => match text.parse::<usize>() {
+                Ok(max) if (1..=100).contains(&max) => Some(max),
+                Ok(_) | Err(_) => return Err(format!("max is {text:?}, expected 1 to 100")),
+            },
+        };
+        Ok(Call::Receive {
+            wait: span("wait", wait, (Duration::ZERO, WAIT_MAX))?
+                .unwrap_or(Duration::from_secs(30)),
+            lease: span("lease", lease, LEASE)?,
+            max,
+            vhost: vhost.unwrap_or_default(),
+        })
+    };
+    ask(&asks, path.into_inner(), None, read()).await
+}
+
+async fn tell(
+    asks: Asks,
+    path: web::Path<(String, String, String, String)>,
+    query: Parameters,
+    body: Bytes,
+) -> HttpResponse {
+    let (queue, message, delivery, word) = path.into_inner();
+    let read = || match word.as_str() {
+        "reply" => {
+            let [kind, _vhost] = of(&query, ["type", "vhost"])?;
+            let kind = kind.unwrap_or_else(|| "result".to_owned());
+            if ["result", "error", "progress"].contains(&kind.as_str()) {
+                Ok(Call::Reply { kind, body })
+            } else {
+                Err(format!("type is {kind:?}, expected result, error or progress"))
+            }
+        }
+        "extend" => {
+            let [lease, _vhost] = of(&query, ["lease", "vhost"])?;
+            Ok(Call::Extend { lease: span("lease", lease, LEASE)? })
+        }
+        "nack" => {
+            let [requeue, delay, _vhost] = of(&query, ["requeue", "delay", "vhost"])?;
+            let delay = span("delay", delay, (Duration::ZERO, DELAY_MAX))?.unwrap_or_default();
+            Ok(Call::Nack { requeue: requeue.as_deref() == Some("true"), delay })
+        }
+        other => Err(format!("there is no call {other:?} of a message")),
+    };
+    let Ok(delivery) = delivery.parse() else {
+        return Answer::problem(400, "the delivery is not a number").response();
+    };
+    ask(&asks, queue, Some((message, delivery)), read()).await
+}
+
+async fn ask(
+    asks: &Asks,
+    queue: String,
+    of: Option<(String, u32)>,
+    call: Result<Call, String>,
+) -> HttpResponse {
+    let call = match call {
+        Ok(call) => call,
+        Err(why) => return Answer::problem(400, &why).response(),
+    };
+    let (answer, answered) = oneshot::channel();
+    let later = || Answer::problem(503, "worker-test does not take this now: try again");
+    if asks.send(Ask { queue, of, call, answer }).await.is_err() {
+        return later().response();
+    }
+    answered.await.unwrap_or_else(|_| later()).response()
+}
+
+/// The parameters of these names; any other one is refused, as by a manager.
+fn of<const N: usize>(
+    query: &[(String, String)],
+    names: [&str; N],
+) -> Result<[Option<String>; N], String> {
+    let mut found = [const { None }; N];
+    for (name, value) in query.iter().filter(|(name, _)| name != "_") {
+        let at = names.iter().position(|known| known == name);
+        let at = at.ok_or_else(|| format!("there is no parameter {name:?}"))?;
+        if found[at].replace(value.clone()).is_some() {
+            return Err(format!("the parameter {name:?} is given twice"));
+        }
+    }
+    Ok(found)
+}
+
+fn span(
+    name: &str,
+    text: Option<String>,
+    (min, max): (Duration, Duration),
+) -> Result<Option<Duration>, String> {
+    let Some(text) = text else { return Ok(None) };
+    match humantime::parse_duration(&text) {
+        Ok(span) if (min..=max).contains(&span) => Ok(Some(span)),
+        Ok(_) | Err(_) => {
+            Err(format!("{name} is {text:?}, expected a time from {} to {}", Span(min), Span(max)))
+        }
+    }
+}

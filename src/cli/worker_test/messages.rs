@@ -1,0 +1,146 @@
+//! The messages that a worker is sent.
+
+use super::super::error::ClientError;
+use crate::clock;
+use crate::engine::JobId;
+use serde_json::Value;
+
+/// The workflow that the messages say they are of.
+pub(super) const WORKFLOW: &str = "worker-test";
+
+/// How deep the deep message nests.
+const LEVELS: usize = 100;
+
+/// How large the large message is, in bytes.
+const LARGE_BYTES: usize = 1 << 20;
+
+/// What the message about digits holds beside its mark; each must come back as it is.
+pub(super) const KEPT: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
+
+/// Its keys, in their order.
+pub(super) const KEYS: [&str; 4] = ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
+
+/// A message to a worker.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) number: usize,
+    pub(super) job: JobId,
+    pub(super) queue: String,
+    pub(super) attempt: u32,
+    pub(super) body: Vec<u8>,
+    pub(super) has_reply_to: bool,
+    /// It has headers that the protocol does not know.
+    pub(super) is_adorned: bool,
+}
+
+impl Message {
+    pub(super) fn correlation_id(&self) -> String {
+        format!("{}:{}", self.job, self.queue)
+    }
+
+    pub(super) fn traceparent(&self) -> String {
+        let id = self.job.to_string().replace('-', "");
+        format!("00-{id}-{}-01", &id[..16])
+    }
+
+    pub(super) fn id(&self) -> String {
+        format!("{}:{}", self.correlation_id(), self.attempt)
+    }
+}
+
+/// Makes messages from the one that the worker can do.
+pub(super) struct Messages {
+    queue: String,
+    plain: String,
+    count: usize,
+}
+
+impl Messages {
+    /// # Errors
+    ///
+    /// `plain` is no JSON object.
+    pub(super) fn new(queue: &str, plain: &str) -> Result<Messages, ClientError> {
+        object("--message", plain)?;
+        Ok(Messages { queue: queue.to_owned(), plain: plain.trim().to_owned(), count: 0 })
+    }
+
+    /// A message with this body.
+    pub(super) fn with(&mut self, body: impl Into<Vec<u8>>) -> Message {
+        let number = self.count;
+        self.count += 1;
+        Message {
+            number,
+            job: clock::new_id(),
+            queue: self.queue.clone(),
+            // It cannot be guessed.
+            attempt: 1 + u32::try_from(number % 3).unwrap_or_default(),
+            body: body.into(),
+            has_reply_to: true,
+            is_adorned: false,
+        }
+    }
+
+    /// The message that the worker can do.
+    pub(super) fn plain(&mut self) -> Message {
+        self.with(self.plain.clone())
+    }
+
+    /// The same, with this beside it.
+    fn beside(&mut self, value: &str) -> Message {
+        let open = self.plain.strip_suffix('}').unwrap_or(&self.plain).trim_end();
+        let comma = if open.ends_with('{') { "" } else { "," };
+        self.with(format!("{open}{comma}\"worker-test\":{value}}}"))
+    }
+
+    pub(super) fn deep(&mut self) -> Message {
+        let levels = LEVELS - 1;
+        self.beside(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)))
+    }
+
+    pub(super) fn large(&mut self) -> Message {
+        self.beside(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
+    }
+
+    /// The message about digits, and its mark.
+    pub(super) fn digits(&mut self) -> (Message, String) {
+        let mark = clock::new_id().to_string();
+        let values = [&format!("\"{mark}\""), KEPT[0], KEPT[1], &format!("\"{}\"", KEPT[2])];
+        let pairs: Vec<String> =
+            KEYS.iter().zip(values).map(|(key, value)| format!("{key}:{value}")).collect();
+        (self.beside(&format!("{{{}}}", pairs.join(","))), mark)
+    }
+}
+
+/// Reads an argument that is a JSON object.
+pub(super) fn object(what: &str, text: &str) -> Result<Value, ClientError> {
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| ClientError::Usage(format!("{what} is not JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(ClientError::Usage(format!("{what} must be a JSON object")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_the_message_leaves_it_as_it_is() {
+        let mut messages = Messages::new("q", " {\"a\": 1.0 } ").unwrap();
+        let text = |message: Message| String::from_utf8(message.body).unwrap();
+        assert_eq!(text(messages.plain()), "{\"a\": 1.0 }");
+        assert!(text(messages.deep()).starts_with("{\"a\": 1.0,\"worker-test\":[[["));
+        let (digits, mark) = messages.digits();
+        let digits = text(digits);
+        assert!(
+            KEPT.iter().chain(&KEYS).all(|part| digits.contains(part)) && digits.contains(&mark)
+        );
+        assert!(serde_json::from_str::<Value>(&digits).is_ok(), "{digits}");
+        let mut empty = Messages::new("q", "{}").unwrap();
+        let large = text(empty.large());
+        assert!(large.len() > LARGE_BYTES && large.starts_with("{\"worker-test\":\"x"));
+        assert!(Messages::new("q", "[]").is_err() && Messages::new("q", "{").is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! What the manager's settings allow: the buses that a workflow and its steps name must be there, and
+//! no message of a step may go to a reply queue.
+
+use super::calls::{queue, steps};
+use super::draft::WorkflowDraft;
+use super::report::Report;
+use super::values::Word;
+use crate::engine::Definition;
+use crate::engine::words::quoted;
+use crate::settings::{BusKind, Settings, unreadable_queue};
+
+/// Refuses buses that the settings do not have, steps that send to a reply queue or to that of
+/// unreadable messages, and workflows that would take these messages for calls.
+pub(super) fn check(draft: &WorkflowDraft, settings: &Settings, report: &mut Report) {
+    let own = draft.bus.as_ref();
+    refuse_unknown(own, settings, report);
+    let bus_of = |bus: Option<&Word>| {
+        bus.or(own).map_or(settings.default_bus(), |bus| bus.text.as_str()).to_owned()
+    };
+    if let Some(name) = &draft.name
+        && let Some(taken) = taken(settings, &bus_of(None), &Definition::call_queue(&name.text))
+    {
+        report.error(
+            name.at,
+            format!("{taken}: the workflow cannot take its calls there, choose another name"),
+        );
+    }
+    for (task, step) in steps(draft) {
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        refuse_unknown(step.bus.as_ref(), settings, report);
+        if let Some(queue) = queue(step)
+            && let Some(taken) = taken(settings, &bus_of(step.bus.as_ref()), &queue.text)
+        {
+            report
+                .error(queue.at, format!("{taken}: step messages cannot go there, choose another"));
+        }
+    }
+    (report.task, report.step) = (None, None);
+}
+
+/// Says that nobody has looked whether the buses are there, once for each workflow.
+pub(super) fn advise(draft: &WorkflowDraft, report: &mut Report) {
+    let of_steps = steps(draft).filter_map(|(_, step)| step.bus.as_ref());
+    if let Some(bus) = draft.bus.as_ref().into_iter().chain(of_steps).next() {
+        let advice = format!(
+            "whether the manager has the bus {} is not known here: name its settings with --config",
+            quoted(&bus.text)
+        );
+        report.advise(bus.at, advice);
+    }
+}
+
+fn refuse_unknown(bus: Option<&Word>, settings: &Settings, report: &mut Report) {
+    if let Some(bus) = bus
+        && let Some(objection) = settings.unknown_bus(&bus.text)
+    {
+        report.error(bus.at, format!("\"bus\" is {objection}"));
+    }
+}
+
+/// What the queue is taken for, if it is. What section `amqp` names is kept free on the embedded bus
+/// too: a file must not turn wrong on the day that a broker is set.
+fn taken(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
+    let is_embedded = bus == BusKind::Embedded.name();
+    let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];
+    buses.into_iter().flatten().find_map(|bus| {
+        let replies = settings.reply_queue(bus)?;
+        let what = if queue == replies {
+            "replies wait"
+        } else if queue == unreadable_queue(replies) {
+            "messages that cannot be read are kept"
+        } else {
+            return None;
+        };
+        let setting = settings.reply_queue_setting(bus);
+        Some(format!("{what} in the queue {} ({setting})", quoted(queue)))
+    })
+}

@@ -1,0 +1,205 @@
+//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most,
+//! since the process began. What is counted for ever is in the metrics.
+
+use crate::engine::{JobState, Timestamp};
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use utoipa::ToSchema;
+
+/// For how long minutes are kept.
+const MINUTES_KEPT: usize = 24 * 60;
+
+/// Of how many jobs of a workflow the duration is kept: the newest that completed.
+const DURATIONS_KEPT: usize = 1_000;
+
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// What became of the jobs of each workflow.
+#[derive(Default)]
+pub struct Rates(Mutex<HashMap<Arc<str>, Kept>>);
+
+/// What is kept of a workflow.
+#[derive(Default)]
+struct Kept {
+    /// Minutes in which something happened, in order.
+    minutes: VecDeque<Minute>,
+    /// The minute in which a job completed, and how long it took, in nanoseconds.
+    durations: VecDeque<(i64, i64)>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Minute {
+    /// Minutes since 1970.
+    minute: i64,
+    created: u32,
+    completed: u32,
+    failed: u32,
+    cancelled: u32,
+}
+
+/// What became of a workflow's jobs within a span.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Jobs that were created.
+    pub created: u32,
+    /// Jobs that completed.
+    pub completed: u32,
+    /// Jobs that failed.
+    pub failed: u32,
+    /// Jobs that were cancelled.
+    pub cancelled: u32,
+    /// For each minute, the oldest first: how many completed, and how many failed.
+    #[schema(value_type = Vec<Vec<u32>>)]
+    pub per_minute: Vec<(u32, u32)>,
+    /// How long half of the newest thousand that completed took at most, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<i64>,
+    /// The same for 95 of 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95: Option<i64>,
+}
+
+impl Rates {
+    /// A job was created.
+    pub fn created(&self, workflow: &str, at: Timestamp) {
+        self.change(workflow, |kept| kept.minute(at).created += 1);
+    }
+
+    /// A job has ended, so long after its creation.
+    pub fn ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
+        self.change(workflow, |kept| {
+            let minute = kept.minute(at);
+            match state {
+                JobState::Completed => {
+                    minute.completed += 1;
+                    let minute = minute.minute;
+                    if kept.durations.len() == DURATIONS_KEPT {
+                        kept.durations.pop_front();
+                    }
+                    kept.durations.push_back((minute, elapsed_ns));
+                }
+                JobState::Failed => minute.failed += 1,
+                JobState::Cancelled => minute.cancelled += 1,
+                JobState::Running | JobState::Paused => {}
+            }
+        });
+    }
+
+    /// What became of a workflow's jobs within the last minutes, this one included.
+    pub fn of(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
+        let minutes = minutes.clamp(1, MINUTES_KEPT);
+        let span = i64::try_from(minutes).unwrap_or(i64::MAX);
+        let first = now.0.div_euclid(MINUTE_NS) - span + 1;
+        let mut rate = Rate { per_minute: vec![(0, 0); minutes], ..Rate::default() };
+        let kept = self.lock();
+        let Some(kept) = kept.get(workflow) else { return rate };
+        for minute in kept.minutes.iter().filter(|minute| minute.minute >= first) {
+            rate.created += minute.created;
+            rate.completed += minute.completed;
+            rate.failed += minute.failed;
+            rate.cancelled += minute.cancelled;
+            // A clock that was set back leaves minutes of the future behind.
+            let at = usize::try_from(minute.minute - first).unwrap_or(usize::MAX);
+            if let Some(place) = rate.per_minute.get_mut(at) {
+                *place = (minute.completed, minute.failed);
+            }
+        }
+        let within = kept.durations.iter().filter(|(minute, _)| *minute >= first);
+        let mut durations: Vec<i64> = within.map(|(_, elapsed)| *elapsed).collect();
+        durations.sort_unstable();
+        rate.p50 = nearest_rank(&durations, 50);
+        rate.p95 = nearest_rank(&durations, 95);
+        rate
+    }
+
+    fn change(&self, workflow: &str, change: impl FnOnce(&mut Kept)) {
+        let mut rates = self.lock();
+        match rates.get_mut(workflow) {
+            Some(kept) => change(kept),
+            None => change(rates.entry(workflow.into()).or_default()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// The minute of this time. What is a day older than the newest is dropped.
+    fn minute(&mut self, at: Timestamp) -> &mut Minute {
+        let minute = at.0.div_euclid(MINUTE_NS);
+        let found = self.minutes.binary_search_by_key(&minute, |kept| kept.minute);
+        let mut place = found.unwrap_or_else(|place| {
+            self.minutes.insert(place, Minute { minute, ..Minute::default() });
+            place
+        });
+        while self.minutes.len() > MINUTES_KEPT && place > 0 {
+            self.minutes.pop_front();
+            place -= 1;
+        }
+        &mut self.minutes[place]
+    }
+}
+
+/// The smallest of these, in order, that so many of a hundred do not exceed.
+fn nearest_rank(ordered: &[i64], percent: usize) -> Option<i64> {
+    let rank = (ordered.len() * percent).div_ceil(100);
+    ordered.get(rank.checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: i64 = 1_000_000_000;
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp(minute * MINUTE_NS + 7 * SECOND_NS)
+    }
+
+    #[test]
+    fn jobs_are_counted_in_their_minutes_and_a_span_ends_now() {
+        let rates = Rates::default();
+        rates.created("w", at(100));
+        rates.created("other", at(100));
+        rates.ended("w", at(100), JobState::Completed, 3 * SECOND_NS);
+        rates.ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.ended("w", at(102), JobState::Completed, SECOND_NS);
+        rates.ended("w", at(103), JobState::Cancelled, SECOND_NS);
+        let rate = rates.of("w", at(103), 4);
+        assert_eq!(rate.per_minute, [(1, 0), (0, 0), (1, 1), (0, 0)]);
+        assert_eq!((rate.created, rate.completed, rate.failed, rate.cancelled), (1, 2, 1, 1));
+        assert_eq!((rate.p50, rate.p95), (Some(SECOND_NS), Some(3 * SECOND_NS)));
+        let last = rates.of("w", at(103), 2);
+        assert_eq!((last.created, last.completed, last.p50), (0, 1, Some(SECOND_NS)));
+        let none = rates.of("unknown", at(103), 3);
+        assert_eq!((none.per_minute.len(), none.p50), (3, None));
+    }
+
+    #[test]
+    fn a_day_is_kept_and_the_newest_thousand_durations_whatever_the_clock_does() {
+        let rates = Rates::default();
+        for minute in 0..3 * 24 * 60 {
+            rates.ended("w", at(minute), JobState::Completed, minute);
+        }
+        // The clock is set back by an hour.
+        rates.ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
+        let kept = rates.lock();
+        let kept = kept.get("w").expect("kept");
+        assert_eq!((kept.minutes.len(), kept.durations.len()), (MINUTES_KEPT, DURATIONS_KEPT));
+        assert!(kept.minutes.iter().is_sorted_by_key(|minute| minute.minute));
+    }
+
+    #[test]
+    fn ranks_are_the_nearest() {
+        let hundred: Vec<i64> = (1..=100).collect();
+        assert_eq!(
+            [1, 50, 95, 100].map(|percent| nearest_rank(&hundred, percent)),
+            [Some(1), Some(50), Some(95), Some(100)]
+        );
+        assert_eq!((nearest_rank(&[7], 50), nearest_rank(&[], 50)), (Some(7), None));
+    }
+}

@@ -1,0 +1,79 @@
+//! What the words of the engine look like in JSON, for the OpenAPI document.
+
+use crate::engine::{DefinitionHash, JobId, JobState, Json, Message, StepState};
+use crate::times::Time;
+use std::borrow::Cow;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AdditionalProperties, KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Gives a type a name and a schema in the document.
+macro_rules! described {
+    ($type:ty, $name:literal, $schema:expr) => {
+        impl PartialSchema for $type {
+            fn schema() -> RefOr<Schema> {
+                $schema.into()
+            }
+        }
+
+        impl ToSchema for $type {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed($name)
+            }
+        }
+    };
+}
+
+described!(
+    Time,
+    "Time",
+    text(SchemaFormat::KnownFormat(KnownFormat::DateTime), "RFC 3339 in UTC, with nanoseconds")
+);
+described!(
+    JobId,
+    "JobId",
+    text(SchemaFormat::Custom("uuid".to_owned()), "The id of a job: a UUID")
+);
+described!(
+    DefinitionHash,
+    "DefinitionHash",
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some("^[0-9a-f]{64}$"))
+        .description(Some("The SHA-256 of a definition, as 64 hex digits"))
+        .build()
+);
+described!(JobState, "JobState", words(JobState::ALL.map(JobState::word), "The state of a job"));
+described!(
+    StepState,
+    "StepState",
+    words(StepState::ALL.map(StepState::word), "The state of a step")
+);
+described!(
+    Json,
+    "Json",
+    ObjectBuilder::new()
+        .schema_type(SchemaType::AnyValue)
+        .description(Some("Any JSON value, as it was sent"))
+        .build()
+);
+described!(
+    Message,
+    "Message",
+    ObjectBuilder::new()
+        .additional_properties(Some(AdditionalProperties::FreeForm(true)))
+        .description(Some("A JSON object, as it was sent"))
+        .build()
+);
+
+fn text(format: SchemaFormat, about: &str) -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
+    text.description(Some(about)).build().into()
+}
+
+fn words<const N: usize>(words: [&'static str; N], about: &str) -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
+    text.description(Some(about)).build().into()
+}

@@ -1,0 +1,481 @@
+//! Several buses: which the settings have, which a workflow and its steps name, and that each message
+//! goes to its own.
+
+use crate::http::Api;
+use actix_web::http::Method;
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use workflow_manager::actors::door;
+use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
+use workflow_manager::actors::transport::{Opening, Transport};
+use workflow_manager::bus::desk::{Desks, Lending};
+use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
+use workflow_manager::bus::{Address, BusKey, BusState};
+use workflow_manager::engine::{Definition, Job, JobId, JobState, Message, StepState};
+use workflow_manager::load::{load_text, load_to_serve};
+use workflow_manager::settings::{BusKind, Overrides, ServerAddress, Settings};
+
+fn definition(text: &str) -> Arc<Definition> {
+    let loaded = load_text("f", text).unwrap_or_else(|errors| panic!("{errors}"));
+    loaded.definitions[0].clone()
+}
+
+#[test]
+fn a_step_has_its_own_bus_or_that_of_its_workflow_in_tasks_too() {
+    let definition = definition(
+        "
+workflows:
+  - name: w
+    bus: invoices
+    steps:
+      - { name: a }
+      - { name: b, bus: embedded }
+      - { name: c, external: true }
+      - { name: d, task: t }
+    tasks:
+      - { name: t, itemListKey: items, steps: [ { name: e }, { name: f, bus: hooks } ] }
+",
+    );
+    assert_eq!(definition.bus.as_deref(), Some("invoices"));
+    let buses: BTreeMap<&str, Option<&str>> = definition
+        .graphs
+        .iter()
+        .flat_map(|graph| &graph.steps)
+        .map(|step| (&*step.name, step.bus.as_deref()))
+        .collect();
+    let expected = [
+        ("a", Some("invoices")),
+        ("b", Some("embedded")),
+        ("c", None),
+        ("d", None),
+        ("e", Some("invoices")),
+        ("f", Some("hooks")),
+    ];
+    assert_eq!(buses, expected.into());
+}
+
+#[test]
+fn a_file_that_names_no_bus_has_the_hash_that_it_always_had() {
+    let definition = definition("workflows: [ { name: w, steps: [ { name: a, queue: q } ] } ]");
+    let text = serde_json::to_string(&*definition).expect("JSON");
+    assert_eq!(text, r#"{"name":"w","graphs":[{"name":"w","steps":[{"name":"a","queue":"q"}]}]}"#);
+}
+
+#[test]
+fn a_bus_of_a_step_that_sends_nothing_is_pointed_out() {
+    let loaded = load_text(
+        "f",
+        "workflows: [ { name: w, steps: [ { name: a, external: true, bus: hooks } ] } ]",
+    );
+    let warnings: Vec<String> =
+        loaded.expect("valid").warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            r#"f:1:66: workflow "w", step "a": "bus" has no effect: an external step sends no message"#
+        ]
+    );
+}
+
+#[test]
+fn without_settings_nobody_has_looked_whether_a_bus_is_there() {
+    let loaded = load_text(
+        "f",
+        "workflows: [ { name: w, steps: [ { name: a, timeout: 1m, bus: hooks } ] } ]",
+    );
+    let advice: Vec<String> =
+        loaded.expect("valid").advice.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        advice,
+        [
+            r#"f:1:63: workflow "w": whether the manager has the bus "hooks" is not known here: name its settings with --config"#
+        ]
+    );
+}
+
+/// Settings with these lines, as a file has them.
+fn settings(text: &str) -> Result<Settings, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("settings.yaml");
+    fs::write(&file, text).expect("written");
+    Settings::load(Some(&file), &Overrides::default()).map_err(|error| error.to_string())
+}
+
+const INVOICES: &str = "
+buses:
+  invoices: { kind: amqp, server: 'amqp://me:hunter2@there:5672/v', reply_queue: answers, prefetch: 7 }
+";
+
+#[test]
+fn a_bus_of_the_settings_has_the_defaults_of_its_kind() {
+    let settings = settings(INVOICES).expect("valid");
+    let invoices = settings.amqp_bus("invoices").expect("it is there");
+    assert_eq!((invoices.prefetch, invoices.reply_queue.as_str()), (7, "answers"));
+    assert_eq!(invoices.reconnect_max, settings.amqp.reconnect_max);
+    let kinds = [("embedded", BusKind::Embedded), ("invoices", BusKind::Amqp)];
+    assert_eq!(settings.bus_kinds(), kinds.into());
+    assert_eq!(settings.default_bus(), "embedded");
+    let shown = serde_json::to_string(&settings).expect("JSON");
+    assert!(shown.contains(r#""invoices":{"kind":"amqp","server":"amqp://me:***@there:5672/v""#));
+    assert!(!shown.contains("hunter2") && !format!("{settings:?}").contains("hunter2"));
+}
+
+#[test]
+fn the_default_bus_is_the_one_that_is_named_else_the_broker_else_the_embedded_one() {
+    let with = |more: &str| {
+        let settings = settings(&format!("{INVOICES}{more}"));
+        settings.map(|settings| settings.default_bus().to_owned())
+    };
+    assert_eq!(with("").as_deref(), Ok("embedded"));
+    assert_eq!(with("amqp: { server: 'amqp://here' }").as_deref(), Ok("amqp"));
+    let named = "amqp: { server: 'amqp://here' }\nbus: invoices";
+    assert_eq!(with(named).as_deref(), Ok("invoices"));
+    assert_eq!(with("bus: embedded").as_deref(), Ok("embedded"));
+}
+
+#[test]
+fn what_is_wrong_with_buses_is_told() {
+    for (text, said) in [
+        (
+            "bus: invoice",
+            r#"bus is "invoice", and the settings have no such bus; did you mean "invoices"?"#,
+        ),
+        ("bus: other", r#"the settings have no such bus; they have "embedded" and "invoices""#),
+        ("bus: amqp", r#"bus is "amqp", and the settings have no such bus"#),
+        ("buses: { a: { server: x } }", "a bus has a kind, such as `kind: amqp`"),
+        ("buses: { a: { kind: nats } }", r#"a bus is of the kind "nats", expected amqp"#),
+        ("buses: { a: { kind: amqp } }", "buses.a.server is missing"),
+        (
+            "buses: { amqp: { kind: amqp, server: 'amqp://h' } }",
+            r#""amqp" is the bus of the section amqp"#,
+        ),
+        (
+            "buses: { embedded: { kind: amqp, server: 'amqp://h' } }",
+            r#""embedded" is the bus of the section"#,
+        ),
+        ("buses: { A: { kind: amqp, server: 'amqp://h' } }", r#"the name "A" is none for a bus"#),
+        ("buses: { a: { kind: amqp, server: 'amqp://h', prefech: 1 } }", "unknown field `prefech`"),
+        ("buses: { a: { kind: amqp, server: 'amqp://h', prefetch: 0 } }", "buses.a.prefetch is 0"),
+        (
+            "buses: { a: { kind: amqp, server: 'amqp://h', linger: soon } }",
+            "\"soon\" is no duration",
+        ),
+        (
+            "amqp: { server: 'amqp://h' }\nbuses: { a: { kind: amqp, server: 'amqp://h' } }",
+            r#"amqp and buses.a have the same server and the same reply_queue, "workflow-manager""#,
+        ),
+    ] {
+        let told = match text.starts_with("bus:") {
+            true => settings(&format!("{INVOICES}{text}")),
+            false => settings(text),
+        };
+        let told = told.err().unwrap_or_else(|| panic!("{text} was taken"));
+        assert!(told.contains(said), "{text}: {told}");
+    }
+}
+
+#[test]
+fn files_are_loaded_for_the_buses_of_the_settings() {
+    let settings = settings(INVOICES).expect("valid");
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = |text: &str| {
+        let file = folder.path().join("w.yaml");
+        fs::write(&file, text).expect("written");
+        load_to_serve(&[file], &settings).map(drop).map_err(|errors| errors.to_string())
+    };
+    assert_eq!(
+        refused("workflows: [ { name: w, bus: invoices, steps: [ { name: a } ] } ]"),
+        Ok(())
+    );
+    for (text, said) in [
+        (
+            "workflows: [ { name: w, bus: invoces, steps: [ { name: a } ] } ]",
+            r#"w.yaml:1:30: workflow "w": "bus" is "invoces", and the settings have no such bus; did you mean "invoices"?"#,
+        ),
+        (
+            "workflows: [ { name: w, steps: [ { name: a, bus: amqp } ] } ]",
+            r#"step "a": "bus" is "amqp", and the settings have no such bus; they have "embedded" and "invoices""#,
+        ),
+        (
+            "workflows: [ { name: w, steps: [ { name: a, bus: invoices, queue: answers } ] } ]",
+            r#"replies wait in the queue "answers" (setting buses.invoices.reply_queue)"#,
+        ),
+        (
+            "workflows: [ { name: w, steps: [ { name: a, queue: workflow-manager } ] } ]",
+            r#"replies wait in the queue "workflow-manager" (of the embedded bus)"#,
+        ),
+    ] {
+        let told = refused(text).expect_err(text);
+        assert!(told.contains(said), "{text}: {told}");
+    }
+    let answers = "workflows: [ { name: w, steps: [ { name: a, queue: answers } ] } ]";
+    assert_eq!(refused(answers), Ok(()), "of another bus");
+}
+
+#[test]
+fn tokens_of_workers_are_settings_too() {
+    let text =
+        "http: { token: all, workers: { pricing: { token: hunter2, queues: [ price, stock ] } } }";
+    let pricing = &settings(text).expect("valid").http.workers["pricing"];
+    assert_eq!(pricing.queues.0, ["price", "stock"]);
+    let from_environment = "http: { token: all, workers: { w: { token: t, queues: 'a, b' } } }";
+    assert_eq!(settings(from_environment).expect("valid").http.workers["w"].queues.0, ["a", "b"]);
+    let shown = serde_json::to_string(&settings(text).expect("valid")).expect("JSON");
+    assert!(
+        !shown.contains("hunter2") && shown.contains(r#""queues":["price","stock"]"#),
+        "{shown}"
+    );
+    for (text, said) in [
+        (
+            "http: { workers: { w: { token: t, queues: [ a ] } } }",
+            "http.token is empty, so that every call is open",
+        ),
+        (
+            "http: { token: t, workers: { w: { token: t, queues: [ a ] } } }",
+            "http.workers.w.token is empty or that",
+        ),
+        (
+            "http: { token: all, workers: { w: { token: t, queues: [] } } }",
+            "http.workers.w.queues is empty",
+        ),
+        ("http: { token: all, workers: { w: { token: t, queues: 7 } } }", "a list of names"),
+    ] {
+        let told = settings(text).expect_err(text);
+        assert!(told.contains(said), "{text}: {told}");
+    }
+}
+
+// ---- a manager on two buses
+
+const TWO: &str = "
+workflows:
+  - name: both
+    steps:
+      - { name: here, queue: work }
+      - { name: there, queue: work, bus: other, depends: [ here ] }
+      - { name: again, queue: work, depends: [ there ] }
+  - name: called
+    bus: other
+    steps: [ { name: inner, queue: work } ]
+  - name: calls
+    steps: [ { name: ask, queue: workflow.called, bus: other } ]
+";
+
+/// What came to the queue `work` of each bus: the bus, and the step.
+type Came = Arc<Mutex<Vec<(String, String)>>>;
+
+/// A second bus of another name, on a desk of its own.
+fn two_buses(came: &Came, shut: &'static str) -> Parts {
+    let desks: Arc<Desks> = Arc::default();
+    let (came, known) = (came.clone(), Arc::clone(&desks));
+    let transport: Transport = Arc::new(move |_: &Settings, key: &BusKey, opening: Opening| {
+        let (bus, came) = (key.bus.to_string(), came.clone());
+        let mut workers = Workers::new();
+        if bus != shut {
+            workers = workers.with("work", 1, move |message| {
+                let step = message.correlation_id.as_deref().unwrap_or_default();
+                let step = step.rsplit(':').next().unwrap_or_default().to_owned();
+                came.lock().expect("no panic").push((bus.clone(), step));
+                Ok(message.body.to_bytes())
+            });
+        }
+        let lending = Lending { lease: Duration::from_secs(300), deliveries_max: 5 };
+        let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks: known.clone() };
+        Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+    });
+    Parts { transport, desks, ..Parts::usual(Workers::new()) }
+}
+
+fn with_other(folder: &tempfile::TempDir) -> Settings {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("journal.db");
+    let mut other = settings.amqp.clone();
+    other.server = ServerAddress("amqp://nowhere".to_owned());
+    other.replies_first = workflow_manager::settings::Span(Duration::ZERO);
+    settings
+        .buses
+        .insert("other".to_owned(), workflow_manager::settings::BusSettings::Amqp(Box::new(other)));
+    settings
+}
+
+fn start(settings: Settings, parts: Parts) -> Manager {
+    let definitions = load_text("f", TWO).expect("valid").definitions;
+    manager::start_on(Threads::Own(Vec::new()), settings, definitions, parts).expect("started")
+}
+
+async fn create(manager: &Manager, workflow: &str) -> JobId {
+    let message = Message::parse(br#"{"n":1}"#).expect("an object");
+    manager.create(workflow, None, message).await.expect("created").id()
+}
+
+async fn ended(manager: &Manager, id: JobId) -> Job {
+    for _ in 0..6_000 {
+        let job = manager.common().reader.job(id).expect("readable").expect("it is there").job;
+        if job.state() != JobState::Running {
+            return job;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("job {id} does not end");
+}
+
+#[test]
+fn each_message_goes_to_the_bus_of_its_step_and_calls_are_answered_where_they_came() {
+    actix_rt::System::new().block_on(async {
+        let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
+        let manager = start(with_other(&folder), two_buses(&came, ""));
+        let both = create(&manager, "both").await;
+        assert_eq!(ended(&manager, both).await.state(), JobState::Completed);
+        let calls = create(&manager, "calls").await;
+        assert_eq!(ended(&manager, calls).await.state(), JobState::Completed);
+        let came: Vec<(String, String)> = came.lock().expect("no panic").clone();
+        let came: Vec<(&str, &str)> = came.iter().map(|(bus, step)| (&**bus, &**step)).collect();
+        let expected =
+            [("embedded", "here"), ("other", "there"), ("embedded", "again"), ("other", "inner")];
+        assert_eq!(came, expected);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
+    actix_rt::System::new().block_on(async {
+        let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
+        let manager = start(with_other(&folder), two_buses(&came, "embedded"));
+        let id = create(&manager, "both").await;
+        let ways = manager.ways();
+        let here = Address { bus: ways.buses.named(None, ""), queue: "work".into() };
+        let there = Address { bus: ways.buses.named(Some(&"other".into()), ""), ..here.clone() };
+        let step =
+            |id| async move { door::look(ways, id, |job| job.waiting_for_replies().count()).await };
+        // The embedded bus confirms nothing: as if it had.
+        let confirmed = workflow_manager::engine::Input::Confirmed {
+            step: workflow_manager::engine::StepIndex(0),
+            attempt: 1,
+        };
+        ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
+        while step(id).await != Some(1) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let waits = door::redispatch(ways, there.clone(), true).await;
+        assert_eq!(waits, Ok((0, 0)), "nothing waits on the other bus");
+        assert_eq!(door::redispatch(ways, here.clone(), true).await, Ok((1, 1)));
+        for (queue, left) in [(there, Some(1)), (here, Some(0))] {
+            let (taken, is_taken) = tokio::sync::oneshot::channel();
+            ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
+            is_taken.await.expect("taken");
+            assert_eq!(step(id).await, left);
+        }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_job_whose_bus_is_no_longer_in_the_settings_waits_for_it_and_says_so() {
+    actix_rt::System::new().block_on(async {
+        let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
+        let manager = start(with_other(&folder), two_buses(&came, "other"));
+        let id = create(&manager, "both").await;
+        while !came.lock().expect("no panic").iter().any(|(_, step)| step == "here") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        manager.stop().await;
+
+        let mut settings = with_other(&folder);
+        settings.buses.clear();
+        let definitions = load_text("f", "workflows: [ { name: w, steps: [ { name: a } ] } ]");
+        let manager = manager::start_on(
+            Threads::Own(Vec::new()),
+            settings,
+            definitions.expect("valid").definitions,
+            two_buses(&came, ""),
+        )
+        .expect("started");
+        let api = Api::new(&manager).await;
+        let why = api.ask(Method::GET, &format!("/api/job/{id}/why"), &[], "").await.json();
+        let told = "step \"there\" sends to the bus \"other\", which was not started";
+        assert!(why.to_string().replace("\\\"", "\"").contains(told), "{why}");
+        manager.stop().await;
+
+        let manager = start(with_other(&folder), two_buses(&came, ""));
+        assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_bus_that_is_away_holds_up_the_timeouts_of_its_own_steps_alone() {
+    const AWAY: &str = "
+workflows:
+  - name: away
+    steps:
+      - { name: there, bus: other, queue: nobody, timeout: 1ms }
+      - { name: here, queue: nobody, timeout: 50ms }
+";
+    actix_rt::System::new().block_on(async {
+        let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
+        let definitions = load_text("f", AWAY).expect("valid").definitions;
+        let manager = manager::start_on(
+            Threads::Own(Vec::new()),
+            with_other(&folder),
+            definitions,
+            two_buses(&came, ""),
+        )
+        .expect("started");
+        let away = BusState::Disconnected { reason: "its cable is cut".to_owned() };
+        let other = manager.ways().buses.named(Some(&"other".into()), "");
+        let health = &manager.common().health;
+        while health.bus(&other) != Some(BusState::Connected) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        health.set_bus(&other, away);
+        let checks: Vec<(String, bool, String)> = health.checks().split_off(2);
+        let expected = [
+            ("bus", true, "connected (embedded: no broker is set)"),
+            ("bus other", false, "not connected: its cable is cut"),
+        ];
+        let expected = expected.map(|(name, good, text)| (name.to_owned(), good, text.to_owned()));
+        assert_eq!(checks, expected);
+        let id = create(&manager, "away").await;
+        let job = ended(&manager, id).await;
+        let reason = job.reason().expect("it failed");
+        assert!(reason.contains("here"), "{reason}");
+        let states: Vec<StepState> = job.steps().map(|(_, run)| run.state).collect();
+        assert_ne!(states[0], StepState::Failed, "a reply may still be on its way");
+        assert_eq!(states[1], StepState::Failed);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_manager_that_has_stopped_leaves_nothing_open() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let weak = {
+            let mut settings = Settings::defaults().expect("defaults");
+            settings.journal.file = folder.path().join("journal.db");
+            let manager = manager::start_on(
+                Threads::Own(Vec::new()),
+                settings,
+                load_text("f", "workflows: [ { name: w, steps: [ { name: a } ] } ]")
+                    .expect("valid")
+                    .definitions,
+                Parts::usual(Workers::new()),
+            )
+            .expect("started");
+            let weak = Arc::downgrade(manager.common());
+            manager.stop().await;
+            weak
+        };
+        for _ in 0..6_000 {
+            if weak.upgrade().is_none() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("something still holds what the manager had");
+    });
+}

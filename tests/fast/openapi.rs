@@ -1,0 +1,180 @@
+//! The OpenAPI document says what the API does: each call with its parameters, and no other.
+
+use crate::http::serving;
+use actix_web::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use workflow_manager::bus::embedded::Workers;
+
+const WORKFLOW: &str = "workflows: [{name: single, steps: [{name: work}]}]";
+
+/// The operations on a job and on many, which have one path in the code and one each in the
+/// document.
+const ONE: [&str; 5] = ["cancel", "pause", "resume", "retry", "rerun"];
+const MANY: [&str; 6] = ["cancel", "pause", "resume", "retry", "rerun", "delete"];
+
+/// Paths that lead to others, which the document leaves out.
+const OTHER_NAMES: [&str; 1] = ["/api/workflows/{rest}"];
+
+/// The methods of each path, as the routes in the code say it.
+fn routed() -> BTreeMap<String, BTreeSet<String>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api/mod.rs");
+    let text = fs::read_to_string(file).expect("readable");
+    let mut paths: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for part in text.split("resource(\"").skip(1) {
+        let mut texts = part.split('"');
+        let path = texts.next().expect("a path").replace(":.*}", "}");
+        let methods = texts.nth(1).expect("methods");
+        let methods = methods.split(", ").filter(|method| *method != "HEAD").map(str::to_lowercase);
+        let words: &[&str] = match path.as_str() {
+            "/api/job/{id}/{operation}" => &ONE,
+            "/api/jobs/{operation}" => &MANY,
+            _ => &[""],
+        };
+        for word in words {
+            let path = path.replace("{operation}", word);
+            if !OTHER_NAMES.contains(&path.as_str()) {
+                paths.entry(path).or_default().extend(methods.clone());
+            }
+        }
+    }
+    paths
+}
+
+/// Everything that refers to another part of the document.
+fn references<'d>(value: &'d Value, found: &mut Vec<&'d str>) {
+    match value {
+        Value::Object(keys) => {
+            found.extend(keys.get("$ref").and_then(Value::as_str));
+            keys.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Everything that has this key.
+fn parts<'d>(value: &'d Value, key: &str, found: &mut Vec<&'d Value>) {
+    match value {
+        Value::Object(keys) => {
+            found.extend(keys.get(key));
+            keys.values().for_each(|value| parts(value, key, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| parts(item, key, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The parameters that a call knows, as it tells of one that it does not.
+fn known(detail: &str) -> Option<BTreeSet<String>> {
+    let names = detail
+        .split_once("nown are ")
+        .or_else(|| detail.split_once("the only one here is "))
+        .map(|(_, names)| names.split(", ").map(str::to_owned).collect());
+    names.or_else(|| detail.ends_with("this call takes none").then(BTreeSet::new))
+}
+
+#[test]
+fn each_call_is_described_with_its_parameters_and_no_other_is() {
+    serving(
+        WORKFLOW,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let document = api.get("/openapi.json", &[]).await.json();
+            assert_eq!(document["openapi"], "3.1.0");
+            assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+            let mut described: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            let mut ids = BTreeSet::new();
+            let mut asked = 0;
+            for (path, methods) in document["paths"].as_object().expect("paths") {
+                for (method, call) in methods.as_object().expect("methods") {
+                    described.entry(path.clone()).or_default().insert(method.clone());
+                    let id = call["operationId"].as_str().expect("an id");
+                    assert!(ids.insert(id.to_owned()), "{id} is there twice");
+                    let empty = Vec::new();
+                    let parameters = call["parameters"].as_array().unwrap_or(&empty);
+                    let of = |place: &str| -> BTreeSet<String> {
+                        let of_place = parameters.iter().filter(|given| given["in"] == place);
+                        of_place
+                            .filter_map(|given| given["name"].as_str().map(str::to_owned))
+                            .collect()
+                    };
+                    let in_path: BTreeSet<String> =
+                        path.split(['{', '}']).skip(1).step_by(2).map(str::to_owned).collect();
+                    assert_eq!(of("path"), in_path, "{method} {path}");
+                    let real = path
+                        .replace("{id}", "f557697b-f911-401c-86b7-6d9b62f1f2bb")
+                        .replace("{message}", "f557697b-f911-401c-86b7-6d9b62f1f2bb:work:1")
+                        .replace("{delivery}", "1")
+                        .replace("{hash}", &"0".repeat(64))
+                        .replace("{name}", "single")
+                        .replace(['{', '}'], "");
+                    let method = method.to_uppercase().parse::<Method>().expect("a method");
+                    let told = api.ask(method.clone(), &format!("{real}?zzz=1"), &[], "{}").await;
+                    // Each other parameter of these is a step; those of health and metrics are not
+                    // looked at.
+                    if path.starts_with("/api/status") || !path.starts_with("/api") {
+                        continue;
+                    }
+                    asked += 1;
+                    assert_eq!(told.status, StatusCode::BAD_REQUEST, "{method} {path}");
+                    let mut names = known(&told.detail())
+                        .unwrap_or_else(|| panic!("{method} {path}: {}", told.detail()));
+                    names.remove("status.<step>");
+                    if path.starts_with("/api/job/{id}/") && !path.ends_with("/rerun") {
+                        // One handler serves all operations, and refuses what an operation has not.
+                        names.retain(|name| name != "step" || of("query").contains(name));
+                    }
+                    if path.starts_with("/api/jobs/") && !path.ends_with("/rerun") {
+                        names.retain(|name| name != "step");
+                    }
+                    if path == "/api/jobs/delete" {
+                        names.remove("reason");
+                    }
+                    assert_eq!(of("query"), names, "{method} {path}");
+                }
+            }
+            assert!(asked > 35, "only {asked} calls were asked");
+            assert_eq!(described, routed());
+
+            let mut found = Vec::new();
+            references(&document, &mut found);
+            assert!(found.len() > 200, "{} references", found.len());
+            for reference in found {
+                let pointer = reference.strip_prefix('#').expect("within the document");
+                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+            }
+            for part in ["components", "responses"] {
+                let mut sent = Vec::new();
+                parts(&document, part, &mut sent);
+                assert!(!sent.is_empty());
+                let has_null = sent.iter().any(|sent| sent.to_string().contains("\"null\""));
+                assert!(!has_null, "the API never sends null");
+            }
+        },
+    );
+}
+
+#[test]
+fn schemas_tell_what_may_be_left_out() {
+    serving(
+        WORKFLOW,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let document = api.get("/openapi.json", &[]).await.json();
+            let job = &document["components"]["schemas"]["Job"];
+            let required = job["required"].as_array().expect("a list");
+            for (key, is_required) in
+                [("uuid", true), ("state", true), ("reason", false), ("running", false)]
+            {
+                assert_eq!(required.contains(&json!(key)), is_required, "{key}");
+            }
+            assert_eq!(job["properties"]["state"]["$ref"], "#/components/schemas/JobState");
+            assert_eq!(job["properties"]["reason"]["type"], "string");
+        },
+    );
+}

@@ -1,0 +1,145 @@
+//! Workers over HTTP, on a real desk: they take messages of the embedded bus on a lease, reply until
+//! they are heard, and outlive the process. Some die with a message in hand.
+
+use super::oracle::{Answered, work};
+use super::world::{Turn, World, lock};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+use workflow_manager::bus::desk::{Desk, Lending, Loan, NotCommitted, NotLent, Said};
+use workflow_manager::bus::{ERROR, Header};
+use workflow_manager::engine::CorrelationId;
+
+/// How messages are lent: none is given up, however many workers die of it.
+pub(crate) const LENDING: Lending =
+    Lending { lease: Duration::from_secs(30), deliveries_max: u32::MAX };
+
+/// A message that a worker has in hand.
+pub(crate) struct InHand {
+    queue: Arc<str>,
+    loan: Loan,
+    /// It has replied, and waits for the answer.
+    is_asking: bool,
+}
+
+/// What a worker tells the desk.
+pub(crate) enum Word {
+    Reply(Said),
+    Refuse { id: String, delivery: u32 },
+}
+
+impl InHand {
+    fn word(&self) -> Option<Word> {
+        let Loan { id, correlation_id, headers, body, delivery, .. } = &self.loan;
+        let correlation_id = correlation_id.as_deref().unwrap_or_default();
+        let step = correlation_id.parse::<CorrelationId>().ok()?.step;
+        let attempt: u32 = Header::number_in(headers, "attempt")?;
+        let (kind, body) = match work(&self.queue, &step, attempt, &body.to_bytes()) {
+            Answered::Result(text) => (None, text),
+            Answered::Error(text) => (Some(ERROR), text),
+            Answered::DeadLettered => {
+                return Some(Word::Refuse { id: id.to_string(), delivery: *delivery });
+            }
+            Answered::Nothing => return None,
+        };
+        Some(Word::Reply(Said {
+            queue: self.queue.clone(),
+            id: id.to_string(),
+            delivery: *delivery,
+            correlation_id: correlation_id.to_owned(),
+            attempt: Some(attempt),
+            kind,
+            body: body.into(),
+        }))
+    }
+}
+
+/// Workers take the messages of a queue as they come, until the process ends.
+pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<Desk>, queue: Arc<str>) {
+    loop {
+        let until = Instant::now() + LENDING.lease;
+        let loan = desk.receive(&queue, None, until).await;
+        let mut world = lock(&world);
+        if world.crashed {
+            return;
+        }
+        if let Some(loan) = loan {
+            world.took(queue.clone(), loan);
+        }
+    }
+}
+
+/// What the desk answers to a word: whether the worker may forget the message.
+pub(crate) async fn tell(desk: &Desk, word: Word) -> bool {
+    match word {
+        Word::Reply(said) => !matches!(desk.reply(said).await, Err(NotCommitted)),
+        Word::Refuse { id, delivery } => match desk.refuse(&id, delivery).await {
+            Ok(Ok(_)) | Err(NotLent::ToAnother | NotLent::NotThere) => true,
+            Ok(Err(NotCommitted)) => false,
+        },
+    }
+}
+
+impl World {
+    /// The queues whose workers take their messages over HTTP.
+    pub(crate) fn lent_queues(&self) -> BTreeSet<Arc<str>> {
+        let definitions = self.asked.values().map(|asked| &asked.definition);
+        let steps = definitions.flat_map(|definition| definition.sending_steps());
+        steps.filter(|step| step.bus.is_some()).map(|step| step.queue.clone()).collect()
+    }
+
+    pub(super) fn can_say(&self) -> bool {
+        self.desk.is_some() && self.in_hand.iter().any(|held| !held.is_asking)
+    }
+
+    /// A worker has taken a message.
+    fn took(&mut self, queue: Arc<str>, loan: Loan) {
+        self.counts.lent += 1;
+        self.note(|| format!("a worker takes {}, delivery {}", loan.id, loan.delivery));
+        self.in_hand.push(InHand { queue, loan, is_asking: false });
+    }
+
+    /// A worker replies.
+    pub(super) fn say(&mut self) -> Turn {
+        let silent: Vec<usize> =
+            (0..self.in_hand.len()).filter(|at| !self.in_hand[*at].is_asking).collect();
+        let at = silent[self.rng.usize(0..silent.len())];
+        let Some(word) = self.in_hand[at].word() else {
+            self.in_hand.swap_remove(at);
+            return Turn::Wait(Duration::ZERO);
+        };
+        self.in_hand[at].is_asking = true;
+        let id = self.in_hand[at].loan.id.clone();
+        self.note(|| format!("a worker replies to {id}"));
+        Turn::Say(id, word)
+    }
+
+    /// The worker has its answer.
+    pub(crate) fn said(&mut self, id: &str, is_done: bool) {
+        if is_done {
+            self.in_hand.retain(|held| !(held.is_asking && *held.loan.id == *id));
+        } else {
+            self.unheard(|held| *held.loan.id == *id);
+        }
+    }
+
+    /// Nobody answers any more: who waits for that asks again.
+    pub(super) fn unheard(&mut self, of: impl Fn(&InHand) -> bool) {
+        self.in_hand.iter_mut().filter(|held| of(held)).for_each(|held| held.is_asking = false);
+    }
+
+    /// A worker dies with a message in hand.
+    pub(super) fn lose_worker(&mut self) {
+        if self.in_hand.is_empty() {
+            return;
+        }
+        let lost = self.in_hand.swap_remove(self.rng.usize(0..self.in_hand.len()));
+        self.note(|| format!("a worker dies that had {}", lost.loan.id));
+        if self.bug == Some("messages of dead workers not lent again")
+            && let Some(desk) = &self.desk
+        {
+            desk.forget(&lost.queue, &lost.loan.id);
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Workers over HTTP, on the embedded bus: messages are lent, replies count once, leases end.
+
+use crate::http::{Answer, Api, serving, serving_in};
+use actix_web::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::time::Duration;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::settings::{Names, Secret, Settings, Span, WorkerToken};
+
+const WORKFLOW: &str = "
+workflows:
+  - name: orders
+    steps:
+      - name: price
+        retry: { attempts: 2, backoff: 1ms }
+      - name: ship
+        depends: [ price ]
+  - name: ranked
+    steps:
+      - { name: low, queue: ranks, priority: 1 }
+      - { name: high, queue: ranks, priority: 9 }
+";
+
+const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Api) -> F) {
+    serving(WORKFLOW, Workers::new(), change, |api, _| test(api));
+}
+
+async fn post(api: &Api, path: &str, body: &str) -> Answer {
+    api.ask(Method::POST, path, &[], body).await
+}
+
+async fn create(api: &Api, workflow: &str, message: &str) {
+    let created = post(api, &format!("/api/workflow/{workflow}?id={ID}"), message).await;
+    assert_eq!(created.status, StatusCode::CREATED);
+}
+
+/// The next message of a queue, which must come.
+async fn receive(api: &Api, queue_and_query: &str) -> Answer {
+    let answer = post(api, &format!("/api/queue/{queue_and_query}"), "").await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    answer
+}
+
+/// What became of a reply.
+async fn reply(api: &Api, message: &Answer, query: &str, body: &str) -> Value {
+    let answer = post(api, &format!("{}{query}", message.header("reply-to")), body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    answer.json()
+}
+
+/// A call beside that of the reply.
+async fn tell(api: &Api, message: &Answer, word: &str) -> Answer {
+    let path = message.header("reply-to").replace("/reply", &format!("/{word}"));
+    post(api, &path, "").await
+}
+
+/// Gives a message back until it waits.
+async fn give_back(api: &Api, message: &Answer) {
+    let waits = async {
+        while tell(api, message, "nack?requeue=true").await.status != StatusCode::GONE {
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, waits).await.expect("its lease has ended");
+}
+
+/// Nobody gets a message of the queue `price` now.
+async fn none_waits(api: &Api) {
+    let none = post(api, "/api/queue/price/receive?wait=0s", "").await;
+    assert_eq!(none.status, StatusCode::NO_CONTENT);
+}
+
+async fn job(api: &Api) -> Value {
+    api.get(&format!("/api/job/{ID}"), &[]).await.json()
+}
+
+async fn until(api: &Api, fits: impl Fn(&Value) -> bool) -> Value {
+    let seen = async {
+        loop {
+            let seen = job(api).await;
+            if fits(&seen) {
+                return seen;
+            }
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time")
+}
+
+#[test]
+fn a_worker_takes_messages_and_replies_until_the_job_is_done() {
+    served(
+        |_| {},
+        |api| async move {
+            let none = post(&api, "/api/queue/price/receive?wait=0s", "").await;
+            assert_eq!(none.status, StatusCode::NO_CONTENT);
+            create(&api, "orders", r#"{"cents":1740.50,"long":12345678901234567890}"#).await;
+            let message = receive(&api, "price/receive").await;
+            assert_eq!(
+                String::from_utf8_lossy(&message.body),
+                r#"{"cents":1740.50,"long":12345678901234567890}"#,
+                "every digit, and nothing around it"
+            );
+            for (name, value) in [
+                ("correlation-id", format!("{ID}:price")),
+                ("message-id", format!("{ID}:price:1")),
+                ("workflow", "orders".to_owned()),
+                ("job", ID.to_owned()),
+                ("attempt", "1".to_owned()),
+                ("delivery", "1".to_owned()),
+                ("content-type", "application/json".to_owned()),
+            ] {
+                assert_eq!(message.header(name), value, "{name}");
+            }
+            assert!(message.header("traceparent").starts_with("00-"));
+            assert!(message.header("lease-until").ends_with('Z'));
+            let why = api.get(&format!("/api/job/{ID}/why"), &[]).await.json();
+            assert_eq!(why["cause"], "working", "{why}");
+
+            assert_eq!(
+                reply(&api, &message, "?type=progress", r#"{"progress":0.5}"#).await,
+                json!({ "taken": true })
+            );
+            assert_eq!(reply(&api, &message, "", r#"{"ok":1.0}"#).await, json!({ "taken": true }));
+            let again = reply(&api, &message, "", r#"{"ok":2}"#).await;
+            assert_eq!(again, json!({ "taken": false, "reason": "duplicate" }));
+
+            let second = receive(&api, "ship/receive?max=10").await.json();
+            let second = &second[0];
+            assert_eq!(second["body"]["ok"].to_string(), "1.0");
+            assert_eq!((&second["attempt"], &second["delivery"]), (&json!(1), &json!(1)));
+            let path = second["reply_to"].as_str().expect("a path");
+            assert_eq!(post(&api, path, "").await.json(), json!({ "taken": true }));
+            until(&api, |job| job["state"] == "completed").await;
+            let late = reply(&api, &message, "", "{}").await;
+            assert_eq!(late["taken"], false, "{late}");
+            assert_eq!(receive(&api, "ship/receive?max=2&wait=0s").await.json(), json!([]));
+        },
+    );
+}
+
+#[test]
+fn a_worker_that_waits_gets_the_message_as_soon_as_it_is_there() {
+    served(
+        |_| {},
+        |api| async move {
+            // One goes away while it waits: the message is not lost with it.
+            let gone = post(&api, "/api/queue/price/receive?wait=50s", "");
+            let _ = actix_rt::time::timeout(Duration::from_millis(20), gone).await;
+            let waiting = [(); 2].map(|()| {
+                let api = api.clone();
+                actix_rt::spawn(
+                    async move { post(&api, "/api/queue/price/receive?wait=50s", "").await },
+                )
+            });
+            let look = async || api.get("/api/queues?_=1", &[]).await.json();
+            let seen = look().await;
+            assert!(seen["queues"].is_array(), "{seen}");
+            create(&api, "orders", "{}").await;
+            let [first, second] = waiting;
+            let (first, rest) = futures_util::future::select(first, second).await.into_inner_pair();
+            let first = first.expect("answered");
+            assert_eq!(first.status, StatusCode::OK);
+            assert!(reply(&api, &first, "?type=error", r#"{"error":"no"}"#).await["taken"] == true);
+            let second = actix_rt::time::timeout(DEADLINE, rest).await.expect("in time");
+            let second = second.expect("answered");
+            assert_eq!(second.header("attempt"), "2", "the other one has the next attempt");
+        },
+    );
+}
+
+/// Both sides of a choice, the first to come first.
+trait Pair<T, F> {
+    fn into_inner_pair(self) -> (T, F);
+}
+
+impl<T, F> Pair<T, F> for futures_util::future::Either<(T, F), (T, F)> {
+    fn into_inner_pair(self) -> (T, F) {
+        match self {
+            futures_util::future::Either::Left(pair)
+            | futures_util::future::Either::Right(pair) => pair,
+        }
+    }
+}
+
+#[test]
+fn what_is_not_settled_within_its_lease_is_given_to_another_worker() {
+    served(
+        |settings| settings.embedded.deliveries_max = 2,
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let first = receive(&api, "price/receive?lease=1s").await;
+            let second = receive(&api, "price/receive?lease=1s").await;
+            assert_eq!((second.header("delivery"), second.header("attempt")), ("2", "1"));
+            let late = tell(&api, &first, "extend").await;
+            assert_eq!(late.status, StatusCode::GONE);
+            assert!(late.detail().starts_with("lease expired"), "{}", late.detail());
+            let extended = tell(&api, &second, "extend").await.json();
+            assert!(extended["until"].is_string(), "{extended}");
+            // Delivered twice, it counts as what kills its workers.
+            let job = until(&api, |job| job["steps"][0]["attempt"] == 2).await;
+            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json();
+            assert!(record.to_string().contains("delivery_limit"), "{record} {job}");
+            let third = receive(&api, "price/receive").await;
+            assert_eq!((third.header("delivery"), third.header("attempt")), ("1", "2"));
+            // Who lost the lease may still be the first to reply, but not to another attempt.
+            assert_eq!(
+                reply(&api, &first, "?type=error", r#"{"error":"no"}"#).await["taken"],
+                false
+            );
+            assert_eq!(reply(&api, &third, "", "{}").await, json!({ "taken": true }));
+        },
+    );
+}
+
+#[test]
+fn a_reply_needs_no_lease() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let first = receive(&api, "price/receive?lease=1s").await;
+            let second = receive(&api, "price/receive").await;
+            assert_eq!(
+                reply(&api, &first, "", r#"{"by":"first"}"#).await,
+                json!({ "taken": true })
+            );
+            let other = reply(&api, &second, "", r#"{"by":"second"}"#).await;
+            assert_eq!(other, json!({ "taken": false, "reason": "duplicate" }));
+            let next = receive(&api, "ship/receive").await;
+            assert_eq!(next.json(), json!({ "by": "first" }));
+        },
+    );
+}
+
+#[test]
+fn what_was_replied_to_is_not_given_out_any_more() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let lost = receive(&api, "price/receive").await;
+            // It waits when the reply comes.
+            give_back(&api, &lost).await;
+            assert_eq!(reply(&api, &lost, "", "{}").await, json!({ "taken": true }));
+            none_waits(&api).await;
+        },
+    );
+}
+
+#[test]
+fn a_lease_that_has_ended_is_taken_up_again_while_nobody_else_has_the_message() {
+    served(
+        |settings| settings.embedded.deliveries_max = 3,
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let first = receive(&api, "price/receive").await;
+            give_back(&api, &first).await;
+            assert_eq!(tell(&api, &first, "extend").await.status, StatusCode::OK);
+            none_waits(&api).await;
+
+            give_back(&api, &first).await;
+            let second = receive(&api, "price/receive").await;
+            assert_eq!(second.header("delivery"), "2");
+            let late = tell(&api, &first, "extend").await;
+            assert_eq!(late.status, StatusCode::GONE);
+            let detail = late.detail();
+            assert!(detail.starts_with("lease expired: another worker has"), "{detail}");
+
+            // Progress takes it up as well, and no delivery is forgotten.
+            give_back(&api, &second).await;
+            let progress = reply(&api, &first, "?type=progress", r#"{"progress":0.5}"#).await;
+            assert_eq!(progress, json!({ "taken": true }));
+            none_waits(&api).await;
+            give_back(&api, &first).await;
+            let third = receive(&api, "price/receive").await;
+            assert_eq!((third.header("delivery"), third.header("attempt")), ("3", "1"));
+            give_back(&api, &third).await;
+            let fourth = receive(&api, "price/receive").await;
+            assert_eq!((fourth.header("delivery"), fourth.header("attempt")), ("1", "2"));
+            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json();
+            assert!(record.to_string().contains("delivery_limit"), "{record}");
+        },
+    );
+}
+
+#[test]
+fn a_delivery_that_cannot_be_takes_nothing_up() {
+    served(
+        |settings| settings.embedded.deliveries_max = 3,
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let first = receive(&api, "price/receive").await;
+            give_back(&api, &first).await;
+            let extend = async |queue: &str, delivery: u32| {
+                let path = format!("/api/queue/{queue}/message/{ID}:price:1/{delivery}/extend");
+                post(&api, &path, "").await
+            };
+            for (queue, delivery) in
+                [("price", 0), ("price", 4), ("price", 4_000_000_000), ("ship", 1), ("nowhere", 1)]
+            {
+                let answer = extend(queue, delivery).await;
+                assert_eq!(answer.status, StatusCode::GONE, "{queue} {delivery}");
+                assert!(answer.detail().starts_with("lease expired"), "{}", answer.detail());
+            }
+            let second = receive(&api, "price/receive").await;
+            assert_eq!((second.header("delivery"), second.header("attempt")), ("2", "1"));
+            // The largest that can be is counted, and the message is not given out once more.
+            give_back(&api, &second).await;
+            assert_eq!(extend("price", 3).await.status, StatusCode::OK);
+            let path = format!("/api/queue/price/message/{ID}:price:1/3/nack?requeue=true");
+            assert_eq!(post(&api, &path, "").await.status, StatusCode::OK);
+            assert_eq!(receive(&api, "price/receive").await.header("attempt"), "2");
+        },
+    );
+}
+
+#[test]
+fn a_lease_is_taken_up_again_after_a_restart() {
+    // Also by a worker that asks before the manager has taken up all jobs.
+    for others in [100, 1000] {
+        let first_start = async |api: Api| {
+            for _ in 0..others {
+                let other = post(&api, "/api/workflow/ranked", "{}").await;
+                assert_eq!(other.status, StatusCode::CREATED);
+            }
+            create(&api, "orders", "{}").await;
+            give_back(&api, &receive(&api, "price/receive").await).await;
+            receive(&api, "price/receive").await
+        };
+        let second_start = async |api: Api, message: Answer| {
+            let extended = tell(&api, &message, "extend").await;
+            let said = String::from_utf8_lossy(&extended.body);
+            assert_eq!(extended.status, StatusCode::OK, "{others} others: {said}");
+            none_waits(&api).await;
+            give_back(&api, &message).await;
+            let other = receive(&api, "price/receive").await;
+            assert_eq!((message.header("delivery"), other.header("delivery")), ("2", "3"));
+            assert_eq!(reply(&api, &message, "", "{}").await, json!({ "taken": true }));
+            receive(&api, "ship/receive").await;
+        };
+        actix_rt::System::new().block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (place, none) = (folder.path(), Workers::new);
+            let begun = serving_in(place, WORKFLOW, none(), |_| {}, |api, _| first_start(api));
+            let message = begun.await;
+            serving_in(place, WORKFLOW, none(), |_| {}, |api, _| second_start(api, message)).await;
+        });
+    }
+}
+
+#[test]
+fn a_worker_hears_of_the_end_of_its_attempt_and_can_refuse_it() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let message = receive(&api, "price/receive").await;
+            let back = tell(&api, &message, "nack?requeue=true").await;
+            assert_eq!(back.json(), json!({ "taken": true }));
+            let message = receive(&api, "price/receive").await;
+            assert_eq!(message.header("delivery"), "2", "each delivery counts");
+            assert_eq!(tell(&api, &message, "nack").await.json(), json!({ "taken": true }));
+            let message = receive(&api, "price/receive").await;
+            assert_eq!(message.header("attempt"), "2");
+            assert_eq!(tell(&api, &message, "extend?lease=10m").await.status, StatusCode::OK);
+            assert_eq!(
+                post(&api, &format!("/api/job/{ID}/cancel"), "").await.status,
+                StatusCode::OK
+            );
+            let gone = tell(&api, &message, "extend").await;
+            assert_eq!(gone.status, StatusCode::GONE);
+            assert!(gone.detail().contains("stop working"), "{}", gone.detail());
+            assert_eq!(reply(&api, &message, "", "{}").await["taken"], false);
+        },
+    );
+}
+
+#[test]
+fn the_message_of_an_attempt_that_is_over_is_not_given_out() {
+    served(
+        |settings| settings.shutdown.grace = Span(Duration::from_secs(1)),
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let lent = receive(&api, "price/receive?lease=1s").await;
+            assert_eq!(
+                post(&api, &format!("/api/job/{ID}/cancel"), "").await.status,
+                StatusCode::OK
+            );
+            // Its lease ends, but nobody gets it again.
+            let none = post(&api, "/api/queue/price/receive?wait=2s", "").await;
+            assert_eq!(none.status, StatusCode::NO_CONTENT);
+            assert_eq!(reply(&api, &lent, "", "{}").await["taken"], false);
+        },
+    );
+}
+
+#[test]
+fn the_highest_priority_comes_first() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "ranked", "{}").await;
+            let first = receive(&api, "ranks/receive").await;
+            let second = receive(&api, "ranks/receive").await;
+            assert_eq!((first.header("priority"), second.header("priority")), ("9", "1"));
+        },
+    );
+}
+
+#[test]
+fn what_a_worker_asks_wrongly_is_told() {
+    served(
+        |settings| settings.http.waiters_max = 1,
+        |api| async move {
+            let refused = async |path: &str| {
+                let answer = post(&api, &format!("/api/queue/{path}"), "").await;
+                (answer.status.as_u16(), answer.detail())
+            };
+            for (path, status, said) in [
+                ("prise/receive", 404, "did you mean \"price\""),
+                ("price/receive?wait=1h", 400, "wait is \"1h\", expected a time from 0s to 50s"),
+                ("price/receive?lease=1ms", 400, "lease is \"1ms\""),
+                ("price/receive?max=0", 400, "max is \"0\", expected a whole number from 1 to 100"),
+                (
+                    "price/receive?vhost=nowhere",
+                    404,
+                    "of virtual host nowhere, and no loaded workflow has it",
+                ),
+                ("price/message/x/1/reply", 400, "expected <job UUID>:<step name>:<attempt>"),
+                (&format!("price/message/{ID}:price:1/x/reply"), 400, "the delivery is \"x\""),
+                (&format!("price/message/{ID}:price:1/1/extend"), 410, "settled"),
+                (&format!("price/message/{ID}:price:1/1/nack"), 410, "lease expired"),
+                (&format!("price/message/{ID}:price:1/1/nack?delay=1s"), 400, "delay needs"),
+                (&format!("price/message/{ID}:price:1/1/reply?type=no"), 400, "type is \"no\""),
+            ] {
+                let (got, detail) = refused(path).await;
+                assert_eq!(got, status, "{path}: {detail}");
+                assert!(detail.contains(said), "{path}: {detail}");
+            }
+            let stale = format!("/api/queue/price/message/{ID}:price:1/1/reply");
+            let unknown = post(&api, &stale, "{}").await;
+            assert_eq!(unknown.json(), json!({ "taken": false, "reason": "unknown_job" }));
+            let wait = async || post(&api, "/api/queue/price/receive?wait=1s", "").await.status;
+            let (one, other) = futures_util::future::join(wait(), wait()).await;
+            assert_eq!(one, StatusCode::NO_CONTENT);
+            assert_eq!(other, StatusCode::SERVICE_UNAVAILABLE, "one waits at once");
+        },
+    );
+}
+
+#[test]
+fn the_token_of_a_worker_is_for_its_queues_alone() {
+    let tokens = |settings: &mut Settings| {
+        settings.http.token = Secret("all".to_owned());
+        let worker = |token: &str, queues: &[&str]| WorkerToken {
+            token: Secret(token.to_owned()),
+            queues: Names(queues.iter().map(|queue| (*queue).to_owned()).collect()),
+        };
+        let workers =
+            [("pricing", worker("pp", &["price"])), ("ranking", worker("rr", &["ranks", "ship"]))];
+        settings.http.workers = workers.map(|(name, worker)| (name.to_owned(), worker)).into();
+    };
+    served(tokens, |api| async move {
+        let ask = async |token: &str, method: Method, path: &str| {
+            let bearer = format!("Bearer {token}");
+            api.ask(method, path, &[("authorization", &bearer)], "").await
+        };
+        let created = ask("all", Method::POST, &format!("/api/workflow/orders?id={ID}")).await;
+        assert_eq!(created.status, StatusCode::CREATED);
+        for (token, method, path, status) in [
+            ("rr", Method::POST, "/api/queue/price/receive?wait=0s", 403),
+            ("pp", Method::POST, "/api/queue/ship/receive?wait=0s", 403),
+            ("pp", Method::POST, "/api/queue/pric%65/receive/?wait=0s", 200),
+            ("rr", Method::POST, "/api/queue/ship/receive?wait=0s", 204),
+            ("pp", Method::POST, "/api/queue/price/redispatch", 403),
+            ("pp", Method::GET, "/api/jobs", 403),
+            ("pp", Method::GET, "/api/settings", 403),
+            ("pp", Method::POST, "/api/workflow/orders", 403),
+            ("pp", Method::GET, "/livez", 200),
+            ("ppp", Method::POST, "/api/queue/price/receive?wait=0s", 401),
+            ("", Method::POST, "/api/queue/price/receive?wait=0s", 401),
+            ("all", Method::POST, "/api/queue/price/receive?wait=0s", 204),
+            ("all", Method::GET, "/api/jobs", 200),
+        ] {
+            let answer = ask(token, method.clone(), path).await;
+            assert_eq!(answer.status.as_u16(), status, "{token} {method} {path}");
+        }
+        let message = format!("/api/queue/price/message/{ID}:price:1/1");
+        for (token, call, status) in [
+            ("rr", "reply", 403),
+            ("rr", "extend", 403),
+            ("pp", "extend", 200),
+            ("pp", "reply", 200),
+        ] {
+            let answer = ask(token, Method::POST, &format!("{message}/{call}")).await;
+            assert_eq!(answer.status.as_u16(), status, "{token} {call}");
+        }
+        let refused = ask("rr", Method::POST, &format!("{message}/extend")).await.detail();
+        assert!(
+            refused.contains(
+                r#"the worker "ranking" is for messages of the queues "ranks" and "ship" alone"#
+            ),
+            "{refused}"
+        );
+        let gone = ask("pp", Method::POST, &format!("{message}/extend")).await;
+        assert_eq!(gone.status, StatusCode::GONE);
+        assert_eq!(gone.json()["reason"], "settled");
+    });
+}

@@ -1,0 +1,342 @@
+//! `work`: any program is a worker. On the embedded bus.
+
+use super::json_of;
+use crate::harness::{Daemon, Ran, Setup, command, eventually, run, when};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use uuid::Uuid;
+
+const WORKFLOWS: &str = r"
+workflows:
+  - name: one
+    steps: [ { name: price, retry: { attempts: 2, backoff: 1ms } } ]
+  - name: two
+    steps: [ { name: price }, { name: ship, priority: 7, depends: [ price ] } ]
+";
+
+fn start() -> Daemon {
+    Setup::new("", WORKFLOWS).start()
+}
+
+/// A worker as a process, with a folder for its programs to leave traces in.
+struct Worker {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Worker {
+    /// `work` with these options, and a script for `sh`.
+    fn start(daemon: &Daemon, options: &[&str], script: &str) -> Worker {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir = daemon.dir().join(format!("worker-{number}"));
+        fs::create_dir(&dir).unwrap();
+        let log = File::create(dir.join("log")).unwrap();
+        let mut command = work(daemon, options, &["sh", "-c", script]);
+        command.current_dir(&dir).stdin(Stdio::null()).stderr(log);
+        Worker { child: command.spawn().unwrap(), dir }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap()
+    }
+
+    #[track_caller]
+    fn await_log(&self, words: &str) {
+        eventually(&format!("the worker says {words:?}"), || {
+            when(self.log().contains(words), self.log())
+        });
+    }
+
+    /// Waits for a file that its program makes.
+    #[track_caller]
+    fn await_file(&self, name: &str) {
+        eventually(&format!("the program makes {name}"), || {
+            when(self.dir.join(name).exists(), self.log())
+        });
+    }
+
+    fn make_file(&self, name: &str) {
+        File::create(self.dir.join(name)).unwrap();
+    }
+
+    /// How often its program was begun: each one writes a line.
+    fn begun(&self) -> usize {
+        fs::read_to_string(self.dir.join("begun")).unwrap_or_default().lines().count()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id();
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    }
+
+    /// Its exit code, when it has ended.
+    #[track_caller]
+    fn await_end(&mut self) -> Option<i32> {
+        eventually("the worker ends", || self.child.try_wait().unwrap().ok_or("it runs")).code()
+    }
+
+    #[track_caller]
+    fn stop(&mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.await_end(), Some(0), "{}", self.log());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("---- the worker's log ----\n{}----", self.log());
+        }
+    }
+}
+
+fn work(daemon: &Daemon, options: &[&str], program: &[&str]) -> Command {
+    let mut command = command();
+    command.arg("work").args(options).args(["--server", &daemon.url(), "--"]).args(program);
+    command
+}
+
+fn refused(daemon: &Daemon, options: &[&str], program: &[&str]) -> Ran {
+    run(&mut work(daemon, options, program))
+}
+
+/// The reason of a step's failed attempt, and whether it has failed for good.
+fn why(daemon: &Daemon, job: Uuid) -> String {
+    daemon.api.get(&format!("/api/job/{job}/entries")).expect(200).text
+}
+
+/// A program that runs until the file `go` is there.
+const UNTIL_GO: &str = "echo >> begun; until [ -e go ]; do sleep 0.02; done; cat";
+
+#[test]
+fn any_program_is_a_worker_and_every_byte_arrives() {
+    let daemon = start();
+    let message = r#"{"cents":1740.50,"long":12345678901234567890123,"text":"Grüße \u00e4 🦀","list":[1,  2e400]}"#;
+    let price = Worker::start(&daemon, &["price"], "cat");
+    let told = "cat > input; env | grep ^WORKFLOW_ > told; echo says >&2; echo";
+    let mut ship = Worker::start(&daemon, &["ship", "--quiet"], told);
+    let id = daemon.api.create("two", message);
+    assert_eq!(daemon.api.await_result(id), "{}", "no output is an empty object");
+    assert_eq!(daemon.api.job(id).message_of("price"), message);
+    let input = fs::read_to_string(ship.dir.join("input")).unwrap();
+    assert_eq!(input, message, "as it came, without a line's end");
+    let told = fs::read_to_string(ship.dir.join("told")).unwrap();
+    for line in [
+        "WORKFLOW_QUEUE=ship",
+        "WORKFLOW_STEP=ship",
+        "WORKFLOW_NAME=two",
+        "WORKFLOW_ATTEMPT=1",
+        "WORKFLOW_DELIVERY=1",
+        "WORKFLOW_PRIORITY=7",
+        &format!("WORKFLOW_JOB={id}"),
+        &format!("WORKFLOW_CORRELATION_ID={id}:ship"),
+        &format!("WORKFLOW_MESSAGE_ID={id}:ship:1"),
+    ] {
+        assert!(told.lines().any(|told| told == line), "no {line} in {told}");
+    }
+    assert!(told.contains("WORKFLOW_TRACEPARENT=00-"), "{told}");
+    price.await_log(&format!("queue price, job {id}, attempt 1: took "));
+    price.await_log(", result\n");
+    ship.stop();
+    assert_eq!(ship.log(), "says\n", "quiet, but for its program");
+}
+
+#[test]
+fn a_program_that_fails_fails_the_attempt_with_what_it_said() {
+    let daemon = start();
+    let script =
+        "echo $WORKFLOW_ATTEMPT >> begun; printf 'first\\nthe pen is \\033[31mout\\n' >&2; exit 3";
+    let mut worker = Worker::start(&daemon, &["price"], script);
+    let id = daemon.api.create("one", "{}");
+    daemon.api.await_state(id, "failed");
+    let record = json_of(&why(&daemon, id)).to_string();
+    for words in ["exit code 3: first", "the pen is ", "u{1b}[31mout"] {
+        assert!(record.contains(words), "no {words:?} in {record}");
+    }
+    assert_eq!(
+        fs::read_to_string(worker.dir.join("begun")).unwrap(),
+        "1\n2\n",
+        "it is tried again"
+    );
+    worker.await_log("error: exit code 3: first");
+    worker.stop();
+
+    let mut killed = Worker::start(&daemon, &["price"], "kill -KILL $$");
+    let id = daemon.api.create("one", "{}");
+    daemon.api.await_state(id, "failed");
+    assert!(why(&daemon, id).contains("killed by signal 9"));
+    killed.stop();
+
+    let _large = Worker::start(&daemon, &["price"], "exec cat /dev/zero");
+    let id = daemon.api.create("one", "{}");
+    daemon.api.await_state(id, "failed");
+    let record = why(&daemon, id);
+    assert!(record.contains("the output is larger than 16777216 bytes"), "{record}");
+}
+
+#[test]
+fn the_lease_is_extended_while_the_program_runs() {
+    let daemon = start();
+    let worker = Worker::start(&daemon, &["price", "--lease", "1s"], UNTIL_GO);
+    let id = daemon.api.create("one", r#"{"a":1}"#);
+    worker.await_file("begun");
+    // Another one gets the message if the lease ends.
+    for _ in 0..3 {
+        let other = daemon.api.post("/api/queue/price/receive?wait=1s", "");
+        assert_eq!(other.status, 204, "{other}");
+    }
+    worker.make_file("go");
+    assert_eq!(daemon.api.await_result(id), r#"{"a":1}"#);
+    assert_eq!(worker.begun(), 1);
+}
+
+#[test]
+fn a_job_that_is_cancelled_ends_the_program() {
+    let daemon = start();
+    let script = "trap 'echo > seen; exit 0' TERM; echo > begun; while :; do sleep 0.02; done";
+    let mut worker = Worker::start(&daemon, &["price", "--lease", "1s"], script);
+    let id = daemon.api.create("one", "{}");
+    worker.await_file("begun");
+    daemon.api.post(&format!("/api/job/{id}/cancel"), "").expect(200);
+    worker.await_file("seen");
+    worker.await_log("stopped after");
+    let next = daemon.api.create("one", "{}");
+    eventually("it takes the next one", || {
+        let log = worker.log();
+        when(!log.contains("result"), &log)?;
+        let job = daemon.api.job(next);
+        when(job.running.len() == 1, job.text)
+    });
+    daemon.api.post(&format!("/api/job/{next}/cancel"), "").expect(200);
+    worker.stop();
+}
+
+#[test]
+fn a_restart_of_the_manager_loses_nothing() {
+    let mut daemon = start();
+    let two = Worker::start(&daemon, &["price", "--jobs", "2", "--lease", "1h"], UNTIL_GO);
+    let one = daemon.api.create("one", r#"{"a":1}"#);
+    eventually("the program runs", || when(two.begun() == 1, two.begun()));
+    daemon.kill();
+    two.await_log("cannot reach the manager");
+    daemon.start_again();
+    two.await_log("the manager answers again");
+    two.make_file("go");
+    assert_eq!(daemon.api.await_result(one), r#"{"a":1}"#);
+    assert_eq!(two.begun(), 1, "it was worked on once");
+
+    // The reply comes while the manager is gone.
+    fs::remove_file(two.dir.join("go")).unwrap();
+    let one = daemon.api.create("one", r#"{"a":2}"#);
+    eventually("the program runs", || when(two.begun() == 2, two.begun()));
+    daemon.kill();
+    two.make_file("go");
+    two.await_log("the manager does not take a reply");
+    daemon.start_again();
+    assert_eq!(daemon.api.await_result(one), r#"{"a":2}"#);
+    eventually("both replies count", || {
+        let log = two.log();
+        when(log.matches(", result\n").count() == 2, log)
+    });
+}
+
+#[test]
+fn a_program_that_runs_over_a_restart_of_the_manager_is_not_begun_again() {
+    let mut daemon = start();
+    let worker = Worker::start(&daemon, &["price", "--lease", "1s"], UNTIL_GO);
+    let one = daemon.api.create("one", r#"{"a":1}"#);
+    worker.await_file("begun");
+    daemon.kill();
+    daemon.start_again();
+    // It asks for no other message while it has one in hand: it extends.
+    eventually("it has the message again", || {
+        let queues = daemon.api.get("/api/queues").expect(200).text;
+        when(queues.contains(r#""unacknowledged":1"#), queues)
+    });
+    worker.make_file("go");
+    assert_eq!(daemon.api.await_result(one), r#"{"a":1}"#);
+    assert_eq!(worker.begun(), 1, "{}", worker.log());
+}
+
+#[test]
+fn several_messages_are_worked_on_at_once_from_several_queues() {
+    let daemon = start();
+    let mut worker = Worker::start(&daemon, &["price", "ship", "--jobs", "3"], UNTIL_GO);
+    let jobs: Vec<Uuid> =
+        (0..5).map(|number| daemon.api.create("two", &format!(r#"{{"n":{number}}}"#))).collect();
+    eventually("three are in hand", || when(worker.begun() == 3, worker.begun()));
+    let queue = || daemon.api.get("/api/queues").expect(200).text;
+    assert_eq!(worker.begun(), 3, "{}", queue());
+    worker.make_file("go");
+    for (number, job) in jobs.iter().enumerate() {
+        assert_eq!(daemon.api.await_result(*job), format!(r#"{{"n":{number}}}"#));
+    }
+    assert_eq!(worker.begun(), 10);
+    worker.stop();
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_finishes_what_it_has_in_hand() {
+    let daemon = start();
+    let mut worker = Worker::start(&daemon, &["price"], UNTIL_GO);
+    let first = daemon.api.create("one", r#"{"a":1}"#);
+    worker.await_file("begun");
+    worker.signal("-INT");
+    worker.await_log("stopping when the message is done");
+    let second = daemon.api.create("one", r#"{"a":2}"#);
+    worker.make_file("go");
+    assert_eq!(worker.await_end(), Some(0));
+    assert_eq!(daemon.api.await_result(first), r#"{"a":1}"#);
+    assert_eq!(worker.begun(), 1, "it takes no other one");
+
+    // Asked twice, it gives back what it has, even if its program is deaf.
+    let deaf = format!("trap '' TERM; {UNTIL_GO}");
+    let mut worker = Worker::start(&daemon, &["price"], &deaf);
+    worker.await_file("begun");
+    worker.signal("-TERM");
+    worker.await_log("stopping when the message is done");
+    worker.signal("-TERM");
+    assert_eq!(worker.await_end(), Some(0));
+    assert!(worker.log().contains("attempt 1: given back"));
+    let _other = Worker::start(&daemon, &["price"], "cat");
+    assert_eq!(daemon.api.await_result(second), r#"{"a":2}"#);
+    assert_eq!(daemon.api.job(second).running.len(), 0);
+}
+
+#[test]
+fn what_cannot_work_is_told_at_the_start() {
+    let daemon = start();
+    let unknown = refused(&daemon, &["prise"], &["cat"]);
+    assert_eq!(unknown.code, Some(1), "{unknown}");
+    assert!(unknown.stderr.contains("\"price\"") && unknown.stderr.contains("404"), "{unknown}");
+    for (program, why) in [("no-such-program", "no folder of PATH"), ("/etc/passwd", "chmod +x")] {
+        let ran = refused(&daemon, &["price"], &[program]);
+        assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran}");
+    }
+    assert_eq!(run(command().args(["work", "price"])).code, Some(2), "no program");
+    let lease = refused(&daemon, &["price", "--lease", "1ms"], &["cat"]);
+    assert!(lease.code == Some(1) && lease.stderr.contains("from 1s"), "{lease}");
+    let guarded = Setup::new("", WORKFLOWS).set("http.token", "right").start();
+    let ran = refused(&guarded, &["price"], &["cat"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("--token"), "{ran}");
+
+    // A program that the system does not take is seen with the first message, which is not lost.
+    let broken = daemon.dir().join("broken");
+    fs::write(&broken, "\u{7f}no program").unwrap();
+    make_executable(&broken);
+    let id = daemon.api.create("one", "{}");
+    let ran = refused(&daemon, &["price"], &[broken.to_str().unwrap()]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("cannot run"), "{ran}");
+    assert!(ran.stderr.contains("given back"), "{ran}");
+    let _worker = Worker::start(&daemon, &["price"], "cat");
+    daemon.api.await_state(id, "completed");
+}
+
+fn make_executable(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
