@@ -56,8 +56,8 @@ impl Bench {
                 report.stop("the worker does not do the message that it can do (--message)")?;
                 return Ok(());
             }
-            if !self.is_well_again().await? {
-                report.stop("the worker does not answer any more")?;
+            if let Some(why) = self.wrong_afterwards().await? {
+                report.stop(&format!("the worker does not answer any more: {why}"))?;
                 return Ok(());
             }
         }
@@ -174,16 +174,17 @@ impl Bench {
     }
 
     /// After a case that failed: takes away what is left of it, starts the worker again if it is
-    /// ours, and looks whether it works.
-    async fn is_well_again(&mut self) -> Result<bool, ClientError> {
+    /// ours, and looks whether it works: nothing, or what is wrong.
+    async fn wrong_afterwards(&mut self) -> Result<Option<String>, ClientError> {
         self.stand.clear().await?;
-        if self.death().is_none() && self.is_working(self.within * COME_BACK).await?.is_none() {
-            return Ok(true);
-        }
-        let Some(program) = &mut self.program else { return Ok(false) };
+        let wrong = match self.death() {
+            Some(how) => Some(format!("its process has ended: {how}")),
+            None => self.is_working(self.within * COME_BACK).await?,
+        };
+        let (Some(_), Some(program)) = (&wrong, &mut self.program) else { return Ok(wrong) };
         program.start_again()?;
         self.stand.clear().await?;
-        Ok(self.is_working(self.within * COME_BACK).await?.is_none())
+        self.is_working(self.within * COME_BACK).await
     }
 
     async fn answers(&mut self) -> Result<Outcome, ClientError> {
@@ -432,6 +433,7 @@ impl Bench {
     async fn gone(&mut self) -> Result<Outcome, ClientError> {
         let message = self.messages.plain();
         let number = message.number;
+        self.stand.cancel_when_given(&message);
         self.stand.send(&message).await?;
         let log = self.log.clone();
         let is_given =
@@ -442,7 +444,6 @@ impl Bench {
                 &Self::shown(self.within),
             )));
         }
-        self.stand.give_up(&message);
         let first = |seen: &[Seen]| {
             let extended = seen.iter().any(|seen| matches!(seen.what, What::Extended));
             (extended || reply_in(seen).is_some()).then_some(extended)

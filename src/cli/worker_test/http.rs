@@ -46,6 +46,10 @@ impl Http {
         self.order(Order::GiveUp(number));
     }
 
+    pub(super) fn cancel_when_lent(&self, number: usize) {
+        self.order(Order::CancelWhenLent(number));
+    }
+
     pub(super) fn clear(&self) {
         self.order(Order::Clear);
     }

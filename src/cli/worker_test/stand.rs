@@ -41,6 +41,14 @@ impl Stand {
         }
     }
 
+    /// Gives the message up as soon as a worker has it. Over AMQP nobody can tell the worker.
+    pub(super) fn cancel_when_given(&self, message: &Message) {
+        match self {
+            Stand::Http(http) => http.cancel_when_lent(message.number),
+            Stand::Amqp(_) => {}
+        }
+    }
+
     /// Takes away what is not done.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         match self {

@@ -19,6 +19,9 @@ use std::{
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often it is looked whether the connection is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// What a worker does with a message.
 pub(crate) enum Answer {
     /// Replies with the body, and acknowledges when the broker has confirmed the reply.
@@ -163,33 +166,54 @@ impl Duties {
         while let Some(delivery) = consumers.next().await {
             let message = StepMessage::new(delivery?);
             let answer = (self.work)(&message);
-            match answer {
-                Answer::Reply(body) => reply_and_ack(&channel, &message, &body).await?,
-                Answer::Silence => {
-                    message.acker.ack(BasicAckOptions::default()).await.map(|_acked| ())?
-                }
-                Answer::AckFirst(body) => {
-                    message.acker.ack(BasicAckOptions::default()).await?;
-                    reply(&channel, &message, &body).await?;
-                }
-                Answer::Requeue => message
-                    .acker
-                    .nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() })
-                    .await
-                    .map(|_nacked| ())?,
-                Answer::Hold => {}
-                Answer::Nack => message
-                    .acker
-                    .nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() })
-                    .await
-                    .map(|_nacked| ())?,
-            }
+            unless_lost(&connection, settle(&channel, &message, answer)).await?;
             if self.keeps {
                 self.seen.lock().unwrap().push(message);
             }
         }
         Ok(())
     }
+}
+
+/// What this gives, or an error when the connection is lost: a call under way at that moment may
+/// wait for ever.
+async fn unless_lost(
+    connection: &Connection,
+    call: impl Future<Output = lapin::Result<()>>,
+) -> lapin::Result<()> {
+    let mut call = std::pin::pin!(call);
+    loop {
+        if let Ok(done) = tokio::time::timeout(LOOK_EVERY, &mut call).await {
+            return done;
+        }
+        if !connection.status().connected() {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
+        }
+    }
+}
+
+async fn settle(channel: &Channel, message: &StepMessage, answer: Answer) -> lapin::Result<()> {
+    let nack = |requeue| {
+        message.acker.nack(BasicNackOptions { requeue, ..BasicNackOptions::default() })
+    };
+    match answer {
+        Answer::Reply(body) => reply_and_ack(channel, message, &body).await?,
+        Answer::Silence => {
+            message.acker.ack(BasicAckOptions::default()).await?;
+        }
+        Answer::AckFirst(body) => {
+            message.acker.ack(BasicAckOptions::default()).await?;
+            reply(channel, message, &body).await?;
+        }
+        Answer::Requeue => {
+            nack(true).await?;
+        }
+        Answer::Hold => {}
+        Answer::Nack => {
+            nack(false).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Awaits the confirm in the background: meanwhile the worker works on the next messages.

@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// How many connections are relayed at once; more are refused.
 const CONNECTIONS_MAX: usize = 64;
@@ -30,7 +30,7 @@ struct Shared {
     orders: Rc<Orders>,
     heard: mpsc::UnboundedSender<Heard>,
     open: Cell<usize>,
-    is_paused: Cell<bool>,
+    is_paused: watch::Sender<bool>,
     hang_up: Notify,
 }
 
@@ -55,7 +55,7 @@ impl Relay {
             orders: Rc::new(Orders::default()),
             heard,
             open: Cell::new(0),
-            is_paused: Cell::new(false),
+            is_paused: watch::Sender::new(false),
             hang_up: Notify::new(),
         });
         let listening = actix_rt::spawn(listen(listener, shared.clone()));
@@ -70,14 +70,15 @@ impl Relay {
         &self.shared.orders
     }
 
-    /// Cuts all connections, and takes none.
+    /// Cuts all connections. New ones wait: a client that is refused may wait long before it comes
+    /// again.
     pub(super) fn pause(&self) {
-        self.shared.is_paused.set(true);
+        self.shared.is_paused.send_replace(true);
         self.shared.hang_up.notify_waiters();
     }
 
     pub(super) fn resume(&self) {
-        self.shared.is_paused.set(false);
+        self.shared.is_paused.send_replace(false);
     }
 }
 
@@ -91,7 +92,7 @@ impl Drop for Relay {
 async fn listen(listener: TcpListener, shared: Rc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((worker, _)) if !shared.is_paused.get() && shared.open.get() < CONNECTIONS_MAX => {
+            Ok((worker, _)) if shared.open.get() < CONNECTIONS_MAX => {
                 actix_rt::spawn(relay(worker, shared.clone()));
             }
             // Closed by being dropped.
@@ -113,6 +114,11 @@ impl Drop for Counted {
 async fn relay(worker: TcpStream, shared: Rc<Shared>) {
     shared.open.set(shared.open.get() + 1);
     let _counted = Counted(shared.clone());
+    let mut paused = shared.is_paused.subscribe();
+    tokio::select! {
+        _ = paused.wait_for(|is_paused| !is_paused) => {}
+        () = shared.hang_up.notified() => return,
+    }
     let hang_up = shared.hang_up.notified();
     let (host, port) = (shared.broker.0.as_str(), shared.broker.1);
     let Ok(broker) = TcpStream::connect((host, port)).await else { return };

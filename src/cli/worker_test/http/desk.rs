@@ -32,6 +32,8 @@ pub(super) enum Order {
     Put(Message),
     Cut(usize, CutAt),
     GiveUp(usize),
+    /// The message is given up as soon as a worker has it.
+    CancelWhenLent(usize),
     Clear,
     Close,
 }
@@ -72,6 +74,7 @@ pub(super) struct Desk {
     entries: Vec<Entry>,
     waiters: VecDeque<Waiter>,
     cut: Option<(usize, CutAt)>,
+    cancelled: Option<usize>,
 }
 
 impl Desk {
@@ -82,8 +85,17 @@ impl Desk {
         asks: mpsc::Sender<Ask>,
         server: ServerHandle,
     ) -> Desk {
-        let (entries, waiters) = (Vec::new(), VecDeque::new());
-        Desk { queue: queue.to_owned(), log, address, asks, server, entries, waiters, cut: None }
+        Desk {
+            queue: queue.to_owned(),
+            log,
+            address,
+            asks,
+            server,
+            entries: Vec::new(),
+            waiters: VecDeque::new(),
+            cut: None,
+            cancelled: None,
+        }
     }
 
     /// Until it is told to close.
@@ -105,8 +117,9 @@ impl Desk {
                             entry.state = State::GivenUp;
                         }
                     }
+                    Some(Order::CancelWhenLent(number)) => self.cancelled = Some(number),
                     Some(Order::Clear) => {
-                        self.cut = None;
+                        (self.cut, self.cancelled) = (None, None);
                         self.entries.iter_mut().for_each(|entry| entry.state = State::Done);
                     }
                     Some(Order::Close) | None => {
@@ -183,7 +196,11 @@ impl Desk {
             let mut lent = Vec::new();
             for entry in ready {
                 entry.lease = waiter.lease;
-                entry.state = State::Lent(now + waiter.lease);
+                entry.state = if self.cancelled == Some(entry.message.number) {
+                    State::GivenUp
+                } else {
+                    State::Lent(now + waiter.lease)
+                };
                 entry.delivery += 1;
                 self.log.add(Some(entry.message.number), What::Given);
                 lent.push(&*entry);
