@@ -193,9 +193,8 @@ async fn unless_lost(
 }
 
 async fn settle(channel: &Channel, message: &StepMessage, answer: Answer) -> lapin::Result<()> {
-    let nack = |requeue| {
-        message.acker.nack(BasicNackOptions { requeue, ..BasicNackOptions::default() })
-    };
+    let nack =
+        |requeue| message.acker.nack(BasicNackOptions { requeue, ..BasicNackOptions::default() });
     match answer {
         Answer::Reply(body) => reply_and_ack(channel, message, &body).await?,
         Answer::Silence => {
