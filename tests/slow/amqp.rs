@@ -21,7 +21,7 @@ pub(crate) use worker::{Answer, Worker};
 /// The name of the reply queue unless a test sets another.
 pub(crate) const REPLY_QUEUE: &str = "workflow-manager";
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });
 

@@ -1,0 +1,84 @@
+//! How an attempt failed.
+
+use std::fmt;
+
+/// The longest reason that is told, in characters; the log has all of it.
+const REASON_CHARS_MAX: usize = 4_000;
+
+/// Why a function did not do its step. Any error becomes one with `?`: another attempt may succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    reason: String,
+    is_retryable: bool,
+}
+
+impl Failure {
+    /// The attempt failed, and another one would too: the step's `retry` is not used.
+    pub fn last(reason: impl fmt::Display) -> Failure {
+        Failure { reason: reason.to_string(), is_retryable: false }
+    }
+
+    /// The attempt failed, and another one may succeed: the step's `retry` says how many follow.
+    pub fn retryable(reason: impl fmt::Display) -> Failure {
+        Failure { reason: reason.to_string(), is_retryable: true }
+    }
+
+    /// The reason, in full.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Whether another attempt may succeed.
+    pub fn is_retryable(&self) -> bool {
+        self.is_retryable
+    }
+
+    /// The error with its causes; another attempt may succeed.
+    pub(crate) fn from_error(error: &dyn std::error::Error) -> Failure {
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            reason.push_str(": ");
+            reason.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Failure::retryable(reason)
+    }
+
+    /// The body of an error reply.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        let mut told = self.reason.as_str();
+        if let Some((at, _)) = told.char_indices().nth(REASON_CHARS_MAX) {
+            told = &told[..at];
+        }
+        serde_json::json!({ "error": told, "retryable": self.is_retryable }).to_string().into()
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::from_error(&error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_with_its_causes_and_may_be_tried_again() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no price")]
+        struct Outer(#[source] std::io::Error);
+        let failure = Failure::from(Outer(std::io::Error::other("the disk is gone")));
+        assert_eq!(failure, Failure::retryable("no price: the disk is gone"));
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let body = Failure::last("é".repeat(REASON_CHARS_MAX + 1)).body();
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        assert_eq!(told["error"].as_str().map(|told| told.chars().count()), Some(REASON_CHARS_MAX));
+        assert_eq!(told["retryable"], false);
+    }
+}

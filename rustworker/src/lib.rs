@@ -1,0 +1,37 @@
+//! A worker of workflow-manager is a function and one line:
+//!
+//! ```no_run
+//! use serde::{Deserialize, Serialize};
+//! use workflow_worker::{Failure, Step};
+//!
+//! #[derive(Deserialize)]
+//! struct Text { words: Vec<String> }
+//!
+//! #[derive(Serialize)]
+//! struct Count { words: usize }
+//!
+//! async fn count(text: Text, _step: Step) -> Result<Count, Failure> {
+//!     Ok(Count { words: text.words.len() })
+//! }
+//!
+//! # async fn main_of_it() -> Result<(), workflow_worker::Error> {
+//! workflow_worker::run("count", count).await
+//! # }
+//! ```
+//!
+//! It takes step messages from the queue, calls the function with each, and replies with what the
+//! function returns. `README.md` of the crate has the rules, `docs/worker-protocol.md` of
+//! workflow-manager the protocol.
+
+mod amqp;
+mod backoff;
+mod failure;
+mod http;
+mod step;
+mod work;
+mod worker;
+
+pub use failure::Failure;
+pub use step::{Progress, Step};
+pub use work::RawJson;
+pub use worker::{Error, Worker, run};
