@@ -230,8 +230,8 @@ impl Session {
         if ended.is_err() {
             let why = "the connection to the broker was lost; the message is delivered again";
             self.end.send_replace(Some(why.into()));
-            // What was in hand is worked on to its end, as it cannot be stopped; it is not answered.
-            while self.tasks.join_next().await.is_some() {}
+            // Functions that do not listen run to their end; what they give is dropped.
+            self.tasks.detach_all();
         }
         // A connection that is lost needs no farewell.
         let _ = timeout(CLOSE_WITHIN, self.link.connection.close(200, "done".into())).await;

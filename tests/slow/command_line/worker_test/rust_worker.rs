@@ -65,14 +65,14 @@ fn over_http_it_keeps_the_protocol() {
 fn over_http_it_extends_leases_and_stops_when_its_attempt_is_over() {
     let kit = Kit::start(&["price", "--within", "10s"]);
     let work = async |input: RawJson, step: Step| -> Result<RawJson, Failure> {
-        // Longer than it takes to extend a lease of the shortest kind.
+        // As long as the shortest lease, which is extended six times meanwhile.
         tokio::select! {
             _ = step.ended() => Err(Failure::last("nobody hears it")),
-            () = tokio::time::sleep(Duration::from_millis(400)) => Ok(input),
+            () = tokio::time::sleep(Duration::from_secs(1)) => Ok(input),
         }
     };
     let worker = Worker::new().server(&kit.address).lease(Duration::from_secs(1));
-    let worker = Running::start(worker.prefetch(50).queue("price", work));
+    let worker = Running::start(worker.prefetch(100).queue("price", work));
     let ran = kit.end();
     worker.stop();
     assert_eq!(ran.code, Some(0), "{ran}");
@@ -213,6 +213,28 @@ fn a_worker_that_stops_finishes_what_it_has_in_hand() {
         stopping.join().unwrap();
         assert_eq!(daemon.api.await_result(id), r#"{"is":"done"}"#);
     }
+}
+
+#[test]
+fn a_lost_connection_is_opened_again_although_a_function_does_not_end() {
+    let vhost = Vhost::new();
+    let daemon = Setup::new(&vhost.url, WORKFLOW).start();
+    let (tell, begun) = mpsc::channel();
+    let work = move |_: Input, step: Step| {
+        let tell = tell.clone();
+        async move {
+            tell.send(step.delivery()).unwrap();
+            if step.delivery() == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(json!({ "delivery": step.delivery() }))
+        }
+    };
+    let _worker = Running::start(Worker::new().server(&vhost.url).queue("rust/queue", work));
+    let id = daemon.api.create("rust", "{}");
+    begun.recv_timeout(DEADLINE).unwrap();
+    vhost.close_connections();
+    assert_eq!(daemon.api.await_result(id), r#"{"delivery":2}"#);
 }
 
 #[test]

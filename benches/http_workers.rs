@@ -1,0 +1,334 @@
+//! A chain of five steps whose workers speak HTTP, beside the same chain over a real broker in the
+//! same run: what counts is the ratios.
+//!
+//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a process
+//! of their own, so that the manager is not charged for them. Then many workers wait for messages
+//! that do not come: what is measured is the memory that the manager needs for them.
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+mod process;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::api;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{JobId, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{ServerAddress, Settings};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
+const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
+const JOBS: usize = 4_000;
+/// Jobs under way at once.
+const AT_ONCE: usize = 512;
+/// Workers over HTTP, for all queues together.
+const WORKERS: usize = 64;
+/// Workers that wait, for their memory.
+const WAITING: usize = 10_000;
+const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
+
+/// What the process of the workers does: `amqp`, or how many messages each asks for, or `wait`.
+const ROLE: &str = "HTTP_WORKERS_ROLE";
+/// Where the manager listens.
+const MANAGER: &str = "HTTP_WORKERS_MANAGER";
+
+/// A client of HTTP/1.1, as small as they come, with a connection of its own.
+struct Client {
+    stream: TcpStream,
+    held: Vec<u8>,
+}
+
+struct Answer {
+    status: u16,
+    reply_to: String,
+    body: Vec<u8>,
+}
+
+impl Client {
+    async fn open(address: &str) -> Client {
+        let stream = TcpStream::connect(address).await.expect("the manager listens");
+        stream.set_nodelay(true).expect("a socket");
+        Client { stream, held: Vec::new() }
+    }
+
+    async fn ask(&mut self, path: &str, body: &[u8]) {
+        let length = body.len();
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n\r\n");
+        let request = [head.as_bytes(), body].concat();
+        let mut rest = &request[..];
+        while !rest.is_empty() {
+            self.stream.ready(Interest::WRITABLE).await.expect("a connection");
+            match self.stream.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    async fn answer(&mut self) -> Answer {
+        let end = loop {
+            match self.held.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                Some(at) => break at + 4,
+                None => self.read().await,
+            }
+        };
+        let head = String::from_utf8_lossy(&self.held[..end]).into_owned();
+        let header = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
+        };
+        let length: usize = header("content-length").parse().unwrap_or_default();
+        while self.held.len() < end + length {
+            self.read().await;
+        }
+        let body = self.held[end..end + length].to_vec();
+        self.held.drain(..end + length);
+        let status = head[9..12].parse().expect("a status");
+        Answer { status, reply_to: header("reply-to").to_owned(), body }
+    }
+
+    async fn read(&mut self) {
+        self.stream.ready(Interest::READABLE).await.expect("a connection");
+        let mut buffer = [0; 16 << 10];
+        match self.stream.try_read(&mut buffer) {
+            Ok(0) => panic!("the manager has closed the connection"),
+            Ok(count) => self.held.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn post(&mut self, path: &str, body: &[u8]) -> Answer {
+        self.ask(path, body).await;
+        self.answer().await
+    }
+}
+
+#[derive(Deserialize)]
+struct StepMessage {
+    reply_to: String,
+    body: Box<RawValue>,
+}
+
+/// Gives each message of the queue back, one or several at a time.
+async fn pull(address: String, queue: &'static str, most: usize) {
+    let mut client = Client::open(&address).await;
+    let one = format!("/api/queue/{queue}/receive");
+    let many = format!("{one}?max={most}");
+    loop {
+        let answer = client.post(if most == 1 { &one } else { &many }, b"").await;
+        match answer.status {
+            200 if most == 1 => {
+                let told = client.post(&answer.reply_to, &answer.body).await;
+                assert_eq!(told.status, 200);
+            }
+            200 => {
+                let messages: Vec<StepMessage> =
+                    serde_json::from_slice(&answer.body).expect("JSON");
+                for StepMessage { reply_to, body } in messages {
+                    let told = client.post(&reply_to, body.get().as_bytes()).await;
+                    assert_eq!(told.status, 200);
+                }
+            }
+            204 => {}
+            status => panic!("{status}: {}", String::from_utf8_lossy(&answer.body)),
+        }
+    }
+}
+
+/// Waits for a message that does not come.
+async fn wait(address: String, queue: &'static str) {
+    let mut client = Client::open(&address).await;
+    loop {
+        let answer = client.post(&format!("/api/queue/{queue}/receive?wait=50s"), b"").await;
+        assert_eq!(answer.status, 204);
+    }
+}
+
+/// Gives every message of the queue back over AMQP, and acknowledges it then.
+async fn echo(server: String, queue: &'static str) {
+    let connection = Connection::connect(&server, ConnectionProperties::default());
+    let connection = connection.await.expect("a broker at AMQP_SERVER");
+    let channel = connection.create_channel().await.expect("a channel");
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.into(), durable, FieldTable::default()).await.expect("a queue");
+    let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
+    let consumer = channel.basic_consume(queue.into(), queue.into(), options, none);
+    let mut consumer = consumer.await.expect("a consumer");
+    while let Some(Ok(delivery)) = consumer.next().await {
+        let properties = &delivery.properties;
+        let Some(reply_to) = properties.reply_to().clone() else { continue };
+        let Some(correlation_id) = properties.correlation_id().clone() else { continue };
+        let answer =
+            BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
+        let options = BasicPublishOptions::default();
+        let _confirm = channel
+            .basic_publish("".into(), reply_to, options, &delivery.data, answer)
+            .await
+            .expect("published");
+        delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
+
+/// The process of the workers, until it is ended.
+fn workers(role: &str) {
+    actix_rt::System::new().block_on(async {
+        match role {
+            "amqp" => {
+                drop(join_all(QUEUES.map(|queue| echo(variable("AMQP_SERVER"), queue))).await)
+            }
+            "wait" => {
+                let address = variable(MANAGER);
+                let all = (0..WAITING).map(|number| wait(address.clone(), QUEUES[number % 5]));
+                join_all(all).await;
+            }
+            many => {
+                let (address, many) = (variable(MANAGER), many.parse().expect("a number"));
+                let all =
+                    (0..WORKERS).map(|number| pull(address.clone(), QUEUES[number % 5], many));
+                join_all(all).await;
+            }
+        }
+    });
+}
+
+/// Ends with this value.
+struct Process(Child);
+
+impl Process {
+    fn start(role: &str, address: &str) -> Process {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new(program);
+        Process(command.env(ROLE, role).env(MANAGER, address).spawn().expect("a process"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().expect("ended");
+        self.0.wait().expect("ended");
+    }
+}
+
+/// Runs that many jobs with `AT_ONCE` under way.
+async fn jobs(manager: &Manager, total: usize) {
+    let mut running: Vec<JobId> = Vec::new();
+    let (mut ended, mut created) = (0, 0);
+    let message = Message::parse(BODY).expect("a message");
+    while ended < total {
+        let room = (AT_ONCE - running.len()).min(total - created);
+        let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
+        for answer in join_all(created_now).await {
+            running.push(answer.expect("created").id());
+            created += 1;
+        }
+        // The manager's threads are others.
+        std::thread::sleep(Duration::from_millis(5));
+        let before = running.len();
+        running.retain(|id| manager.ways().routes.is_live(*id));
+        ended += before - running.len();
+    }
+}
+
+/// Steps a second, and microseconds of the manager's CPU for each.
+async fn cost(manager: &Manager) -> (f64, f64) {
+    jobs(manager, JOBS / 4).await;
+    let (cpu, begun) = (process::cpu("self"), Instant::now());
+    jobs(manager, JOBS).await;
+    let steps = (JOBS * QUEUES.len()) as f64;
+    (steps / begun.elapsed().as_secs_f64(), (process::cpu("self") - cpu) * 1e6 / steps)
+}
+
+fn settings(folder: &Path, name: &str) -> Settings {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join(name);
+    settings.http.connections_max = 2 * WAITING;
+    settings.http.waiters_max = WAITING;
+    settings
+}
+
+async fn start(settings: Settings) -> Manager {
+    let definitions = load_text("chain.yaml", CHAIN).expect("valid").definitions;
+    manager::start(settings, definitions, Workers::new()).await.expect("starts")
+}
+
+fn print(line: &str) {
+    writeln!(std::io::stdout(), "{line}").expect("written");
+}
+
+fn row(what: &str, (rate, cpu): (f64, f64), beside: f64) {
+    print(&format!("{what:<34} {rate:>9.0} {:>7.2} {cpu:>9.1}", rate / beside));
+}
+
+async fn measure() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let mut over_amqp = settings(folder.path(), "amqp.db");
+    over_amqp.amqp.server = ServerAddress(variable("AMQP_SERVER"));
+    over_amqp.amqp.reply_queue = "bench-manager".to_owned();
+    let manager = start(over_amqp).await;
+    let process = Process::start("amqp", "");
+    let beside = cost(&manager).await;
+    manager.stop().await;
+    drop(process);
+    print(&format!("{:<34} {:>9} {:>7} {:>9}", "", "steps/s", "ratio", "CPU in µs"));
+    row("RabbitMQ, prefetch 2,000", beside, beside.0);
+
+    let mut over_http = settings(folder.path(), "http.db");
+    over_http.http.listen = "127.0.0.1:0".parse().expect("an address");
+    let manager = start(over_http).await;
+    let (server, address) = api::serve(manager.ways().clone()).expect("listens");
+    let handle = server.handle();
+    let server = actix_rt::spawn(server);
+    let address = address.to_string();
+    for most in [1, 10] {
+        let process = Process::start(&most.to_string(), &address);
+        let told = cost(&manager).await;
+        row(&format!("HTTP, {WORKERS} workers, {most} at a time"), told, beside.0);
+        drop(process);
+    }
+    let before = process::resident();
+    let _process = Process::start("wait", &address);
+    // All wait when there is no room for another.
+    while manager.common().rooms.waiters.take(1).is_some() {
+        actix_rt::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mib = (process::resident() - before) / 1024;
+    print(&format!("{WAITING} workers that wait: {mib} MiB"));
+    handle.stop(false).await;
+    server.await.expect("ends").expect("ends");
+    manager.stop().await;
+}
+
+fn main() {
+    match std::env::var(ROLE) {
+        Ok(role) => workers(&role),
+        Err(_) => actix_rt::System::new().block_on(measure()),
+    }
+}
