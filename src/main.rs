@@ -63,6 +63,12 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => {
             told(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
+        Command::Backup(arguments) => {
+            told(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+        }
+        Command::Restore(arguments) => {
+            told(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+        }
         Command::Doctor(arguments) => told(cli::doctor(&arguments, &mut out)),
         Command::WorkerTest(arguments) => told(cli::worker_test(&arguments, &mut out)),
         Command::Context(command) => told(cli::context(&command, &mut out)),

@@ -76,6 +76,10 @@ pub enum Command {
     /// Show from a journal's file what happened to a job, or the job as it was; the file is only
     /// read: no manager is needed, and one may be running on it
     Replay(ReplayArguments),
+    /// Copy a journal's file while a manager runs on it: a copy that is consistent and verified
+    Backup(BackupArguments),
+    /// Put a backup in the place of a journal, or find out whether it could be
+    Restore(RestoreArguments),
     /// Find out what is wrong with an installation, and say what to do
     Doctor(DoctorArguments),
     /// Find out whether a worker keeps the worker protocol: be its manager, in good times and bad
@@ -346,6 +350,42 @@ pub struct ReplayArguments {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub times: TimeArguments,
+}
+
+/// Arguments of `backup`.
+#[derive(Args, Debug)]
+pub struct BackupArguments {
+    /// The new file
+    #[arg(value_name = "FILE")]
+    pub target: PathBuf,
+    /// The journal's file
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// How much is copied at most, in MiB a second; 0: as fast as it can be
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub rate: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `restore`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["db", "check"]))]
+pub struct RestoreArguments {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    pub backup: PathBuf,
+    /// The journal's file; it must not be there
+    #[arg(long, value_name = "FILE")]
+    pub db: Option<PathBuf>,
+    /// Only find out whether every row can be read and every job goes on; a copy for this is made in
+    /// the directory for temporary files, and removed
+    #[arg(long)]
+    pub check: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `watch`.

@@ -3,6 +3,7 @@
 mod against;
 mod arguments;
 mod ask;
+mod backup;
 mod bar;
 pub mod check;
 mod check_json;
@@ -42,12 +43,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use arguments::{
-    AddArguments, Arguments, ChildrenArguments, ClientArguments, ClientCommand, Command,
-    CompleteArguments, ContextCommand, DoctorArguments, FilterArguments, Format, FormatArguments,
-    HistoryArguments, ItemsArguments, ListArguments, OperateArguments, ReachArguments,
-    RecordArguments, RedispatchArguments, ReplayArguments, RunArguments, ServeArguments,
-    SettingsArguments, StatusArguments, StepArguments, StepStatus, TestedBus, TimeArguments,
-    TimeStyle, WaitArguments, WaitedFor, WatchArguments, WorkArguments, WorkerTestArguments,
+    AddArguments, Arguments, BackupArguments, ChildrenArguments, ClientArguments, ClientCommand,
+    Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments, Format,
+    FormatArguments, HistoryArguments, ItemsArguments, ListArguments, OperateArguments,
+    ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments, RestoreArguments,
+    RunArguments, ServeArguments, SettingsArguments, StatusArguments, StepArguments, StepStatus,
+    TestedBus, TimeArguments, TimeStyle, WaitArguments, WaitedFor, WatchArguments, WorkArguments,
+    WorkerTestArguments,
 };
 pub use error::{ClientError, is_closed_pipe};
 
@@ -69,6 +71,24 @@ pub fn schema(out: &mut dyn Write) -> io::Result<()> {
 /// The file cannot be read, or has no such job or entry.
 pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     history::replay(arguments, out)
+}
+
+/// Copies a journal's file.
+///
+/// # Errors
+///
+/// The file cannot be read, or the copy cannot be written.
+pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    backup::back_up(arguments, out)
+}
+
+/// Puts a copy in the place of a journal, or checks it.
+///
+/// # Errors
+///
+/// The copy cannot be read, or the journal cannot be written.
+pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    backup::restore(arguments, out)
 }
 
 /// Validates workflow files and compares them with the jobs that a journal keeps.

@@ -124,6 +124,12 @@ pub enum JournalError {
         /// The file.
         file: String,
     },
+    /// Something is where a new file is to be.
+    #[error("{file} is there already: name another file, or move it away")]
+    Exists {
+        /// The file.
+        file: String,
+    },
     /// A SQLite database of something else.
     #[error(
         "{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own"
@@ -173,6 +179,7 @@ impl JournalError {
             | JournalError::Newer { .. }
             | JournalError::Older { .. }
             | JournalError::Missing { .. }
+            | JournalError::Exists { .. }
             | JournalError::Foreign { .. } => Remedy::Exit,
         }
     }

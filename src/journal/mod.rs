@@ -18,5 +18,5 @@ pub use query::{
 };
 pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;
-pub use sqlite::{INDEXED_COLUMNS_MAX, Options, Reader, Store};
+pub use sqlite::{Copied, INDEXED_COLUMNS_MAX, Options, Reader, Store, back_up, check, restore};
 pub use traits::{Journal, Records};

@@ -14,6 +14,7 @@
 
 mod amqp;
 mod api;
+mod backups;
 mod bus_amqp;
 mod calls;
 mod chaos;

@@ -7,6 +7,7 @@
 //! to read (`status`, `status_query`). Confirms are the exception (`confirms`).
 
 mod append;
+mod backup;
 mod changes;
 mod children;
 mod confirms;
@@ -31,6 +32,7 @@ mod status_query;
 mod store;
 mod watch;
 
+pub use backup::{Copied, back_up, check, restore};
 pub use reader::Reader;
 pub use relation::INDEXED_COLUMNS_MAX;
 pub use schema::Options;

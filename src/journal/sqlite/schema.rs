@@ -178,7 +178,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
                 file,
                 bytes,
                 "the journal has no tables: the manager starts without any job. If the file is a copy, what it held was in the file -wal beside the \
-                 original: stop, and copy all files of the journal, or use sqlite3's .backup"
+                 original: stop, and copy all files of the journal, or use workflow-manager backup"
             );
         }
         // Before WAL mode, so that it stands in the main file whatever becomes of the rest.
@@ -237,7 +237,7 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     Ok(())
 }
 
-fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
+pub(super) fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
     let pragma = |name: &str| {
         connection
             .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))

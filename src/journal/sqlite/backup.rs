@@ -1,0 +1,158 @@
+//! Copies of a journal's file: taken while a manager runs on it, and put in its place again.
+
+use super::place;
+use super::row::failed;
+use super::schema::{self, Options, read_only};
+use super::store::Store;
+use crate::clock;
+use crate::journal::error::JournalError;
+use crate::journal::traits::Journal;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{self, File};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Pages that are copied at once.
+const STEP_PAGES: u16 = 256;
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// The size of its file.
+    pub bytes: u64,
+    /// Jobs and child jobs that take input: what a manager goes on with.
+    pub open_jobs: usize,
+}
+
+/// Copies the journal at `from`, as it is now, to a new file, at most so many bytes a second. A
+/// manager may run on it and is not held up; its `-wal` grows meanwhile. The copy is verified, and
+/// has its name only then.
+///
+/// # Errors
+///
+/// There is no such journal, `to` exists or cannot be written, or the copy cannot be read.
+pub fn back_up(
+    from: &Path,
+    to: &Path,
+    bytes_a_second: Option<NonZero<u64>>,
+) -> Result<Copied, JournalError> {
+    if !from.is_file() {
+        return Err(JournalError::Missing { file: from.display().to_string() });
+    }
+    let new = New::beside(to)?;
+    copy(from, &new.partial, bytes_a_second)?;
+    new.finish()
+}
+
+/// Puts a backup in the place of a journal that is not there: verified, and brought up to this
+/// version.
+///
+/// # Errors
+///
+/// The backup cannot be read, or `to` exists or cannot be written.
+pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
+    back_up(backup, to, None)
+}
+
+/// What a backup holds. It is left as it is: what is looked at is a copy of it, in `directory`.
+///
+/// # Errors
+///
+/// The backup cannot be read, or there is no room for a copy.
+pub fn check(backup: &Path, directory: &Path) -> Result<Copied, JournalError> {
+    let name = format!("workflow-manager-{}.db", clock::new_id());
+    let copy = directory.join(name);
+    let checked = restore(backup, &copy);
+    remove_all(&copy);
+    checked
+}
+
+/// A file that has its name once it is complete.
+struct New {
+    path: PathBuf,
+    partial: PathBuf,
+}
+
+impl New {
+    fn beside(path: &Path) -> Result<New, JournalError> {
+        let shown = path.display().to_string();
+        let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
+        let path = place::real(path).map_err(unreachable)?;
+        for taken in ["", "-wal", "-shm"].map(|suffix| place::beside(&path, suffix)) {
+            if fs::symlink_metadata(&taken).is_ok() {
+                return Err(JournalError::Exists { file: taken.display().to_string() });
+            }
+        }
+        let partial = place::beside(&path, ".partial");
+        // Of a try that was cut off.
+        remove_all(&partial);
+        place::make(&partial).map_err(unreachable)?;
+        Ok(New { path, partial })
+    }
+
+    /// Verifies it, as a start does, and gives it its name.
+    fn finish(self) -> Result<Copied, JournalError> {
+        let options = Options {
+            file: self.partial.clone(),
+            cache_bytes: 0,
+            verify_bytes_max: u64::MAX,
+            pages_max: 0,
+        };
+        let shown = self.path.display().to_string();
+        let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
+        let open_jobs = Store::open(&options)?.recover()?.len();
+        let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
+        File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
+        // What is beside it is empty by now, and goes with this.
+        fs::rename(&self.partial, &self.path).map_err(unreachable)?;
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(unreachable)?;
+        Ok(Copied { bytes, open_jobs })
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        remove_all(&self.partial);
+    }
+}
+
+/// Removes a file of ours with what SQLite and the lock leave beside it.
+fn remove_all(path: &Path) {
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        // Mostly it is not there.
+        let _ = fs::remove_file(place::beside(path, suffix));
+    }
+}
+
+fn copy(from: &Path, to: &Path, bytes_a_second: Option<NonZero<u64>>) -> Result<(), JournalError> {
+    let (file, copy) = (from.display().to_string(), to.display().to_string());
+    let of_source = |error: rusqlite::Error| failed(&file, &error);
+    let of_copy = |error: rusqlite::Error| failed(&copy, &error);
+    let source = read_only(from).map_err(of_source)?;
+    if schema::version(&source, &file)? == 0 {
+        return Err(JournalError::Missing { file });
+    }
+    // One snapshot for the whole copy: else each commit of the manager would begin it anew.
+    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
+    let page: u32 =
+        source.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(of_source)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut target = Connection::open_with_flags(to, flags).map_err(of_copy)?;
+    let begun = clock::ticks();
+    let backup = Backup::new(&source, &mut target).map_err(of_copy)?;
+    let mut steps = 0;
+    loop {
+        if backup.step(STEP_PAGES.into()).map_err(of_copy)? == StepResult::Done {
+            return Ok(());
+        }
+        steps += 1;
+        if let Some(rate) = bytes_a_second {
+            let bytes = steps * u64::from(STEP_PAGES) * u64::from(page);
+            let due = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+    }
+}
