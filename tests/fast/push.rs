@@ -2,6 +2,7 @@
 //! machine.
 
 pub(crate) mod service;
+mod settings;
 
 use crate::http::{Answer, Api};
 use actix_web::http::Method;

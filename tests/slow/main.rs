@@ -37,9 +37,12 @@ mod outages;
 mod overload;
 mod policies;
 mod power_loss;
+mod push;
 mod redispatch;
 mod refusals;
 mod retries;
+#[path = "../fast/push/service.rs"]
+mod service;
 mod shown;
 mod soak;
 mod statuses;
