@@ -41,6 +41,7 @@ mod push;
 mod redispatch;
 mod refusals;
 mod retries;
+#[allow(dead_code, reason = "the fast suite uses all of it")]
 #[path = "../fast/push/service.rs"]
 mod service;
 mod shown;

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(crate) struct Called {
     /// Which one it is, from 1.
     pub(crate) number: usize,
+    /// How many calls were under way as it came, with itself.
+    pub(crate) at_once: usize,
     pub(crate) path: String,
     /// By names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
@@ -114,13 +116,13 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn serve(socket: &TcpStream, act: &dyn Fn(&Called) -> Act, seen: &Seen) {
     let mut reader = BufReader::new(socket);
     while let Some(mut called) = read(&mut reader) {
+        called.at_once = seen.now.fetch_add(1, Ordering::SeqCst) + 1;
+        seen.most.fetch_max(called.at_once, Ordering::SeqCst);
         {
             let mut calls = guard(&seen.calls);
             called.number = calls.len() + 1;
             calls.push(called.clone());
         }
-        let now = seen.now.fetch_add(1, Ordering::SeqCst) + 1;
-        seen.most.fetch_max(now, Ordering::SeqCst);
         let goes_on = answer(socket, act(&called), seen);
         seen.now.fetch_sub(1, Ordering::SeqCst);
         if !goes_on {
@@ -143,7 +145,7 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Called> {
     let length = headers.get("content-length").and_then(|length| length.parse().ok());
     let mut body = vec![0; length.unwrap_or_default()];
     reader.read_exact(&mut body).ok()?;
-    Some(Called { number: 0, path, headers, body })
+    Some(Called { number: 0, at_once: 0, path, headers, body })
 }
 
 /// Whether the connection stays open.
