@@ -14,6 +14,7 @@
 //! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
 //! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
+//! | 0 | [`signature`] | what others can tell by that a call comes from us |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
 //! # The two straight lines
@@ -30,6 +31,9 @@
 //! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and its
 //! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the
 //! answer to the worker.
+//!
+//! A **web service that is called**: `bus/push` keeps the message at a desk until the service may be
+//! called, and makes a reply of its answer; a later one comes through `api/worker`.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
 //! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to
@@ -77,6 +81,7 @@ pub mod rehearsal;
 pub mod reload;
 pub mod room;
 pub mod settings;
+pub mod signature;
 pub mod telemetry;
 pub mod times;
 pub mod view;

@@ -4,14 +4,21 @@
 mod amqp;
 mod buses;
 mod http;
+mod networks;
+mod push;
 mod spelling;
 
 use crate::engine::Millis;
 pub use amqp::{
     AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages, unreadable_queue,
 };
-pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, is_bus_name};
+pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, Kind, Withdraws, is_bus_name};
 pub use http::{HttpSettings, Names, WorkerToken};
+pub use networks::{Network, Networks};
+pub use push::{
+    EndpointSettings, NetworkSettings, PushBus, PushSection, is_in_the_clear, is_url, literal,
+    web_address,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,6 +43,7 @@ pub struct Settings {
     pub buses: BTreeMap<String, BusSettings>,
     pub amqp: AmqpSection,
     pub embedded: EmbeddedSettings,
+    pub push: PushSection,
     pub journal: JournalSettings,
     pub http: HttpSettings,
     pub limits: LimitSettings,
@@ -410,6 +418,7 @@ impl Settings {
             section.validate(&place).map_err(SettingsError::Refused)?;
         }
         self.validate_buses().map_err(SettingsError::Refused)?;
+        self.validate_push().map_err(SettingsError::Refused)?;
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse(
                 "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"

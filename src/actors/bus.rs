@@ -35,6 +35,7 @@ impl BusActor {
             BusInput::Publish(messages) => {
                 messages.into_iter().for_each(|message| self.bus.publish(message));
             }
+            BusInput::Withdraw(queue, id, over) => self.bus.withdraw(&queue, &id, over),
             BusInput::Serve(served) => self.bus.serve(served),
             BusInput::Inspect(queues, answer) => {
                 let looks = self.bus.inspect(queues);
@@ -123,6 +124,8 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
                 BusNotice::Returned => "returned",
                 BusNotice::Refused => "refused",
                 BusNotice::Resent => "resent",
+                BusNotice::NotDelivered => "not_delivered",
+                BusNotice::BrokenOff => "broken_off",
             };
             ways.common
                 .metrics

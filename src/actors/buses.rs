@@ -5,6 +5,7 @@ use super::mail::BusInput;
 use super::mailbox::Mailbox;
 use crate::bus::{Address, BusKey};
 use crate::engine::{Caller, Definition, Step};
+use crate::settings::{BusKind, Settings};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -12,18 +13,33 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Buses {
     /// The name of the bus of all workflows and steps that name none.
     default: Arc<str>,
+    /// The kinds of the buses of the settings, by their names.
+    kinds: BTreeMap<Arc<str>, BusKind>,
     started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
-    /// No bus yet; workflows that name none run on the bus `default`.
-    pub fn new(default: &str) -> Buses {
-        Buses { default: default.into(), started: RwLock::default() }
+    /// No bus yet; those that workflows may name are in the settings.
+    pub fn new(settings: &Settings) -> Buses {
+        let kinds = settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind));
+        let default = settings.default_bus().into();
+        Buses { default, kinds: kinds.collect(), started: RwLock::default() }
     }
 
-    /// A bus in a virtual host; none: the default bus.
+    /// What kind of bus it is; none: the settings have no such bus.
+    pub fn kind(&self, key: &BusKey) -> Option<BusKind> {
+        self.kinds.get(&key.bus).copied()
+    }
+
+    fn has_vhosts(&self, bus: &str) -> bool {
+        self.kinds.get(bus).is_none_or(|kind| kind.traits().vhosts)
+    }
+
+    /// A bus in a virtual host, if it has any; none: the default bus.
     pub fn named(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
-        BusKey { bus: bus.unwrap_or(&self.default).clone(), vhost: vhost.into() }
+        let bus = bus.unwrap_or(&self.default).clone();
+        let vhost = if self.has_vhosts(&bus) { vhost } else { "" };
+        BusKey { bus, vhost: vhost.into() }
     }
 
     /// The bus on which a workflow takes calls.
@@ -48,7 +64,8 @@ impl Buses {
 
     /// Whether a step of a workflow sends to this bus.
     pub fn carries(&self, key: &BusKey, definition: &Definition, step: &Step) -> bool {
-        key.bus == *step.bus.as_ref().unwrap_or(&self.default) && *key.vhost == *definition.vhost
+        let bus = step.bus.as_ref().unwrap_or(&self.default);
+        key.bus == *bus && (*key.vhost == *definition.vhost || !self.has_vhosts(bus))
     }
 
     /// A bus of a workflow that was not started.

@@ -8,6 +8,7 @@ mod news;
 mod observe;
 mod places;
 mod redispatch;
+mod withdrawals;
 
 use super::answer::{Answer, Client, Now, Refusal};
 use super::callers::{CallRefusal, Refused};
@@ -514,6 +515,7 @@ impl JobActor {
         );
         let effects = std::mem::take(&mut decision.effects).into_iter();
         release.extend(effects.filter_map(|effect| self.outgoing(effect, now)));
+        release.extend(self.withdrawals(&decision.recorded));
         let leaves = if decision.closed { self.leave() } else { None };
         let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);

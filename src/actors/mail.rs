@@ -4,7 +4,9 @@
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::bulk::{Bulk, Census};
 use super::call::Call;
-use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
+use crate::bus::{
+    Acknowledge, Address, Delivery, Over, Publication, QueueDepth, QueueLook, Served,
+};
 use crate::engine::{
     ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
 };
@@ -263,6 +265,8 @@ pub enum AnnouncerInput {
 pub enum BusInput {
     /// Publish messages.
     Publish(Vec<Publication>),
+    /// Take a message back, from its queue or from whoever has it; by its id.
+    Withdraw(Arc<str>, String, Over),
     /// The queues of the workflows that are loaded now.
     Serve(Served),
     /// Look at queues.
@@ -279,6 +283,8 @@ pub enum Outgoing {
     Ack(Acknowledge),
     /// Publish a message.
     Send(Publication),
+    /// Take the message with this id back, if its bus has it still: its attempt is over.
+    Withdraw(Address, String, Over),
     /// Start a child job.
     StartChild(Box<NewChild>),
     /// Tell a child job.

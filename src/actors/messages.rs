@@ -58,6 +58,16 @@ impl From<Message> for Body {
     }
 }
 
+/// What a reply to a step is recognised by.
+fn correlation_id(job: &Job, step: StepIndex) -> String {
+    format!("{}:{}", job.id(), job.graph().step(step).name)
+}
+
+/// The id of the message of an attempt.
+pub(super) fn message_id(job: &Job, step: StepIndex, attempt: u32) -> String {
+    format!("{}:{attempt}", correlation_id(job, step))
+}
+
 /// The message of an attempt.
 pub(super) fn step_message(
     job: &Job,
@@ -68,7 +78,7 @@ pub(super) fn step_message(
     now: Timestamp,
 ) -> Publication {
     let (id, run) = (job.id(), job.graph().step(step));
-    let correlation_id = format!("{id}:{}", run.name);
+    let correlation_id = correlation_id(job, step);
     let mut headers = vec![
         Header::text("workflow", job.definition().full_name()),
         Header::text("job", job.origin().root.to_string()),
@@ -82,7 +92,7 @@ pub(super) fn step_message(
     Publication {
         to: Address { bus, queue: run.queue.clone() },
         addressee: Addressee::Worker,
-        id: format!("{correlation_id}:{attempt}"),
+        id: message_id(job, step, attempt),
         correlation_id: Some(correlation_id.into()),
         kind: None,
         priority: run.priority,

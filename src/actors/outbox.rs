@@ -20,6 +20,7 @@ impl Outgoing {
             Outgoing::Ack(_) => None,
             Outgoing::Answer(answer) => Some(Outgoing::Answer(answer.of_deleted())),
             Outgoing::Send(..)
+            | Outgoing::Withdraw(..)
             | Outgoing::StartChild(_)
             | Outgoing::ToChild(_)
             | Outgoing::ToParent(..)
@@ -39,6 +40,11 @@ impl Outgoing {
                 let mut messages = Messages::default();
                 messages.add(message);
                 messages.send(ways);
+            }
+            Outgoing::Withdraw(address, id, over) => {
+                if let Some(bus) = ways.buses.find(&address.bus) {
+                    bus.post(BusInput::Withdraw(address.queue, id, over));
+                }
             }
             Outgoing::StartChild(child) => {
                 ways.mailboxes().router.post(RouterInput::StartChild(child))

@@ -8,11 +8,12 @@ use super::ways::Ways;
 use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
 use crate::bus::desk::{Desks, Lending};
 use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
+use crate::bus::push::{Caller, Calling, Endpoint, Pauses, PushBus, PushOpening};
 use crate::bus::topic::TopicMaker;
 use crate::bus::{Bus, BusKey, BusState, EventSink, Served};
 use crate::engine::Definition;
 use crate::journal::JournalError;
-use crate::settings::{BusKind, Settings};
+use crate::settings::{BusKind, EndpointSettings, PushSection, Settings, is_url};
 use actix::{Actor, ArbiterHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,6 +68,9 @@ fn make(
             .map_err(|error| StartError::Bus(error.to_string()))?;
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
+    if let Some(opening) = push(settings, key, &desks)? {
+        return Ok(Box::new(move |sink| Box::new(PushBus::new(opening, sink))));
+    }
     if *key.bus != *BusKind::Embedded.name() {
         return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.bus)));
     }
@@ -74,6 +78,55 @@ fn make(
     let lending = Lending { lease: section.lease.0, deliveries_max: section.deliveries_max };
     let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks };
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+}
+
+/// What a bus that calls web services is made of; none: it is no such bus.
+fn push(
+    settings: &Settings,
+    key: &BusKey,
+    desks: &Arc<Desks>,
+) -> Result<Option<PushOpening>, StartError> {
+    let Some(endpoints) = settings.push_bus(&key.bus) else { return Ok(None) };
+    let section = &settings.push;
+    let calling = Calling {
+        key: key.clone(),
+        networks: Arc::new(section.networks().map_err(StartError::Bus)?),
+        connect_timeout: section.connect_timeout.0,
+        reply_bytes_max: settings.limits.reply_bytes_max,
+        public_url: settings.http.public_url.clone(),
+    };
+    let pauses = Pauses {
+        min: section.retry_min.0,
+        max: section.retry_max.0,
+        asked_max: section.retry_after_max.0,
+    };
+    let (endpoints, push) = (endpoints.clone(), section.clone());
+    let takes_urls = *key.bus == *BusKind::Push.name();
+    let directory = move |queue: &str| match endpoints.get(queue) {
+        Some(named) => Some(endpoint(named, &push)),
+        None => {
+            (takes_urls && is_url(queue)).then(|| endpoint(&EndpointSettings::of_url(queue), &push))
+        }
+    };
+    Ok(Some(PushOpening {
+        key: key.clone(),
+        caller: Caller::new(calling).map_err(StartError::Bus)?,
+        pauses,
+        calls_max: section.calls_max,
+        directory: Box::new(directory),
+        desks: desks.clone(),
+    }))
+}
+
+fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
+    let headers = settings.headers.iter().map(|(name, value)| (name.clone(), value.0.clone()));
+    Endpoint {
+        url: settings.url.0.clone(),
+        concurrency: settings.concurrency(push),
+        timeout: settings.timeout(push),
+        headers: headers.collect(),
+        secret: settings.secret.0.clone(),
+    }
 }
 
 /// The topic for events, if there is to be one: an exchange in the virtual host of the broker's

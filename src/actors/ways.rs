@@ -41,7 +41,7 @@ pub struct Mailboxes {
 impl Ways {
     /// Before any actor is started.
     pub fn new(common: Arc<Common>, routes: Routes, desks: Arc<Desks>) -> Ways {
-        let buses = Buses::new(common.settings.default_bus());
+        let buses = Buses::new(&common.settings);
         Ways { common, routes, buses, desks, mailboxes: OnceLock::new() }
     }
 

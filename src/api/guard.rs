@@ -8,7 +8,7 @@ use super::page;
 use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::words::quoted;
-use crate::settings::HttpSettings;
+use crate::settings::{HttpSettings, web_address};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::error::PayloadError;
@@ -186,11 +186,15 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
 /// Whether the manager goes by this name. Ports do not matter, except those in `http.hosts`:
 /// forwarding changes them, and a rebound page has a name of its own whatever its port.
 fn is_ours(host: &Host, http: &HttpSettings) -> bool {
+    // Web services reply later to this name.
+    let public = web_address(&http.public_url).ok();
+    let public = public.as_ref().and_then(|url| url.host_str());
     let is_listed = |listed: Host| {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
     };
     host.name == "localhost"
         || host.address().is_some_and(|address| is_own(address, http.listen))
+        || public.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 

@@ -30,11 +30,17 @@ struct QueueView<'a> {
     /// Messages that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u32>,
-    /// Messages that workers have.
+    /// Messages that workers have; of a web service, calls under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     unacknowledged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     consumers: Option<u32>,
+    /// Why nothing is delivered to the web service that it stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'a str>,
+    /// When that service is called again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_call: Option<Time>,
     /// It does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missing: bool,
@@ -102,6 +108,8 @@ impl<'a> QueueView<'a> {
             messages: None,
             unacknowledged: None,
             consumers: None,
+            trouble: None,
+            next_call: None,
             missing: false,
             unknown: None,
             used_by,
@@ -111,6 +119,13 @@ impl<'a> QueueView<'a> {
                 messages: Some(*messages),
                 unacknowledged: *unacknowledged,
                 consumers: Some(*consumers),
+                ..view
+            },
+            Some(QueueLook::Service { waiting, calls, trouble }) => QueueView {
+                messages: Some(u32::try_from(*waiting).unwrap_or(u32::MAX)),
+                unacknowledged: Some(*calls as u64),
+                trouble: trouble.as_ref().map(|trouble| &*trouble.why),
+                next_call: trouble.as_ref().and_then(|trouble| trouble.next).map(Time),
                 ..view
             },
             Some(QueueLook::Missing) => QueueView { missing: true, ..view },

@@ -6,7 +6,7 @@ use super::query::Query;
 use super::reads;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::{BusKey, BusState, QueueLook};
+use crate::bus::{BusKey, BusState, QueueLook, Trouble};
 use crate::clock;
 use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
 use crate::times::rfc3339;
@@ -35,6 +35,7 @@ enum WaitCause {
     BrokerBlocked,
     Lost,
     NoConsumer,
+    NotDelivered,
     BackOff,
     Person,
     WindowFull,
@@ -196,6 +197,12 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
     }
     match found {
+        QueueLook::Service { waiting, calls, trouble } => {
+            let is_taken_over = run.confirmed;
+            let asked = ServiceStep { name, queue, timeout: &timeout, is_taken_over };
+            let (cause, why) = asked.where_it_is(waiting, calls, trouble);
+            told(cause, why)
+        }
         QueueLook::There { messages, consumers: 0, .. } if has_broker => told(
             WaitCause::NoConsumer,
             format!(
@@ -243,6 +250,72 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
                  which the broker tells nothing: {reason}"
             ),
         ),
+    }
+}
+
+/// The message of a step for a web service.
+struct ServiceStep<'a> {
+    name: &'a str,
+    queue: &'a str,
+    timeout: &'a str,
+    /// The service has taken the message over.
+    is_taken_over: bool,
+}
+
+impl ServiceStep<'_> {
+    fn where_it_is(
+        &self,
+        waiting: usize,
+        calls: usize,
+        trouble: Option<Trouble>,
+    ) -> (WaitCause, String) {
+        let ServiceStep { name, queue, timeout, is_taken_over } = self;
+        if *is_taken_over {
+            let why = format!(
+                "a worker has it: the web service of queue \"{queue}\" took the message of step \
+                 \"{name}\" over (202), and has not replied; {timeout}"
+            );
+            return (WaitCause::Working, why);
+        }
+        let wait = counted_long(waiting as u64, "message waits", "messages wait");
+        if let Some(Trouble { why, next }) = trouble {
+            let next = next.map_or_else(
+                || {
+                    "it goes on when the settings have one and the manager is started again"
+                        .to_owned()
+                },
+                |at| format!("it is called again at {}", rfc3339(at)),
+            );
+            let why = format!(
+                "not delivered: the web service of queue \"{queue}\" does not take the message of \
+                 step \"{name}\": {why}; {next}, and no attempt is used up; {wait} there; {timeout}"
+            );
+            return (WaitCause::NotDelivered, why);
+        }
+        match (waiting, calls) {
+            (0, 0) => (
+                WaitCause::Sending,
+                format!(
+                    "on its way: the message of step \"{name}\" to the web service of queue \"{queue}\", or its reply"
+                ),
+            ),
+            (0, _) => (
+                WaitCause::Working,
+                format!(
+                    "a worker has it: the web service of queue \"{queue}\" is being called for step \
+                     \"{name}\"; {timeout}"
+                ),
+            ),
+            (_, _) => (
+                WaitCause::AllBusy,
+                format!(
+                    "all busy: {wait} for the web service of queue \"{queue}\", which has {} (setting \
+                     concurrency); the message of step \"{name}\" is among them or under way; \
+                     {timeout}",
+                    counted_long(calls as u64, "call under way", "calls under way")
+                ),
+            ),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::query::{self, Query, ReplyType};
 use super::redispatch::known;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Desk, Loan, NotCommitted, NotLent, Said};
+use crate::bus::desk::{Desk, Loan, NotCommitted, NotLent, Said, reply_path};
 use crate::bus::{Address, BusKey, ERROR, Header, HeaderValue};
 use crate::clock;
 use crate::engine::words::quoted;
@@ -18,7 +18,6 @@ use crate::settings::BusKind;
 use crate::times::Time;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
 use bytes::Bytes;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -160,15 +159,16 @@ async fn next(
     }
 }
 
-/// `POST …/message/{message}/{delivery}/reply[?type=result|error|progress]`: answered once what
-/// follows from the reply is committed.
+/// `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`: answered once
+/// what follows from the reply is committed. `bus`: one that calls web services; such a service
+/// replies later.
 pub(super) async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
     query: Query,
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
-    let [kind, vhost] = query.of(["type", "vhost"])?;
+    let [kind, vhost, bus] = query.of(["type", "vhost", "bus"])?;
     let kind = match query::reply_type(kind.as_deref())? {
         ReplyType::Result => None,
         ReplyType::Error => Some(ERROR),
@@ -177,7 +177,10 @@ pub(super) async fn reply(
     let (queue, id, number) = path.into_inner();
     let number = delivery(&number)?;
     let message = MessageId::parse(&id)?;
-    let desk = desk_of(&ways, &vhost.unwrap_or_default())?;
+    let desk = match bus {
+        Some(bus) => pushing_desk(&ways, bus)?,
+        None => desk_of(&ways, &vhost.unwrap_or_default())?,
+    };
     let body = incoming.read(&ways.common).await?;
     // Its room is kept until the answer.
     let said = Said {
@@ -269,6 +272,23 @@ fn desk_of(ways: &Ways, vhost: &str) -> Result<Arc<Desk>, Problem> {
             vhost => format!(" in the virtual host {}", quoted(vhost)),
         };
         Problem::not_found(format!("no loaded workflow uses the embedded bus{place}"))
+    })
+}
+
+/// The desk of a bus that calls web services.
+fn pushing_desk(ways: &Ways, bus: String) -> Result<Arc<Desk>, Problem> {
+    let settings = &ways.common.settings;
+    if settings.push_bus(&bus).is_none() {
+        let why = settings.unknown_bus(&bus).unwrap_or_else(|| {
+            format!("{}, which calls no web services: leave it out", quoted(&bus))
+        });
+        return Err(Problem::malformed(format!("bus is {why}")));
+    }
+    let key = ways.buses.named(Some(&bus.as_str().into()), "");
+    ways.desks.of(&key).ok_or_else(|| match ways.buses.find(&key) {
+        // A service that is told 404 would not send its reply again.
+        Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
+        None => Problem::not_found(format!("no loaded workflow uses the bus {}", quoted(&bus))),
     })
 }
 
@@ -403,13 +423,8 @@ fn header(answer: &mut HttpResponseBuilder, name: &str, value: &str) {
 }
 
 fn reply_to(queue: &str, vhost: &str, loan: &Loan) -> String {
-    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
-    let vhost = match vhost {
-        "" => String::new(),
-        vhost => format!("?vhost={}", encoded(vhost)),
-    };
-    let (queue, id) = (encoded(queue), encoded(&loan.id));
-    format!("/api/queue/{queue}/message/{id}/{}/reply{vhost}", loan.delivery)
+    let vhost = (!vhost.is_empty()).then_some(("vhost", vhost));
+    reply_path(queue, &loan.id, loan.delivery, vhost)
 }
 
 impl MessageView {

@@ -1,4 +1,4 @@
-//! The desk of the embedded bus: the queues of this process, from which messages are lent. Who takes
+//! The desk of the embedded bus, and of one that calls web services: the queues of this process, from which messages are lent. Who takes
 //! a message has it until its lease ends; a message that nobody has settled by then is lent again.
 //! Threads of this process take messages for good. Any thread may use a desk.
 
@@ -8,6 +8,7 @@ use super::{
 };
 use crate::clock;
 use bytes::Bytes;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -288,6 +289,31 @@ impl Desk {
         }
     }
 
+    /// Whether a message of a queue waits or is lent.
+    pub(super) fn has(&self, queue: &str, id: &str) -> bool {
+        let state = self.state();
+        let is_waiting = |queue: &Queue| queue.places.contains_key(id);
+        state.lent.contains_key(id) || state.queues.get(queue).is_some_and(is_waiting)
+    }
+
+    /// How many messages of a queue wait, and how many are lent.
+    pub(super) fn counts(&self, queue: &str) -> (usize, usize) {
+        let state = self.state();
+        state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.lent))
+    }
+
+    /// Whoever has this delivery keeps the message for good: it is not lent again.
+    pub(super) fn take_over(&self, id: &str, delivery: u32) -> Option<Publication> {
+        let mut state = self.state();
+        state.lent_as(id, delivery).ok()?;
+        state.forget(id).map(|lent| lent.message)
+    }
+
+    /// Forgets a message of a queue if it waits.
+    pub(super) fn forget_waiting(&self, queue: &str, id: &str) {
+        self.state().take_waiting(queue, id);
+    }
+
     /// Takes a worker's reply; answered once what follows from it is committed: why it changed
     /// nothing, if it did not. It needs no lease: whoever replies first counts.
     ///
@@ -521,6 +547,17 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Where the reply to a delivery goes, below the address of the API; `query`: which desk it is, as
+/// a key and its value.
+pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
+    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    let query = match query {
+        None => String::new(),
+        Some((key, value)) => format!("?{key}={}", encoded(value)),
+    };
+    format!("/api/queue/{}/message/{}/{delivery}/reply{query}", encoded(queue), encoded(id))
 }
 
 /// The desks of a process, by their buses. Each is its bus's, and ends with it.

@@ -8,7 +8,7 @@
 
 use super::desk::{Desk, Desks, Lending};
 use super::{
-    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink,
+    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Over,
     Publication, QueueLook, Served, Settled, Settlement, Verdict,
 };
 use crate::settings::EMBEDDED_REPLIES as REPLIES;
@@ -172,6 +172,11 @@ impl Bus for EmbeddedBus {
         }
         self.staff(&queue);
         self.desk.put(message);
+    }
+
+    /// It waits no more; whoever has it learns so when asking for more time.
+    fn withdraw(&mut self, queue: &Arc<str>, id: &str, _: Over) {
+        self.desk.forget(queue, id);
     }
 
     fn unconfirmed(&self) -> usize {

@@ -1,5 +1,6 @@
 //! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`]
-//! speaks AMQP 0-9-1 to RabbitMQ, [`embedded`] keeps the queues in this process.
+//! speaks AMQP 0-9-1 to RabbitMQ, [`embedded`] keeps the queues in this process, [`push`] calls web
+//! services.
 //!
 //! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
 //! told to close, keeps each until the broker has taken it, and gives back the receipt that came
@@ -8,7 +9,11 @@
 pub mod amqp;
 pub mod desk;
 pub mod embedded;
+mod look;
+pub mod push;
 pub mod topic;
+
+pub use look::{QueueDepth, QueueLook, Trouble};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -515,33 +520,19 @@ pub enum BusNotice {
     Refused,
     /// A message was sent again after a connection was lost.
     Resent,
+    /// A call of a web service did not deliver its message, which waits for another one.
+    NotDelivered,
+    /// A call of a web service was broken off: its attempt is over.
+    BrokenOff,
 }
 
-/// What is known of a queue at the moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QueueLook {
-    /// It is there.
-    There {
-        /// Messages that wait in it; those that a worker has are not counted.
-        messages: u32,
-        /// Messages that workers had and had not acknowledged some seconds ago; none: unknown.
-        unacknowledged: Option<u64>,
-        /// Workers that consume from it.
-        consumers: u32,
-    },
-    /// It is not there.
-    Missing,
-    /// Unknown, for this reason.
-    Unknown(String),
-}
-
-/// How much a queue holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueDepth {
-    /// The queue.
-    pub queue: String,
-    /// Messages that waited or that a worker had some seconds ago; none: unknown.
-    pub messages: Option<u64>,
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// By a reply, from whoever has the message or from somebody else.
+    Answered,
+    /// By time, by a failure or by being cancelled: nobody should work on it any more.
+    Abandoned,
 }
 
 /// Where a bus reports; it may be called from any thread and never blocks.
@@ -561,6 +552,9 @@ pub trait Bus {
     /// Takes a message for publishing; keeps it until it is confirmed, over any number of
     /// connections. Never blocks.
     fn publish(&mut self, message: Publication);
+
+    /// The attempt of a message is over: it is taken back where that is possible.
+    fn withdraw(&mut self, _queue: &Arc<str>, _id: &str, _over: Over) {}
 
     /// How many messages were taken and are not confirmed yet.
     fn unconfirmed(&self) -> usize;

@@ -1,5 +1,5 @@
-//! What the manager's settings allow: the buses that a workflow and its steps name must be there, and
-//! no message of a step may go to a reply queue.
+//! What the manager's settings allow: the buses that a workflow and its steps name must be there, no
+//! message of a step may go to a reply queue, and web services that are called must be known.
 
 use super::calls::{queue, steps};
 use super::draft::WorkflowDraft;
@@ -7,7 +7,9 @@ use super::report::Report;
 use super::values::Word;
 use crate::engine::Definition;
 use crate::engine::words::quoted;
-use crate::settings::{BusKind, Settings, unreadable_queue};
+use crate::settings::{
+    BusKind, Settings, is_in_the_clear, is_url, literal, unreadable_queue, web_address,
+};
 
 /// Refuses buses that the settings do not have, steps that send to a reply queue or to that of
 /// unreadable messages, and workflows that would take these messages for calls.
@@ -39,9 +41,73 @@ pub(super) fn check(draft: &WorkflowDraft, settings: &Settings, report: &mut Rep
     (report.task, report.step) = (None, None);
 }
 
+/// Refuses steps of web services that nobody could call, or whose messages nothing would end. What
+/// the settings say is looked at if they are known.
+pub(super) fn check_services(
+    draft: &WorkflowDraft,
+    settings: Option<&Settings>,
+    report: &mut Report,
+) {
+    for (task, step) in steps(draft) {
+        let Some(queue) = queue(step) else { continue };
+        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
+            Some(bus) => bus.text.as_str(),
+            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
+        };
+        let is_push = match settings {
+            Some(settings) => settings.bus_kind(bus) == Some(BusKind::Push),
+            None => bus == BusKind::Push.name(),
+        };
+        if !is_push {
+            continue;
+        }
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        if let Some(objection) = settings.and_then(|known| known.unknown_endpoint(bus, &queue.text))
+        {
+            report.error(queue.at, objection);
+        }
+        if step.options.timeout.is_none() {
+            report.error(
+                queue.at,
+                "a step that calls a web service has a \"timeout\", and this one has none: nothing \
+                 else ends its attempt while the service cannot be reached, or when it says that \
+                 it replies later (202) and never does"
+                    .to_owned(),
+            );
+        }
+        check_address(bus, queue, settings, report);
+    }
+    (report.task, report.step) = (None, None);
+}
+
+/// Refuses an address to which nothing may be sent, and warns of one without TLS.
+fn check_address(bus: &str, queue: &Word, settings: Option<&Settings>, report: &mut Report) {
+    let named = settings.and_then(|known| known.push_bus(bus)?.get(&queue.text));
+    let Ok(url) = web_address(named.map_or(&queue.text, |endpoint| &endpoint.url.0)) else {
+        return;
+    };
+    // The settings that are loaded are right.
+    let networks = settings.and_then(|known| known.push.networks().ok()).unwrap_or_default();
+    if let Some(why) = literal(&url).and_then(|address| networks.objection(address)) {
+        report.error(queue.at, format!("the web service cannot be called: {why}"));
+    }
+    if is_in_the_clear(&url) {
+        report.warn(
+            queue.at,
+            format!(
+                "messages to {} can be read and changed on the way: use https://",
+                quoted(url.host_str().unwrap_or_default())
+            ),
+        );
+    }
+}
+
 /// Says that nobody has looked whether the buses are there, once for each workflow.
 pub(super) fn advise(draft: &WorkflowDraft, report: &mut Report) {
-    let of_steps = steps(draft).filter_map(|(_, step)| step.bus.as_ref());
+    let named =
+        steps(draft).filter(|(_, step)| !queue(step).is_some_and(|queue| is_url(&queue.text)));
+    let of_steps = named.filter_map(|(_, step)| step.bus.as_ref());
     if let Some(bus) = draft.bus.as_ref().into_iter().chain(of_steps).next() {
         let advice = format!(
             "whether the manager has the bus {} is not known here: name its settings with --config",

@@ -5,6 +5,7 @@ use super::report::Report;
 use super::values::Word;
 use crate::engine::Graph;
 use crate::engine::words::quoted;
+use crate::settings::is_url;
 
 /// How many steps without a timeout are named.
 const NAMED_MAX: usize = 10;
@@ -29,15 +30,19 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
         None
     };
     if let Some(reason) = reason {
+        // The address of a web service says its bus too.
+        let queue_at = step.queue.as_ref().map(|queue| queue.at);
         let places = [
-            ("queue", step.queue.as_ref().map(|queue| queue.at)),
-            ("bus", step.bus.as_ref().map(|bus| bus.at)),
+            ("queue", queue_at),
+            ("bus", step.bus.as_ref().map(|bus| bus.at).filter(|at| Some(*at) != queue_at)),
             ("priority", step.priority.map(|(_, at)| at)),
         ];
         for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
             report.warn(at, format!("{} has no effect: {reason}", quoted(key)));
         }
-    } else if let Some((_, at)) = step.priority {
+    } else if let Some((_, at)) = step.priority
+        && !step.queue.as_ref().is_some_and(|queue| is_url(&queue.text))
+    {
         let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
         report.warn(
             at,

@@ -249,6 +249,7 @@ impl Loading<'_> {
             Some(settings) => buses::check(draft, settings, report),
             None => buses::advise(draft, report),
         }
+        buses::check_services(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]
         } else {

@@ -12,7 +12,7 @@ use super::values::{Word, bounded_text, reference, span, tolerance, whole_number
 use super::yaml::{Entry, Node, Value};
 use crate::engine::words::quoted;
 use crate::engine::{FanOutKeys, Millis};
-use crate::settings::is_bus_name;
+use crate::settings::{BusKind, is_bus_name, is_url, web_address};
 
 /// All workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {
@@ -126,6 +126,20 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
     let name = fields.name(report);
     let queue = fields.get("queue").and_then(|entry| queue(entry, report));
     let bus = fields.get("bus").and_then(|entry| bus(entry, report));
+    let bus = match queue.as_ref().filter(|queue| is_url(&queue.text)) {
+        None => bus,
+        Some(url) => {
+            if let Some(bus) = bus {
+                report.error(
+                    bus.at,
+                    "\"bus\" does not go with a queue that is the address of a web service: the \
+                     address says it all, leave \"bus\" out"
+                        .to_owned(),
+                );
+            }
+            Some(Word { text: BusKind::Push.name().to_owned(), at: url.at })
+        }
+    };
     let task = fields
         .get("task")
         .and_then(|entry| reference(&entry.value, entry.place(), "the name of a task", report));
@@ -166,6 +180,12 @@ fn queue(entry: &Entry, report: &mut Report) -> Option<Word> {
                 quoted(&queue.text)
             ),
         );
+        return None;
+    }
+    if is_url(&queue.text)
+        && let Err(why) = web_address(&queue.text)
+    {
+        report.error(queue.at, format!("\"queue\" is the address of a web service: {why}"));
         return None;
     }
     Some(queue)

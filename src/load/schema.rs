@@ -178,7 +178,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "queue",
         ValueKind::Queue,
-        "The queue that the step's messages go to. Default: the step's name.",
+        "The queue that the step's messages go to, or the address of a web service that is called, \
+         https://…. Default: the step's name.",
     ),
     optional(
         Section::Step,

@@ -1,6 +1,6 @@
 //! The buses of the settings: what kinds there are, which names, and section `buses`.
 
-use super::{AmqpSection, DEFAULTS, Settings};
+use super::{AmqpSection, DEFAULTS, PushBus, Settings};
 use crate::engine::words::{enumerated, nearest, quoted};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -17,14 +17,71 @@ pub enum BusKind {
     Embedded,
     /// A broker that speaks AMQP 0-9-1.
     Amqp,
+    /// Web services that are called.
+    Push,
+}
+
+/// What buses of a kind can do. It is for those who explain: what loads and checks files, `why`, and
+/// the documents. The engine never looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// A broker keeps the messages, and confirms that. A web service confirms only what it takes over
+    /// for later; the embedded bus nothing.
+    pub has_broker: bool,
+    /// A workflow takes calls there, on the queue `workflow.<name>`.
+    pub takes_calls: bool,
+    /// Which messages are taken back when their attempts are over.
+    pub withdraws: Withdraws,
+    /// It has virtual hosts.
+    pub vhosts: bool,
+}
+
+/// Which messages a bus takes back when their attempts are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdraws {
+    /// None: they are the broker's.
+    Nothing,
+    /// Those of attempts that ended without a reply. Before it lends one that has waited it looks by
+    /// itself whether that was answered.
+    Abandoned,
+    /// Those that were answered in another way too.
+    All,
 }
 
 impl BusKind {
+    /// All of them.
+    pub const ALL: [BusKind; 3] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push];
+
+    /// What buses of this kind can do.
+    pub const fn traits(self) -> Kind {
+        match self {
+            BusKind::Embedded => Kind {
+                has_broker: false,
+                takes_calls: true,
+                withdraws: Withdraws::Abandoned,
+                vhosts: true,
+            },
+            BusKind::Amqp => Kind {
+                has_broker: true,
+                takes_calls: true,
+                withdraws: Withdraws::Nothing,
+                vhosts: true,
+            },
+            BusKind::Push => Kind {
+                has_broker: false,
+                takes_calls: false,
+                withdraws: Withdraws::All,
+                vhosts: false,
+            },
+        }
+    }
+
     /// Its name in messages, and the name of the bus of its kind that has a section of its own.
     pub const fn name(self) -> &'static str {
         match self {
             BusKind::Embedded => "embedded",
             BusKind::Amqp => "amqp",
+            BusKind::Push => "push",
         }
     }
 }
@@ -36,6 +93,8 @@ impl BusKind {
 pub enum BusSettings {
     /// A broker that speaks AMQP 0-9-1.
     Amqp(Box<AmqpSection>),
+    /// Web services that are called.
+    Push(PushBus),
 }
 
 impl BusSettings {
@@ -43,6 +102,7 @@ impl BusSettings {
     pub fn kind(&self) -> BusKind {
         match self {
             BusSettings::Amqp(_) => BusKind::Amqp,
+            BusSettings::Push(_) => BusKind::Push,
         }
     }
 }
@@ -57,8 +117,13 @@ impl<'de> Deserialize<'de> for BusSettings {
             .ok_or_else(|| D::Error::custom("a bus has a kind, such as `kind: amqp`"))?;
         match kind.to_string().as_str() {
             "amqp" => with_defaults("amqp", given).map(BusSettings::Amqp).map_err(D::Error::custom),
+            "push" => {
+                let given: config::Map<String, config::Value> = given.into_iter().collect();
+                let bus = config::Value::from(given).try_deserialize();
+                bus.map(BusSettings::Push).map_err(D::Error::custom)
+            }
             other => Err(D::Error::custom(format!(
-                "a bus is of the kind {}, expected amqp; the bus \"embedded\" is always there",
+                "a bus is of the kind {}, expected amqp or push; the bus \"embedded\" is always there",
                 quoted(other)
             ))),
         }
@@ -95,8 +160,11 @@ impl Settings {
 
     /// The names of all buses, with their kinds.
     pub fn bus_kinds(&self) -> BTreeMap<&str, BusKind> {
-        let own = [(BusKind::Embedded, true), (BusKind::Amqp, !self.amqp.server.0.is_empty())];
-        let own = own.into_iter().filter(|(_, there)| *there).map(|(kind, _)| (kind.name(), kind));
+        let is_there = |kind: &BusKind| match kind {
+            BusKind::Embedded | BusKind::Push => true,
+            BusKind::Amqp => !self.amqp.server.0.is_empty(),
+        };
+        let own = BusKind::ALL.into_iter().filter(is_there).map(|kind| (kind.name(), kind));
         own.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
     }
 
@@ -104,6 +172,7 @@ impl Settings {
     pub fn amqp_bus(&self, name: &str) -> Option<&AmqpSection> {
         match self.buses.get(name) {
             Some(BusSettings::Amqp(section)) => Some(section),
+            Some(BusSettings::Push(_)) => None,
             None if name == BusKind::Amqp.name() && !self.amqp.server.0.is_empty() => {
                 Some(&self.amqp)
             }
@@ -114,8 +183,9 @@ impl Settings {
     /// The settings of all buses over AMQP, by the places at which they stand. That of section `amqp`
     /// is among them, whether it has an address or not.
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
-        let named = self.buses.iter().map(|(name, bus)| match bus {
-            BusSettings::Amqp(section) => (format!("buses.{name}"), &**section),
+        let named = self.buses.iter().filter_map(|(name, bus)| match bus {
+            BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
+            BusSettings::Push(_) => None,
         });
         std::iter::once(("amqp".to_owned(), &self.amqp)).chain(named)
     }
@@ -140,7 +210,7 @@ impl Settings {
     /// The setting that names the reply queue of a bus.
     pub fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
-            Some(BusSettings::Amqp(_)) => format!("setting buses.{bus}.reply_queue"),
+            Some(_) => format!("setting buses.{bus}.reply_queue"),
             None if bus == BusKind::Embedded.name() => "of the embedded bus".to_owned(),
             None => "setting amqp.reply_queue".to_owned(),
         }
@@ -170,7 +240,7 @@ impl Settings {
                     quoted(name)
                 ));
             }
-            if [BusKind::Embedded, BusKind::Amqp].iter().any(|kind| kind.name() == name) {
+            if BusKind::ALL.iter().any(|kind| kind.name() == name) {
                 return Err(format!(
                     "buses: {} is the bus of the section {name}: set it there, or choose another name",
                     quoted(name)
@@ -183,7 +253,7 @@ impl Settings {
                          amqp://user:password@host:port/vhost"
                     ));
                 }
-                BusSettings::Amqp(_) => {}
+                BusSettings::Amqp(_) | BusSettings::Push(_) => {}
             }
         }
         self.refuse_shared_replies()?;

@@ -18,6 +18,7 @@ pub struct HttpSettings {
     pub workers: BTreeMap<String, WorkerToken>,
     pub insecure: bool,
     pub hosts: Vec<String>,
+    pub public_url: String,
     pub page: bool,
     pub body_bytes_max: usize,
     pub bodies_bytes_max: usize,

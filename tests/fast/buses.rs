@@ -115,7 +115,8 @@ fn a_bus_of_the_settings_has_the_defaults_of_its_kind() {
     let invoices = settings.amqp_bus("invoices").expect("it is there");
     assert_eq!((invoices.prefetch, invoices.reply_queue.as_str()), (7, "answers"));
     assert_eq!(invoices.reconnect_max, settings.amqp.reconnect_max);
-    let kinds = [("embedded", BusKind::Embedded), ("invoices", BusKind::Amqp)];
+    let kinds =
+        [("embedded", BusKind::Embedded), ("invoices", BusKind::Amqp), ("push", BusKind::Push)];
     assert_eq!(settings.bus_kinds(), kinds.into());
     assert_eq!(settings.default_bus(), "embedded");
     let shown = serde_json::to_string(&settings).expect("JSON");
@@ -143,7 +144,10 @@ fn what_is_wrong_with_buses_is_told() {
             "bus: invoice",
             r#"bus is "invoice", and the settings have no such bus; did you mean "invoices"?"#,
         ),
-        ("bus: other", r#"the settings have no such bus; they have "embedded" and "invoices""#),
+        (
+            "bus: other",
+            r#"the settings have no such bus; they have "embedded", "invoices" and "push""#,
+        ),
         ("bus: amqp", r#"bus is "amqp", and the settings have no such bus"#),
         ("buses: { a: { server: x } }", "a bus has a kind, such as `kind: amqp`"),
         ("buses: { a: { kind: nats } }", r#"a bus is of the kind "nats", expected amqp"#),
@@ -197,7 +201,7 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
         ),
         (
             "workflows: [ { name: w, steps: [ { name: a, bus: amqp } ] } ]",
-            r#"step "a": "bus" is "amqp", and the settings have no such bus; they have "embedded" and "invoices""#,
+            r#"step "a": "bus" is "amqp", and the settings have no such bus; they have "embedded", "invoices" and "push""#,
         ),
         (
             "workflows: [ { name: w, steps: [ { name: a, bus: invoices, queue: answers } ] } ]",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The floor of each module of the crate.
 fn floor(module: &str) -> u32 {
     match module {
-        "engine" | "faults" => 0,
+        "engine" | "faults" | "signature" => 0,
         "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal" | "bus"
         | "room" => 1,
         "events" => 2,

@@ -27,6 +27,7 @@ mod openapi;
 mod orders;
 mod page;
 mod properties;
+mod push;
 mod races;
 mod reasons;
 mod receipts;

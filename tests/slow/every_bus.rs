@@ -1,5 +1,5 @@
-//! One suite for every bus: the manager in this process, on the embedded bus and on RabbitMQ, with
-//! the same workflows and the same workers.
+//! One suite for every bus: the manager in this process, on the embedded bus, on RabbitMQ and with
+//! web services that it calls, with the same workflows and the same workers.
 
 use std::path::Path;
 
@@ -13,11 +13,14 @@ use workflow_manager::bus::{
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{AmqpSection, BusSettings, ServerAddress, Settings};
+use workflow_manager::settings::{
+    AmqpSection, BusSettings, EndpointSettings, PushBus, ServerAddress, Settings,
+};
 
 use crate::amqp::{Answer, Vhost, Worker};
 use crate::harness::eventually;
 use crate::load::LONG;
+use crate::service::{self, Service};
 
 const WORKFLOWS: &str = r"
 workflows:
@@ -61,17 +64,37 @@ fn work(queue: &str, body: &[u8]) -> Vec<u8> {
     output.into_bytes()
 }
 
-/// The two transports, each with its workers.
+/// The transports, each with its workers.
 enum Transport {
     Embedded,
     Amqp(Vhost),
+    Push,
+}
+
+/// A web service that does the work of each queue under a path of its name. While the gate is shut it
+/// takes no messages for that queue.
+fn services(gate_is_open: bool) -> BusSettings {
+    let service = Service::start(move |called| match &called.path[1..] {
+        "gate" if !gate_is_open => service::status(503),
+        queue => service::ok(work(queue, &called.body)),
+    });
+    let endpoint = |queue: &str| {
+        let url = format!("http://127.0.0.1:{}/{queue}", service.port);
+        (queue.to_owned(), EndpointSettings::of_url(&url))
+    };
+    BusSettings::Push(PushBus { endpoints: QUEUES.into_iter().map(endpoint).collect() })
 }
 
 impl Transport {
     fn settings(&self) -> Settings {
         let mut settings = Settings::defaults().unwrap();
-        if let Transport::Amqp(vhost) = self {
-            settings.amqp.server = ServerAddress(vhost.url.clone());
+        match self {
+            Transport::Embedded => {}
+            Transport::Amqp(vhost) => settings.amqp.server = ServerAddress(vhost.url.clone()),
+            Transport::Push => {
+                settings.bus = "hooks".to_owned();
+                settings.buses.insert("hooks".to_owned(), services(true));
+            }
         }
         settings
     }
@@ -82,6 +105,10 @@ impl Transport {
         let settings = {
             let mut settings = self.settings();
             settings.journal.file = folder.join("journal.db");
+            settings
+                .buses
+                .entry("hooks".to_owned())
+                .and_modify(|bus| *bus = services(gate_is_open));
             settings
         };
         let definitions = load_text("suite.yaml", WORKFLOWS).unwrap().definitions;
@@ -103,6 +130,7 @@ impl Transport {
                         Answer::Reply(work(queue, &message.body))
                     }))
                 }
+                Transport::Push => {}
             }
         }
         (manager::start(settings, definitions, embedded).await.unwrap(), others)
@@ -145,8 +173,9 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
     let server = ServerAddress(second.url.clone());
     let other = AmqpSection { server, reply_queue: "answers".to_owned(), ..settings.amqp.clone() };
     settings.buses.insert("second".to_owned(), BusSettings::Amqp(Box::new(other)));
-    let (text, names) = pairs(&["embedded", "amqp", "second"]);
-    assert_eq!(names.len(), 9);
+    settings.buses.insert("hooks".to_owned(), services(true));
+    let (text, names) = pairs(&["embedded", "amqp", "second", "hooks"]);
+    assert_eq!(names.len(), 16);
     let definitions = load_text("pairs.yaml", &text).unwrap().definitions;
     actix_rt::System::new().block_on(async {
         let mut embedded = Workers::new();
@@ -299,15 +328,17 @@ async fn receipts(transport: Transport) {
     bus.publish(published("nowhere", Addressee::Caller, 2));
     bus.publish(published("workflow.chain", Addressee::Worker, 3));
     // No worker's message is confirmed by the embedded bus.
-    let taken = match transport {
-        Transport::Embedded => vec![Mark(1)],
-        Transport::Amqp(_) => vec![Mark(1), Mark(3)],
-    };
-    let expected = Said {
+    let on_queues = |taken: Vec<Mark>| Said {
         taken,
         unroutable: vec![Mark(2)],
         replies: vec!["to 1".to_owned()],
         calls: vec![("workflow.chain".to_owned(), "id 3".to_owned())],
+    };
+    let expected = match transport {
+        Transport::Embedded => on_queues(vec![Mark(1)]),
+        Transport::Amqp(_) => on_queues(vec![Mark(1), Mark(3)]),
+        // Web services are no queues of others, and ask for no jobs.
+        Transport::Push => Said { unroutable: vec![Mark(1), Mark(2)], ..Said::default() },
     };
     let deadline = std::time::Instant::now() + LONG;
     loop {
@@ -329,6 +360,16 @@ fn the_embedded_bus_gives_receipts_back() {
 #[test]
 fn rabbitmq_gives_receipts_back() {
     actix_rt::System::new().block_on(receipts(Transport::Amqp(Vhost::new())));
+}
+
+#[test]
+fn web_services_give_receipts_back() {
+    actix_rt::System::new().block_on(receipts(Transport::Push));
+}
+
+#[test]
+fn web_services_that_are_called_keep_the_rules() {
+    actix_rt::System::new().block_on(suite(Transport::Push));
 }
 
 #[test]

@@ -38,9 +38,13 @@ mod outages;
 mod overload;
 mod policies;
 mod power_loss;
+mod push;
 mod redispatch;
 mod refusals;
 mod retries;
+#[allow(dead_code, reason = "the fast suite uses all of it")]
+#[path = "../fast/push/service.rs"]
+mod service;
 mod shown;
 mod soak;
 mod statuses;

@@ -246,7 +246,7 @@ fn of_workers(schemas: &mut Schemas) -> Vec<Call> {
         .json(200, "The step's input; with `max` a list", json!({ "anyOf": [message(), messages] }))
         .empty(204, "None came"),
         post(&on("reply"), "reply", "The worker's reply; answered once it is committed")
-            .takes(&[REPLY])
+            .takes(&[REPLY, CALLING_BUS])
             // Whatever it is, it is taken: what is no JSON object fails the attempt.
             .body(false, json!({ "description": BY_HAND }))
             .json(200, "What became of it", taken.clone()),

@@ -63,6 +63,11 @@ const IN_PATHS: [Parameter; 7] = [
 ];
 
 pub(super) const BUS: Parameter = query("bus", Form::Text, "The bus that has the queue");
+pub(super) const CALLING_BUS: Parameter = query(
+    "bus",
+    Form::Text,
+    "The bus that called the web service, which replies later; without it the embedded bus",
+);
 pub(super) const VHOST: Parameter = query("vhost", Form::Any, "The virtual host of the workflow");
 pub(super) const WORKFLOW: Parameter = query("workflow", Form::Text, "The workflow");
 pub(super) const LIMIT: Parameter =

@@ -113,6 +113,7 @@ impl Trial {
                 ));
             }
             QueueLook::Unknown(why) => return Err(why),
+            QueueLook::Service { .. } => return Err("it is no queue of a broker".to_owned()),
         };
         if is_ours {
             let made = told(&address, queues.declare(queue, FieldTable::default()).await, None);
@@ -217,7 +218,7 @@ impl Trial {
         let found = self.queues.declare(&self.queue, FieldTable::default()).await;
         match told(&self.address, found, None) {
             QueueLook::Unknown(why) => Err(why),
-            QueueLook::There { .. } | QueueLook::Missing => Ok(()),
+            QueueLook::There { .. } | QueueLook::Missing | QueueLook::Service { .. } => Ok(()),
         }
     }
 

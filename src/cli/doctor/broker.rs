@@ -113,6 +113,8 @@ fn replies(section: &AmqpSection, look: &QueueLook, place: &str, is_running: boo
             "an exclusive queue of this name belongs to another program: stop that, or choose \
              another amqp.reply_queue",
         ),
+        // No broker has one.
+        QueueLook::Service { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
         QueueLook::There { consumers, messages, .. } => {
             let text = format!("{name}: {messages} messages wait, {consumers} take them");
             match consumers {
@@ -178,7 +180,7 @@ fn unattended(queues: &[Arc<str>], looks: &[QueueLook], place: &str) -> Vec<Find
     let waiting = queues.iter().zip(looks).filter_map(|(queue, look)| match look {
         QueueLook::There { consumers: 0, messages, .. } => Some((queue, *messages)),
         QueueLook::Missing => Some((queue, 0)),
-        QueueLook::There { .. } | QueueLook::Unknown(_) => None,
+        QueueLook::There { .. } | QueueLook::Unknown(_) | QueueLook::Service { .. } => None,
     });
     let found: Vec<Finding> = waiting
         .map(|(queue, messages)| {

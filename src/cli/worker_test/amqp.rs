@@ -85,7 +85,7 @@ impl Amqp {
     pub(super) async fn consumers(&self) -> Option<u32> {
         match self.trial.look().await {
             QueueLook::There { consumers, .. } => Some(consumers),
-            QueueLook::Missing | QueueLook::Unknown(_) => None,
+            QueueLook::Missing | QueueLook::Unknown(_) | QueueLook::Service { .. } => None,
         }
     }
 

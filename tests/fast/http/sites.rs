@@ -66,7 +66,8 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
 #[test]
 fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
     let change = |settings: &mut Settings| {
-        settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()]
+        settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()];
+        settings.http.public_url = "https://public.example/base".to_owned();
     };
     with_api(change, |api| async move {
         for own in [
@@ -81,6 +82,7 @@ fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
             "manager.example",
             "Manager.Example:9000",
             "other.example:81",
+            "public.example",
         ] {
             assert_eq!(
                 api.get("/api/jobs", &[("host", own)]).await.status,

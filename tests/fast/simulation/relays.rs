@@ -156,6 +156,7 @@ fn is_effect(leaving: &Outgoing) -> bool {
         | Outgoing::Answer(_)
         | Outgoing::Hold(_)
         | Outgoing::Announce(_)
+        | Outgoing::Withdraw(..)
         | Outgoing::Noticed => false,
     }
 }

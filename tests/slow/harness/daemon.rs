@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     flags: Vec<String>,
     listen: Option<String>,
     faults: Option<String>,
+    /// The authorities that it trusts, instead of those of this machine.
+    authorities: Option<PathBuf>,
     /// Where its log goes instead of the file `log`.
     pub(crate) stderr: Option<File>,
 }
@@ -43,6 +45,7 @@ impl Setup {
             flags: Vec::new(),
             listen: None,
             faults: None,
+            authorities: None,
             stderr: None,
         }
     }
@@ -61,6 +64,12 @@ impl Setup {
 
     pub(crate) fn listen(mut self, address: &str) -> Setup {
         self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// The file of the authorities that it trusts.
+    pub(crate) fn trusting(mut self, authorities: &Path) -> Setup {
+        self.authorities = Some(authorities.to_owned());
         self
     }
 
@@ -156,6 +165,7 @@ impl Daemon {
             .args(&self.setup.flags);
         command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
         command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
+        command.envs(self.setup.authorities.iter().map(|file| ("SSL_CERT_FILE", file)));
         let stderr = self.setup.stderr.as_ref().unwrap_or(&log).try_clone().unwrap();
         command.current_dir(dir).stdin(Stdio::null()).stdout(log).stderr(stderr);
         self.child = Some(command.spawn().unwrap());

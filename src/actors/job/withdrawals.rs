@@ -1,0 +1,55 @@
+//! The messages of attempts that are over: buses that can take them back do so.
+
+use super::JobActor;
+use crate::actors::mail::Outgoing;
+use crate::actors::messages::message_id;
+use crate::bus::Over;
+use crate::engine::{Entry, Job, JobEntry, Recorded, StepEntry, StepIndex, StepState};
+use crate::settings::Withdraws;
+
+impl JobActor {
+    /// The messages that an applied decision makes useless.
+    pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
+        let Some(job) = self.job() else { return Vec::new() };
+        let mut over: Vec<(StepIndex, u32, Over)> = Vec::new();
+        for entry in &recorded.entries {
+            match entry {
+                Entry::Step(step, StepEntry::AttemptFailed { attempt, .. }) => {
+                    over.push((*step, *attempt, Over::Abandoned));
+                }
+                Entry::Step(step, StepEntry::Cancelled | StepEntry::Failed(_)) => {
+                    over.push((*step, job.step(*step).attempt, Over::Abandoned));
+                }
+                Entry::Step(step, StepEntry::Completed(_)) => {
+                    over.push((*step, job.step(*step).attempt, Over::Answered));
+                }
+                // Steps of a failed job go on, unless its deadline is what ended it.
+                Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
+                    let is_cut_off = |step: &StepIndex| {
+                        job.step(*step).is_under_way()
+                            && job.step_state(*step) == StepState::Cancelled
+                    };
+                    let running = job.graph().indices().filter(is_cut_off);
+                    let attempt = |step: StepIndex| job.step(step).attempt;
+                    over.extend(running.map(|step| (step, attempt(step), Over::Abandoned)));
+                }
+                Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
+            }
+        }
+        let withdrawal = |(step, attempt, over)| self.withdrawal(job, step, attempt, over);
+        over.into_iter().filter_map(withdrawal).collect()
+    }
+
+    fn withdrawal(&self, job: &Job, step: StepIndex, attempt: u32, over: Over) -> Option<Outgoing> {
+        let sends = job.graph().step(step);
+        let address =
+            sends.has_queue().then(|| self.ways.buses.address(job.definition(), sends))?;
+        let kind = self.ways.buses.kind(&address.bus)?;
+        let is_meant = match kind.traits().withdraws {
+            Withdraws::Nothing => false,
+            Withdraws::Abandoned => over == Over::Abandoned,
+            Withdraws::All => true,
+        };
+        is_meant.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))
+    }
+}

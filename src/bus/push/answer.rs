@@ -1,0 +1,252 @@
+//! What the answer of a web service means for the attempt: one table, without I/O.
+
+use crate::bus::{Body, ERROR};
+use crate::engine::Timestamp;
+use bytes::Bytes;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// The longest text of a service that is shown, in characters.
+const DETAIL_CHARS_MAX: usize = 500;
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The status code.
+    pub(super) status: u16,
+    /// The header `Retry-After`.
+    pub(super) retry_after: Option<Duration>,
+    /// The body.
+    pub(super) body: Bytes,
+}
+
+/// What a call came to.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// A reply, as a worker sends one.
+    Reply {
+        /// `error`, or nothing: a result.
+        kind: Option<&'static str>,
+        /// Its body.
+        body: Bytes,
+    },
+    /// The service has taken the message over, and replies later.
+    TakenOver,
+    /// The service has not got the message, or has given it back.
+    NotDelivered {
+        /// Why.
+        why: String,
+        /// The pause that the service asks for.
+        pause: Option<Duration>,
+    },
+}
+
+impl Outcome {
+    /// A failed attempt, with the reason and whether another one may help.
+    pub(super) fn failed(reason: &str, retryable: bool) -> Outcome {
+        let body = Body::error(reason, retryable).to_bytes();
+        Outcome::Reply { kind: Some(ERROR), body }
+    }
+
+    /// A message that did not arrive.
+    pub(super) fn not_delivered(why: String) -> Outcome {
+        Outcome::NotDelivered { why, pause: None }
+    }
+}
+
+/// What an answer means; `has_way_back`: the service was told where a later reply goes.
+pub(super) fn outcome(answer: Answer, has_way_back: bool) -> Outcome {
+    let Answer { status, retry_after, body } = answer;
+    let said = || format!("the web service answered {}{}", named(status), detail(&body));
+    match status {
+        202 if has_way_back => Outcome::TakenOver,
+        202 => Outcome::failed(
+            "the web service answered 202, that it replies later, and was not told where: set \
+             http.public_url to the address under which it reaches the manager",
+            false,
+        ),
+        200..=299 => Outcome::Reply { kind: None, body },
+        300..=399 => {
+            let why = format!("{}; redirects are never followed: name the new address", said());
+            Outcome::failed(&why, false)
+        }
+        400.. if is_error(&body) => Outcome::Reply { kind: Some(ERROR), body },
+        429 | 503 => Outcome::NotDelivered { why: said(), pause: retry_after },
+        400..=499 => Outcome::failed(&said(), false),
+        // 1xx never ends a call.
+        _ => Outcome::failed(&said(), true),
+    }
+}
+
+/// The pause that `Retry-After` asks for: in seconds, or until a time.
+pub(super) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = value.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value.trim()).ok()?;
+    let nanoseconds = at.as_nanosecond().saturating_sub(i128::from(now.0));
+    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
+}
+
+/// Whether it is the body of a message of kind `error`.
+fn is_error(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Error {
+        #[serde(rename = "error")]
+        _error: String,
+        #[serde(rename = "retryable")]
+        _retryable: bool,
+    }
+    serde_json::from_slice::<Error>(body).is_ok()
+}
+
+/// What the body of a failure says, as problem details do, or with a text `error`.
+fn detail(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        #[serde(default)]
+        detail: serde_json::Value,
+        #[serde(default)]
+        title: serde_json::Value,
+        #[serde(default)]
+        error: serde_json::Value,
+    }
+    let Ok(Problem { detail, title, error }) = serde_json::from_slice(body) else {
+        return String::new();
+    };
+    let texts = [&detail, &title, &error].into_iter().filter_map(serde_json::Value::as_str);
+    let Some(text) = texts.map(str::trim).find(|text| !text.is_empty()) else {
+        return String::new();
+    };
+    let is_shown = |c: &char| !c.is_control();
+    format!(": {}", text.chars().filter(is_shown).take(DETAIL_CHARS_MAX).collect::<String>())
+}
+
+fn named(status: u16) -> String {
+    let status = reqwest::StatusCode::from_u16(status).map(|status| status.to_string());
+    status.unwrap_or_else(|_| "no status".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: u16, body: &'static str) -> Outcome {
+        let answer =
+            Answer { status, retry_after: None, body: Bytes::from_static(body.as_bytes()) };
+        outcome(answer, true)
+    }
+
+    /// The outcome in a few words.
+    fn told(outcome: Outcome) -> String {
+        match outcome {
+            Outcome::Reply { kind, body } => {
+                format!("{} {}", kind.unwrap_or("result"), String::from_utf8_lossy(&body))
+            }
+            Outcome::TakenOver => "taken over".to_owned(),
+            Outcome::NotDelivered { why, pause } => format!("not delivered, {pause:?}: {why}"),
+        }
+    }
+
+    #[test]
+    fn each_answer_becomes_what_the_table_says() {
+        for (status, body, expected) in [
+            (200, r#"{"a":1.50}"#, r#"result {"a":1.50}"#),
+            (200, "", "result "),
+            (204, "", "result "),
+            (201, r#"{"a":1}"#, r#"result {"a":1}"#),
+            (200, "[1]", "result [1]"),
+            (202, r#"{"a":1}"#, "taken over"),
+            (202, "", "taken over"),
+            (
+                400,
+                r#"{"error":"no such product","retryable":false}"#,
+                r#"error {"error":"no such product","retryable":false}"#,
+            ),
+            (
+                503,
+                r#"{"error":"later","retryable":true,"code":7}"#,
+                r#"error {"error":"later","retryable":true,"code":7}"#,
+            ),
+            (
+                429,
+                r#"{"error":"later","retryable":true}"#,
+                r#"error {"error":"later","retryable":true}"#,
+            ),
+            (
+                404,
+                r#"{"title":"Not found","detail":"no order 7"}"#,
+                r#"error {"error":"the web service answered 404 Not Found: no order 7","retryable":false}"#,
+            ),
+            (
+                422,
+                r#"{"title":"Wrong shape"}"#,
+                r#"error {"error":"the web service answered 422 Unprocessable Entity: Wrong shape","retryable":false}"#,
+            ),
+            (
+                400,
+                r#"{"error":"bad"}"#,
+                r#"error {"error":"the web service answered 400 Bad Request: bad","retryable":false}"#,
+            ),
+            (
+                400,
+                "<html>",
+                r#"error {"error":"the web service answered 400 Bad Request","retryable":false}"#,
+            ),
+            (
+                500,
+                "",
+                r#"error {"error":"the web service answered 500 Internal Server Error","retryable":true}"#,
+            ),
+            (
+                502,
+                "",
+                r#"error {"error":"the web service answered 502 Bad Gateway","retryable":true}"#,
+            ),
+            (
+                504,
+                r#"{"detail":7}"#,
+                r#"error {"error":"the web service answered 504 Gateway Timeout","retryable":true}"#,
+            ),
+            (
+                302,
+                "",
+                r#"error {"error":"the web service answered 302 Found; redirects are never followed: name the new address","retryable":false}"#,
+            ),
+            (429, "", "not delivered, None: the web service answered 429 Too Many Requests"),
+            (
+                503,
+                r#"{"detail":"draining"}"#,
+                "not delivered, None: the web service answered 503 Service Unavailable: draining",
+            ),
+        ] {
+            assert_eq!(told(of(status, body)), expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn nobody_can_reply_later_who_was_not_told_where() {
+        let answer = Answer { status: 202, retry_after: None, body: Bytes::new() };
+        let said = told(outcome(answer, false));
+        assert!(said.starts_with("error") && said.contains("http.public_url"), "{said}");
+        assert!(said.contains(r#""retryable":false"#), "{said}");
+    }
+
+    #[test]
+    fn a_pause_is_asked_for_in_seconds_or_until_a_time() {
+        let now = Timestamp(784_111_767_000_000_000);
+        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        let until = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(retry_after(until, now), Some(Duration::from_secs(10)));
+        assert_eq!(retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+        assert_eq!(retry_after("-1", now), None);
+    }
+
+    #[test]
+    fn what_a_service_says_is_shown_in_part_and_on_one_line() {
+        let long = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(10_000));
+        let told = detail(long.as_bytes());
+        assert!(told.starts_with(": abx") && told.chars().count() == DETAIL_CHARS_MAX + 2);
+    }
+}

@@ -1,0 +1,235 @@
+//! One call of a web service: the message becomes a request, the answer an [`Outcome`].
+
+use super::answer::{Answer, Outcome, outcome, retry_after};
+use super::names::{Names, Refused};
+use crate::bus::desk::{Loan, reply_path};
+use crate::bus::{BusKey, Header, HeaderValue};
+use crate::clock;
+use crate::settings::{Networks, literal, web_address};
+use crate::signature::{SIGNATURE, TIMESTAMP, signature};
+use crate::times;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Request, Response, Url};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection is kept for a next call. Servers close idle connections after five seconds
+/// and more, and a call on one that is just closing would count as lost.
+const IDLE_FOR: Duration = Duration::from_secs(3);
+
+/// A web service.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// Where each message is posted.
+    pub url: String,
+    /// The most calls at once.
+    pub concurrency: usize,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// Headers of each call.
+    pub headers: Vec<(String, String)>,
+    /// The key of the signature; empty: none.
+    pub secret: String,
+}
+
+/// What holds for all calls of a bus.
+#[derive(Clone)]
+pub struct Calling {
+    /// The bus.
+    pub key: BusKey,
+    /// Where services may be.
+    pub networks: Arc<Networks>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// The largest answer, in bytes.
+    pub reply_bytes_max: usize,
+    /// Where others reach the API; empty: a service cannot reply later.
+    pub public_url: String,
+}
+
+/// Calls web services.
+pub struct Caller {
+    client: Client,
+    calling: Calling,
+}
+
+impl Caller {
+    /// A caller that looks names up as the system does.
+    ///
+    /// # Errors
+    ///
+    /// Nothing can be called at all.
+    pub fn new(calling: Calling) -> Result<Caller, String> {
+        let names = Names::of_system(calling.networks.clone());
+        Caller::with(names, calling)
+    }
+
+    fn with(names: Names, calling: Calling) -> Result<Caller, String> {
+        // An error means that there is a provider already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let names = Arc::new(names);
+        let builder = || {
+            Client::builder()
+                .no_proxy()
+                .redirect(Policy::none())
+                .retry(reqwest::retry::never())
+                .referer(false)
+                .dns_resolver(names.clone())
+                .connect_timeout(calling.connect_timeout)
+                .pool_idle_timeout(IDLE_FOR)
+                .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")))
+        };
+        // A machine without authorities of its own trusts the public ones.
+        let client = builder().build().or_else(|_| {
+            let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
+            let tls = rustls::ClientConfig::builder()
+                .with_root_certificates(rustls::RootCertStore { roots })
+                .with_no_client_auth();
+            builder().tls_backend_preconfigured(tls).build()
+        });
+        let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
+        Ok(Caller { client, calling })
+    }
+
+    /// Posts a message, and reads the answer. Dropped, it breaks the call off.
+    pub(super) async fn call(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Outcome {
+        let request = match self.request(endpoint, queue, loan) {
+            Ok(request) => request,
+            Err(why) => return Outcome::failed(&why, false),
+        };
+        let answered = async {
+            match self.client.execute(request).await {
+                Err(error) => not_answered(error),
+                Ok(response) => match self.read(response).await {
+                    Ok(answer) => outcome(answer, !self.calling.public_url.is_empty()),
+                    Err(failed) => failed,
+                },
+            }
+        };
+        let answered = tokio::time::timeout(endpoint.timeout, answered).await;
+        answered.unwrap_or_else(|_| {
+            let span = humantime::format_duration(endpoint.timeout);
+            Outcome::failed(
+                &format!(
+                    "the web service did not answer within {span} (its timeout; for longer work \
+                     it can answer 202 and reply later)"
+                ),
+                true,
+            )
+        })
+    }
+
+    fn request(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Result<Request, String> {
+        let url: Url = web_address(&endpoint.url)?;
+        // Nobody is asked for the address of an address.
+        let objection = literal(&url).and_then(|at| self.calling.networks.objection(at));
+        if let Some(why) = objection {
+            return Err(why);
+        }
+        let body = loan.body.to_bytes();
+        let mut headers = Headers(HeaderMap::new());
+        for (name, value) in &endpoint.headers {
+            headers.set(name, value)?;
+        }
+        headers.set("Content-Type", mime::APPLICATION_JSON.as_ref())?;
+        headers.set("Correlation-Id", loan.correlation_id.as_deref().unwrap_or_default())?;
+        headers.set("Message-Id", &loan.id)?;
+        headers.set("Idempotency-Key", &loan.id)?;
+        for Header { name, value } in &loan.headers {
+            match value {
+                HeaderValue::Text(text) => headers.set(name, text)?,
+                HeaderValue::Number(number) => headers.set(name, &number.to_string())?,
+            }
+        }
+        if let Some(priority) = loan.priority {
+            headers.set("Priority", &priority.to_string())?;
+        }
+        headers.set("Delivery", &loan.delivery.to_string())?;
+        if !self.calling.public_url.is_empty() {
+            let base = self.calling.public_url.trim_end_matches('/');
+            let bus = ("bus", &*self.calling.key.bus);
+            let path = reply_path(queue, &loan.id, loan.delivery, Some(bus));
+            headers.set("Reply-To", &format!("{base}{path}"))?;
+        }
+        if !endpoint.secret.is_empty() {
+            let timestamp = times::seconds(clock::now()).to_string();
+            headers.set(SIGNATURE, &signature(&endpoint.secret, &timestamp, &body))?;
+            headers.set(TIMESTAMP, &timestamp)?;
+        }
+        let mut request = Request::new(reqwest::Method::POST, url);
+        *request.headers_mut() = headers.0;
+        *request.body_mut() = Some(body.into());
+        Ok(request)
+    }
+
+    /// Reads an answer to its end, or to its largest size.
+    async fn read(&self, mut response: Response) -> Result<Answer, Outcome> {
+        let status = response.status().as_u16();
+        let pause = response.headers().get(reqwest::header::RETRY_AFTER);
+        let pause = pause.and_then(|value| retry_after(value.to_str().ok()?, clock::now()));
+        let max = self.calling.reply_bytes_max;
+        let mut body = BytesMut::new();
+        loop {
+            match response.chunk().await {
+                Ok(None) => break,
+                Ok(Some(part)) if body.len() + part.len() > max => {
+                    let why = format!(
+                        "the answer of the web service has more than {max} bytes (setting \
+                         limits.reply_bytes_max): pass large data by reference"
+                    );
+                    return Err(Outcome::failed(&why, false));
+                }
+                Ok(Some(part)) => body.extend_from_slice(&part),
+                Err(error) => return Err(lost(&error)),
+            }
+        }
+        Ok(Answer { status, retry_after: pause, body: Bytes::from(body) })
+    }
+}
+
+/// The headers of a request.
+struct Headers(HeaderMap);
+
+impl Headers {
+    /// Sets one; no error shows its value, which may be a secret.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let unusable = || format!("the header {name} of the call has a value that it cannot have");
+        let of_name = HeaderName::try_from(name).map_err(|_| unusable())?;
+        let value = Text::from_bytes(value.as_bytes()).map_err(|_| unusable())?;
+        self.0.insert(of_name, value);
+        Ok(())
+    }
+}
+
+/// A call without an answer: where no connection came about nothing was delivered.
+fn not_answered(error: reqwest::Error) -> Outcome {
+    if let Some(Refused(why)) = causes(&error).find_map(|cause| cause.downcast_ref()) {
+        return Outcome::failed(why, false);
+    }
+    if error.is_connect() {
+        return Outcome::not_delivered(if error.is_timeout() {
+            "no connection in time (setting push.connect_timeout)".to_owned()
+        } else {
+            format!("no connection: {}", innermost(&error))
+        });
+    }
+    lost(&error)
+}
+
+/// The service may have done the work, and its answer did not arrive.
+fn lost(error: &reqwest::Error) -> Outcome {
+    let why = innermost(error);
+    Outcome::failed(&format!("the answer of the web service was lost: {why}"), true)
+}
+
+/// The cause of an error that says most, without the address, in which there may be a secret.
+fn innermost(error: &reqwest::Error) -> String {
+    causes(error).last().map_or_else(|| "the connection broke".to_owned(), ToString::to_string)
+}
+
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source())
+}

@@ -1,0 +1,179 @@
+//! The line of messages for one web service: as many calls at once as it may have, the others wait
+//! at the desk.
+
+use super::answer::Outcome;
+use super::call::{Caller, Endpoint};
+use super::gate::{Gate, Pass, Pauses};
+use crate::bus::desk::{Desk, Loan, NotCommitted, Said};
+use crate::bus::{BusEvent, BusNotice, EventSink, Header, Trouble};
+use crate::clock;
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Abortable, Aborted, LocalBoxFuture};
+use futures_util::stream::FuturesUnordered;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// A message is lent until its call has ended, however long that takes.
+const LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The pause before a reply that could not be committed is given once more.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// What the lines of a bus share.
+pub(super) struct Shared {
+    pub(super) desk: Arc<Desk>,
+    pub(super) caller: Caller,
+    pub(super) sink: EventSink,
+    pub(super) pauses: Pauses,
+    /// The calls of all lines.
+    pub(super) places: Semaphore,
+    pub(super) closing: watch::Sender<bool>,
+}
+
+/// The line of one web service.
+pub(super) struct Line {
+    queue: Arc<str>,
+    endpoint: Endpoint,
+    gate: RefCell<Gate>,
+    /// The calls under way, by the ids of their messages.
+    calls: RefCell<HashMap<Arc<str>, AbortHandle>>,
+}
+
+/// A call that has ended: its message, and what it came to if it was not broken off.
+type Ended = (Loan, Pass, Result<Arrival, Aborted>);
+
+/// Whether the message has arrived.
+enum Arrival {
+    Arrived,
+    NotDelivered { why: String, pause: Option<Duration> },
+}
+
+impl Line {
+    pub(super) fn new(queue: Arc<str>, endpoint: Endpoint) -> Line {
+        let (gate, calls) = (RefCell::new(Gate::Open), RefCell::default());
+        Line { queue, endpoint, gate, calls }
+    }
+
+    /// What is wrong with the service, if anything is.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.gate.borrow().trouble()
+    }
+
+    /// Breaks the call of a message off, if there is one.
+    pub(super) fn break_off(&self, id: &str) -> bool {
+        let call = self.calls.borrow_mut().remove(id);
+        call.inspect(AbortHandle::abort).is_some()
+    }
+
+    /// Calls the service for one message after the other until the bus closes; then the calls under
+    /// way end.
+    pub(super) async fn serve(self: Rc<Line>, shared: Rc<Shared>) {
+        let mut calls: FuturesUnordered<LocalBoxFuture<'_, Ended>> = FuturesUnordered::new();
+        loop {
+            let has_room = calls.len() < self.endpoint.concurrency;
+            tokio::select! {
+                Some(ended) = calls.next(), if !calls.is_empty() => self.settle(ended, &shared),
+                next = self.next(&shared), if has_room => match next {
+                    Some(loan) => calls.push(self.begin(loan, &shared)),
+                    None => break,
+                },
+            }
+        }
+        while let Some(ended) = calls.next().await {
+            self.settle(ended, &shared);
+        }
+    }
+
+    /// The next message, as soon as the service may be called; none: the bus closes.
+    async fn next(&self, shared: &Shared) -> Option<Loan> {
+        let opens = self.gate.borrow().opens();
+        let mut closing = shared.closing.subscribe();
+        let pause = async {
+            match opens {
+                Some(at) => tokio::time::sleep_until(at).await,
+                // The call that is under way ends first, and this is asked again.
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // An error means that the bus is gone.
+            _ = closing.wait_for(|is_closing| *is_closing) => return None,
+            () = pause => {}
+        }
+        shared.desk.receive(&self.queue, Some(LEASE), clock::ticks() + LEASE).await
+    }
+
+    fn begin<'l>(&'l self, loan: Loan, shared: &'l Shared) -> LocalBoxFuture<'l, Ended> {
+        let pass = self.gate.borrow_mut().pass();
+        let (handle, registration) = AbortHandle::new_pair();
+        self.calls.borrow_mut().insert(loan.id.clone(), handle);
+        Box::pin(async move {
+            let call = Abortable::new(self.call(&loan, shared), registration);
+            let ended = call.await;
+            (loan, pass, ended)
+        })
+    }
+
+    async fn call(&self, loan: &Loan, shared: &Shared) -> Arrival {
+        let outcome = {
+            // An error means that the bus is gone.
+            let _place = shared.places.acquire().await;
+            shared.caller.call(&self.endpoint, &self.queue, loan).await
+        };
+        // Nothing is left to break off.
+        self.calls.borrow_mut().remove(&loan.id);
+        match outcome {
+            Outcome::NotDelivered { why, pause } => return Arrival::NotDelivered { why, pause },
+            Outcome::TakenOver => {
+                // A reply may have come before the answer; then nothing is left to confirm.
+                if let Some(message) = shared.desk.take_over(&loan.id, loan.delivery) {
+                    (shared.sink)(BusEvent::Taken(message.receipt));
+                }
+            }
+            Outcome::Reply { kind, body } => {
+                let said = || Said {
+                    queue: self.queue.clone(),
+                    id: loan.id.to_string(),
+                    delivery: loan.delivery,
+                    correlation_id: loan.correlation_id.as_deref().unwrap_or_default().to_owned(),
+                    attempt: Header::number_in(&loan.headers, "attempt"),
+                    kind,
+                    body: body.clone(),
+                };
+                while let Err(NotCommitted) = shared.desk.reply(said()).await {
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+            }
+        }
+        Arrival::Arrived
+    }
+
+    fn settle(&self, (loan, pass, ended): Ended, shared: &Shared) {
+        match ended {
+            // Whoever broke it off has forgotten it. One with its id may be under way again.
+            Err(Aborted) => self.gate.borrow_mut().broken_off(pass),
+            Ok(Arrival::Arrived) => {
+                if self.gate.borrow_mut().arrived(pass) {
+                    tracing::info!(queue = &*self.queue, "messages are delivered again");
+                }
+            }
+            Ok(Arrival::NotDelivered { why, pause }) => {
+                (shared.sink)(BusEvent::Noted(BusNotice::NotDelivered));
+                let shown = why.clone();
+                if self.gate.borrow_mut().failed(pass, why, pause, &shared.pauses) {
+                    tracing::warn!(
+                        queue = &*self.queue,
+                        why = shown,
+                        "nothing can be delivered: messages wait"
+                    );
+                }
+                // An error means that the message was withdrawn, or answered in another way.
+                let _ = shared.desk.give_back(&loan.id, loan.delivery, Duration::ZERO);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! To which addresses web services may be called.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// Networks to which nothing is sent, whatever the settings say: this host under no address,
+/// link-local with the metadata services of clouds, and multicast.
+const ALWAYS_REFUSED: [(Network, &str); 9] = [
+    (v4([0, 0, 0, 0], 8), "this host without an address"),
+    (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
+    (v4([224, 0, 0, 0], 4), "multicast"),
+    (v4([255, 255, 255, 255], 32), "broadcast"),
+    // Oracle's, and Alibaba's, which is not link-local.
+    (v4([100, 100, 100, 200], 32), "the metadata service of a cloud"),
+    (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), "this host without an address"),
+    (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "link-local"),
+    (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
+    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), "the metadata service of a cloud"),
+];
+
+/// A network: an address and how many of its first bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> Network {
+    Network { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits }
+}
+
+const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], bits: u8) -> Network {
+    Network { address: IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits }
+}
+
+impl Network {
+    /// Whether the address is one of its own.
+    fn has(&self, address: IpAddr) -> bool {
+        let bits = u32::from(self.bits);
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()).checked_shr(32 - bits).unwrap_or_default() == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()).checked_shr(128 - bits).unwrap_or_default() == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wrong = || format!("found {text:?}, expected a network such as 10.0.0.0/8 or fd00::/8");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let all = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(all);
+        if bits > all { Err(wrong()) } else { Ok(Network { address, bits }) }
+    }
+}
+
+/// Which addresses web services may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// If there are any: only these.
+    pub allow: Vec<Network>,
+    /// Not these.
+    pub deny: Vec<Network>,
+}
+
+impl Networks {
+    /// Why nothing may be sent to an address, if that is so. One that stands for an IPv4 address is
+    /// judged as that too.
+    pub fn objection(&self, address: IpAddr) -> Option<String> {
+        let stands_for = || std::iter::once(address).chain(inner(address));
+        if let Some(why) = stands_for().find_map(|one| self.objection_to(one)) {
+            return Some(format!("the address {address} is refused: {why}"));
+        }
+        let is_allowed = |network: &Network| stands_for().any(|address| network.has(address));
+        (!self.allow.is_empty() && !self.allow.iter().any(is_allowed)).then(|| {
+            format!("the address {address} is refused: it is in no network of push.networks.allow")
+        })
+    }
+
+    fn objection_to(&self, address: IpAddr) -> Option<String> {
+        if let Some((_, why)) = ALWAYS_REFUSED.iter().find(|(network, _)| network.has(address)) {
+            return Some(format!("{why}; nothing is ever sent there"));
+        }
+        let denied = self.deny.iter().find(|network| network.has(address))?;
+        Some(format!("it is in {denied} of push.networks.deny"))
+    }
+}
+
+/// The IPv4 addresses that an IPv6 address may stand for: mapped (`::ffff:0:0/96`), compatible
+/// (`::/96`), translated (NAT64, `64:ff9b::/96` and both forms in `64:ff9b:1::/48`), and 6to4
+/// (`2002::/16`).
+fn inner(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let own = |high: u16, low: u16| {
+        Some(IpAddr::V4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))))
+    };
+    let segments = match address {
+        IpAddr::V4(_) => [0; 8],
+        IpAddr::V6(address) => address.segments(),
+    };
+    let found = match segments {
+        // ::1 is this host, and no 0.0.0.1.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, _, _, _, _, _] => [own(high, low), None],
+        [0x64, 0xff9b, 1, first, second, third, high, low] => {
+            [own(first, (second << 8) | (third >> 8)), own(high, low)]
+        }
+        _ => [None, None],
+    };
+    found.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(allow: &[&str], deny: &[&str]) -> Networks {
+        let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Networks { allow: all(allow), deny: all(deny) }
+    }
+
+    fn refused(networks: &Networks, address: &str) -> bool {
+        networks.objection(address.parse().unwrap()).is_some()
+    }
+
+    #[test]
+    fn metadata_link_local_unspecified_and_multicast_are_always_refused_in_every_form() {
+        let open = networks(&["0.0.0.0/0", "::/0"], &[]);
+        for address in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "239.255.255.255",
+            "255.255.255.255",
+            "100.100.100.200",
+            "::",
+            "fe80::1",
+            "febf::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "::ffff:0:169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "2002:a9fe:a9fe::1",
+            "::ffff:0.0.0.0",
+            "64:ff9b::224.0.0.1",
+        ] {
+            assert!(refused(&open, address), "{address}");
+            assert!(refused(&Networks::default(), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn private_addresses_are_allowed_unless_the_settings_refuse_them() {
+        for address in ["127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "93.184.216.34"] {
+            assert!(!refused(&Networks::default(), address), "{address}");
+        }
+        let own = networks(&["10.0.0.0/8", "fd00::/8"], &["10.9.0.0/16", "10.1.1.1"]);
+        for (address, is_refused) in [
+            ("10.1.2.3", false),
+            ("10.255.255.255", false),
+            ("11.0.0.0", true),
+            ("10.9.8.7", true),
+            ("10.1.1.1", true),
+            ("10.1.1.2", false),
+            ("fd12::1", false),
+            ("127.0.0.1", true),
+            ("::ffff:10.9.0.1", true),
+            ("::ffff:10.8.0.1", false),
+        ] {
+            assert_eq!(refused(&own, address), is_refused, "{address}");
+        }
+        assert!(refused(&networks(&[], &["0.0.0.0/0"]), "8.8.8.8"));
+    }
+
+    #[test]
+    fn what_is_no_network_is_told() {
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "host/8", "10.0.0.0/"] {
+            let told = text.parse::<Network>().unwrap_err();
+            assert!(told.contains("expected a network such as 10.0.0.0/8"), "{text}: {told}");
+        }
+    }
+}

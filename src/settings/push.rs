@@ -1,0 +1,299 @@
+//! Settings of buses that call web services.
+
+use super::networks::{Network, Networks};
+use super::{BusKind, BusSettings, Names, Secret, ServerAddress, Settings, Span};
+use crate::engine::words::{enumerated, nearest, quoted};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use url::Url;
+
+/// Headers that every call has, or that belong to the connection.
+const RESERVED: [&str; 18] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "correlation-id",
+    "delivery",
+    "host",
+    "idempotency-key",
+    "job",
+    "attempt",
+    "message-id",
+    "priority",
+    "reply-to",
+    "te",
+    "traceparent",
+    "transfer-encoding",
+    "workflow",
+    "x-signature-256",
+    "x-signature-timestamp",
+];
+
+/// Section `push`: what holds for all calls of web services.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct PushSection {
+    pub concurrency: usize,
+    pub calls_max: usize,
+    pub timeout: Span,
+    pub connect_timeout: Span,
+    pub retry_min: Span,
+    pub retry_max: Span,
+    pub retry_after_max: Span,
+    pub networks: NetworkSettings,
+}
+
+/// Section `push.networks`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct NetworkSettings {
+    pub allow: Names,
+    pub deny: Names,
+}
+
+/// A bus of kind push: web services under names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushBus {
+    /// The services, by the names of the queues that they stand for.
+    pub endpoints: BTreeMap<String, EndpointSettings>,
+}
+
+/// A web service. What it does not set has the value of section `push`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointSettings {
+    /// Where each message is posted.
+    pub url: ServerAddress,
+    /// The most calls at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
+    /// How long one call may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    /// Headers of each call.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Secret>,
+    /// The key of the signature; empty: none.
+    #[serde(default)]
+    pub secret: Secret,
+}
+
+impl PushSection {
+    /// The networks in which web services may be.
+    ///
+    /// # Errors
+    ///
+    /// What stands there is no network.
+    pub fn networks(&self) -> Result<Networks, String> {
+        let all = |key: &str, names: &Names| -> Result<Vec<Network>, String> {
+            let networks = names.0.iter().map(|text| text.parse());
+            networks.collect::<Result<_, _>>().map_err(|why| format!("push.networks.{key}: {why}"))
+        };
+        let NetworkSettings { allow, deny } = &self.networks;
+        Ok(Networks { allow: all("allow", allow)?, deny: all("deny", deny)? })
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.networks()?;
+        if self.calls_max == 0 {
+            return Err("push.calls_max is 0, expected at least 1".to_owned());
+        }
+        let spans = [
+            ("connect_timeout", self.connect_timeout),
+            ("retry_min", self.retry_min),
+            ("retry_after_max", self.retry_after_max),
+        ];
+        if let Some((name, _)) = spans.iter().find(|(_, span)| span.0.is_zero()) {
+            return Err(format!("push.{name} is 0s, expected some time, such as 1s"));
+        }
+        if self.retry_max.0 < self.retry_min.0 {
+            return Err(format!(
+                "push.retry_max is {}, less than push.retry_min, {}",
+                self.retry_max, self.retry_min
+            ));
+        }
+        self.validate_call("push", self.concurrency, self.timeout)
+    }
+
+    fn validate_call(&self, place: &str, concurrency: usize, timeout: Span) -> Result<(), String> {
+        if concurrency == 0 {
+            return Err(format!("{place}.concurrency is 0, expected at least 1"));
+        }
+        if timeout.0 <= self.connect_timeout.0 {
+            return Err(format!(
+                "{place}.timeout is {timeout}, expected more than push.connect_timeout, {}: a call \
+                 that has not connected by then was not delivered",
+                self.connect_timeout
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// The web services of a bus that calls them; none: it is no such bus.
+    pub fn push_bus(&self, name: &str) -> Option<&BTreeMap<String, EndpointSettings>> {
+        static NONE: BTreeMap<String, EndpointSettings> = BTreeMap::new();
+        match self.buses.get(name) {
+            Some(BusSettings::Push(bus)) => Some(&bus.endpoints),
+            Some(BusSettings::Amqp(_)) => None,
+            None => (name == BusKind::Push.name()).then_some(&NONE),
+        }
+    }
+
+    /// Says that a bus has no web service for a queue, if that is so: which was meant, or which it
+    /// has.
+    pub fn unknown_endpoint(&self, bus: &str, queue: &str) -> Option<String> {
+        let endpoints = self.push_bus(bus)?;
+        if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
+            return None;
+        }
+        let names = || endpoints.keys().map(String::as_str);
+        let hint = if bus == BusKind::Push.name() {
+            "write the address of the web service, https://…, or give it a name in the endpoints \
+             of a bus of kind push (setting buses)"
+                .to_owned()
+        } else if let Some(meant) = nearest(queue, names()) {
+            format!("did you mean {}?", quoted(meant))
+        } else {
+            format!("buses.{bus}.endpoints has {}", enumerated(names(), "and"))
+        };
+        Some(format!("the bus {} calls no web service {}; {hint}", quoted(bus), quoted(queue)))
+    }
+
+    /// What is wrong with section `push`, and with the web services of the buses.
+    pub(super) fn validate_push(&self) -> Result<(), String> {
+        self.push.validate()?;
+        if !self.http.public_url.is_empty() {
+            let url = web_address(&self.http.public_url);
+            url.map_err(|why| format!("http.public_url: {why}"))?;
+        }
+        let networks = self.push.networks()?;
+        for (name, bus) in &self.buses {
+            let BusSettings::Push(bus) = bus else { continue };
+            let place = format!("buses.{name}.endpoints");
+            if bus.endpoints.is_empty() {
+                return Err(format!(
+                    "{place} is empty, expected web services such as {{ price: {{ url: \
+                     https://price.example/step }} }}"
+                ));
+            }
+            for (queue, endpoint) in &bus.endpoints {
+                let place = format!("{place}.{queue}");
+                endpoint.validate(&place, &self.push, &networks)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EndpointSettings {
+    /// The web service of a step that names its address.
+    pub fn of_url(url: &str) -> EndpointSettings {
+        EndpointSettings {
+            url: ServerAddress(url.to_owned()),
+            concurrency: None,
+            timeout: None,
+            headers: BTreeMap::new(),
+            secret: Secret::default(),
+        }
+    }
+
+    /// The most calls at once.
+    pub fn concurrency(&self, push: &PushSection) -> usize {
+        self.concurrency.unwrap_or(push.concurrency)
+    }
+
+    /// How long one call may take.
+    pub fn timeout(&self, push: &PushSection) -> Duration {
+        self.timeout.unwrap_or(push.timeout).0
+    }
+
+    fn validate(&self, place: &str, push: &PushSection, networks: &Networks) -> Result<(), String> {
+        let url = web_address(&self.url.0).map_err(|why| format!("{place}.url: {why}"))?;
+        if let Some(why) = literal(&url).and_then(|address| networks.objection(address)) {
+            return Err(format!("{place}.url: {why}"));
+        }
+        push.validate_call(place, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
+        for (name, value) in &self.headers {
+            let is_token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if name.is_empty() || !name.bytes().all(is_token) {
+                return Err(format!(
+                    "{place}.headers: {} is no name of a header, expected one such as Authorization",
+                    quoted(name)
+                ));
+            }
+            if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+                return Err(format!(
+                    "{place}.headers: the manager itself sets {name}, leave it out"
+                ));
+            }
+            if !value.0.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
+                return Err(format!(
+                    "{place}.headers.{name} has a character that cannot stand in a header"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a queue is the address of a web service.
+pub fn is_url(queue: &str) -> bool {
+    let has = |scheme: &str| {
+        queue.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    has("http://") || has("https://")
+}
+
+/// The address of a web service.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn web_address(text: &str) -> Result<Url, String> {
+    if text.contains(['{', '}']) {
+        // The text is not shown: it may be meant to become a secret.
+        return Err("an address is written out, nothing is put in its place: data never chooses \
+                    where a message goes; leave out { and }"
+            .to_owned());
+    }
+    let expected = "expected an address such as https://price.example/step";
+    if !is_url(text) {
+        return Err(format!("it does not start with https:// or http://, {expected}"));
+    }
+    let url = Url::parse(text).map_err(|error| format!("{error}, {expected}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("an address has no user and no password: set a header Authorization for the \
+                    endpoint of a bus of kind push (setting buses)"
+            .to_owned());
+    }
+    if url.fragment().is_some() {
+        return Err(format!("a part behind # is never sent, leave it out; {expected}"));
+    }
+    Ok(url)
+}
+
+/// The address in an URL that has no name: nobody is asked for that.
+pub fn literal(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        url::Host::Domain(_) => None,
+        url::Host::Ipv4(address) => Some(address.into()),
+        url::Host::Ipv6(address) => Some(address.into()),
+    }
+}
+
+/// Whether what is sent to this address may be read on the way: without TLS, to another machine.
+pub fn is_in_the_clear(url: &Url) -> bool {
+    let is_here = match literal(url) {
+        Some(address) => address.is_loopback(),
+        None => url.host_str() == Some("localhost"),
+    };
+    url.scheme() == "http" && !is_here
+}

@@ -1,0 +1,283 @@
+//! Web services that are called: every row of the table of answers, with real servers on this
+//! machine.
+
+mod lives;
+pub(crate) mod service;
+mod settings;
+
+use crate::http::{Answer, Api};
+use actix_web::http::Method;
+use service::{Act, Called, Service, ok, status};
+use std::path::Path;
+use std::time::Duration;
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{BusSettings, EndpointSettings, PushBus, Secret, Settings, Span};
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A workflow with one step for the service `price` of the bus `hooks`.
+const ONE: &str = "
+workflows:
+  - name: one
+    steps: [ { name: a, bus: hooks, queue: price, timeout: 90s, retry: { attempts: 2, backoff: 1ms } } ]
+";
+
+fn settings(folder: &Path, service: &Service) -> Settings {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    settings.shutdown.grace = Span(Duration::from_secs(5));
+    settings.push.retry_min = Span(Duration::from_millis(20));
+    let endpoints = [("price".to_owned(), EndpointSettings::of_url(&service.url()))];
+    let hooks = PushBus { endpoints: endpoints.into() };
+    settings.buses.insert("hooks".to_owned(), BusSettings::Push(hooks));
+    settings
+}
+
+fn endpoint(settings: &mut Settings) -> &mut EndpointSettings {
+    match settings.buses.get_mut("hooks") {
+        Some(BusSettings::Push(hooks)) => hooks.endpoints.get_mut("price").expect("it is there"),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn start(settings: Settings, workflow: &str) -> Manager {
+    let loaded = load_text("test.yaml", workflow).expect("valid");
+    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
+}
+
+async fn create(manager: &Manager, text: &str) -> JobId {
+    let message = Message::parse(text.as_bytes()).expect("a message");
+    manager.create("one", None, message).await.expect("created").id()
+}
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let found = tokio::time::timeout(DEADLINE, async {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+}
+
+fn job(manager: &Manager, id: JobId) -> Job {
+    manager.common().reader.job(id).expect("readable").expect("it is there").job
+}
+
+async fn ended(manager: &Manager, id: JobId) -> Job {
+    until("the job ends", || Some(job(manager, id)).filter(|job| job.state() != JobState::Running))
+        .await
+}
+
+/// One job against a service that answers so: how it ended, its result or reason, and how often the
+/// service was called.
+fn one(act: impl Fn(&Called) -> Act + Send + Sync + 'static) -> (JobState, String, usize) {
+    one_with(|_| {}, act)
+}
+
+fn one_with(
+    change: impl FnOnce(&mut Settings),
+    act: impl Fn(&Called) -> Act + Send + Sync + 'static,
+) -> (JobState, String, usize) {
+    let service = Service::start(act);
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = settings(folder.path(), &service);
+        change(&mut settings);
+        let manager = start(settings, ONE).await;
+        let id = create(&manager, r#"{"n":1.50}"#).await;
+        let job = ended(&manager, id).await;
+        manager.stop().await;
+        let said = job.reason().map_or_else(|| job.result().to_text(), |why| why.to_string());
+        (job.state(), said, service.calls().len())
+    })
+}
+
+#[test]
+fn an_answer_with_an_object_or_without_a_body_is_the_result() {
+    let (state, result, calls) = one(|called| ok([b"{\"got\":", &*called.body, b"}"].concat()));
+    assert_eq!((state, &*result, calls), (JobState::Completed, r#"{"got":{"n":1.50}}"#, 1));
+    for empty in [200, 204, 201] {
+        let (state, result, calls) = one(move |_| status(empty));
+        assert_eq!((state, &*result, calls), (JobState::Completed, "{}", 1), "{empty}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_object_is_a_failed_attempt() {
+    for body in ["[1]", "garbage", "{\"a\":"] {
+        let (state, reason, _) = one(move |_| ok(body));
+        assert_eq!(state, JobState::Failed, "{body}: {reason}");
+        assert!(reason.contains("JSON"), "{body}: {reason}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_by_the_service_or_follows_from_its_status() {
+    let error = |status: u16, body: &'static str| {
+        one(move |_| Act::Answer(status, &[("Content-Type", "application/json")], body.into()))
+    };
+    for (status, body, said, calls) in [
+        (400, r#"{"error":"no such product","retryable":false}"#, "no such product", 1),
+        (400, r#"{"error":"try again","retryable":true}"#, "try again", 2),
+        (503, r#"{"error":"for good","retryable":false}"#, "for good", 1),
+        (404, r#"{"title":"Not found","detail":"no order 7"}"#, "404 Not Found: no order 7", 1),
+        (422, "", "422 Unprocessable Entity", 1),
+        (500, r#"{"detail":"oops"}"#, "500 Internal Server Error: oops", 2),
+        (502, "", "502 Bad Gateway", 2),
+        (504, "", "504 Gateway Timeout", 2),
+    ] {
+        let (state, reason, seen) = error(status, body);
+        assert_eq!((state, seen), (JobState::Failed, calls), "{status} {body}: {reason}");
+        assert!(reason.contains(said), "{status} {body}: {reason}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_after_the_request_is_a_failed_attempt() {
+    for bytes in ["", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "no HTTP at all\r\n\r\n"] {
+        let (state, reason, calls) = one(move |_| Act::Raw(bytes.into()));
+        assert_eq!((state, calls), (JobState::Failed, 2), "{bytes:?}: {reason}");
+        assert!(reason.contains("was lost"), "{bytes:?}: {reason}");
+    }
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_broken_off_and_is_a_failed_attempt() {
+    let short = |settings: &mut Settings| {
+        endpoint(settings).timeout = Some(Span(Duration::from_millis(100)));
+    };
+    let (state, reason, calls) = one_with(short, |_| Act::Never);
+    assert_eq!((state, calls), (JobState::Failed, 2), "{reason}");
+    assert!(reason.contains("did not answer within 100ms"), "{reason}");
+}
+
+#[test]
+fn what_was_not_delivered_is_sent_again_and_no_attempt_is_used() {
+    for busy in [429, 503] {
+        let (state, result, calls) = one(move |called| match called.number {
+            ..5 => status(busy),
+            _ => ok(called.header("attempt").replace('1', r#"{"attempt":1}"#)),
+        });
+        assert_eq!((state, &*result, calls), (JobState::Completed, r#"{"attempt":1}"#, 5));
+    }
+}
+
+#[test]
+fn nobody_there_is_waited_for() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let mut settings = settings(folder.path(), &Service::start(|_| Act::Never));
+        endpoint(&mut settings).url.0 = format!("http://127.0.0.1:{port}/step");
+        let manager = start(settings, ONE).await;
+        let id = create(&manager, "{}").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(job(&manager, id).state(), JobState::Running);
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("the port");
+        let service = Service::on(listener, |_| status(204));
+        let job = ended(&manager, id).await;
+        assert_eq!(job.state(), JobState::Completed);
+        assert_eq!(service.calls()[0].header("attempt"), "1");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_service_that_is_busy_is_left_alone_as_long_as_it_asks_for() {
+    let began = workflow_manager::clock::instant();
+    let (state, _, calls) = one(|called| match called.number {
+        1 => Act::Answer(429, &[("Retry-After", "1")], Vec::new()),
+        _ => status(204),
+    });
+    assert_eq!((state, calls), (JobState::Completed, 2));
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_redirect_is_a_failed_attempt_and_is_not_followed() {
+    let other = Service::start(|_| status(204));
+    let to: &'static str = Box::leak(other.url().into_boxed_str());
+    for code in [301, 302, 303, 307, 308] {
+        let headers: &'static [(&str, &str)] = Box::leak(Box::new([("Location", to)]));
+        let (state, reason, calls) = one(move |_| Act::Answer(code, headers, Vec::new()));
+        assert_eq!((state, calls), (JobState::Failed, 1), "{reason}");
+        assert!(reason.contains("redirects are never followed"), "{reason}");
+    }
+    assert_eq!(other.connections(), 0);
+}
+
+#[test]
+fn an_answer_without_end_is_read_up_to_the_largest_reply() {
+    let small = |settings: &mut Settings| settings.limits.reply_bytes_max = 100_000;
+    let (state, reason, calls) = one_with(small, |_| Act::Endless);
+    assert_eq!((state, calls), (JobState::Failed, 1), "{reason}");
+    assert!(reason.contains("more than 100000 bytes"), "{reason}");
+}
+
+#[test]
+fn a_call_carries_the_message_and_is_signed() {
+    let service = Service::start(|_| status(204));
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = settings(folder.path(), &service);
+        let price = endpoint(&mut settings);
+        price.secret = Secret("key".to_owned());
+        price.headers = [("Authorization".to_owned(), Secret("Bearer hunter2".to_owned()))].into();
+        settings.http.public_url = "https://manager.example/base/".to_owned();
+        let manager = start(settings, ONE).await;
+        let id = create(&manager, r#"{"z":12345678901234567890123,"a":0.10}"#).await;
+        ended(&manager, id).await;
+        manager.stop().await;
+        let calls = service.calls();
+        let [called] = calls.as_slice() else { panic!("{calls:?}") };
+        assert_eq!(called.path, "/step");
+        assert_eq!(called.body, br#"{"z":12345678901234567890123,"a":0.10}"#);
+        let encoded = id.to_string().replace('-', "%2D");
+        for (name, value) in [
+            ("content-type", "application/json".to_owned()),
+            ("correlation-id", format!("{id}:a")),
+            ("message-id", format!("{id}:a:1")),
+            ("idempotency-key", format!("{id}:a:1")),
+            ("workflow", "one".to_owned()),
+            ("job", id.to_string()),
+            ("attempt", "1".to_owned()),
+            ("delivery", "1".to_owned()),
+            ("authorization", "Bearer hunter2".to_owned()),
+            (
+                "reply-to",
+                format!(
+                    "https://manager.example/base/api/queue/price/message/{encoded}%3Aa%3A1/1/reply\
+                     ?bus=hooks"
+                ),
+            ),
+        ] {
+            assert_eq!(called.header(name), value, "{name}");
+        }
+        assert!(called.header("traceparent").starts_with("00-"));
+        let signed = workflow_manager::signature::signature(
+            "key",
+            called.header("x-signature-timestamp"),
+            &called.body,
+        );
+        assert_eq!(called.header("x-signature-256"), signed);
+    });
+}
+
+async fn ask_why(manager: &Manager, id: JobId) -> String {
+    let api = Api::new(manager).await;
+    let why = api.get(&format!("/api/job/{id}/why"), &[]).await.json();
+    why["why"].as_str().expect("a text").to_owned()
+}
+
+async fn post(api: &Api, path: &str, body: &str) -> Answer {
+    api.ask(Method::POST, path, &[("content-type", "application/json")], body).await
+}

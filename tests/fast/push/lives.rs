@@ -1,0 +1,394 @@
+//! Services that reply later, that are busy or away, and jobs that end while they are called.
+
+use super::service::{Act, Called, Service, ok, status};
+use super::{
+    DEADLINE, ONE, ask_why, create, ended, endpoint, job, one, post, settings, start, until,
+};
+use crate::http::Api;
+use std::sync::Arc;
+use std::time::Duration;
+use workflow_manager::actors::door;
+use workflow_manager::actors::manager::Manager;
+use workflow_manager::actors::transport::{Opening, transport};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::bus::{
+    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Publication, QueueLook, Receipt, Trouble,
+};
+use workflow_manager::engine::{JobState, Message, StepIndex};
+use workflow_manager::settings::Settings;
+
+/// The path in the `Reply-To` of a call, without the address of the API.
+fn reply_to(called: &Called) -> String {
+    let address = called.header("reply-to");
+    address.strip_prefix("http://manager.example").expect("the public address").to_owned()
+}
+
+fn with_way_back(settings: &mut Settings) {
+    settings.http.public_url = "http://manager.example".to_owned();
+}
+
+#[test]
+fn a_service_that_takes_over_replies_later_and_is_not_called_again_after_a_restart() {
+    let service = Service::start(|called| match called.header("attempt") {
+        "1" => status(202),
+        _ => status(500),
+    });
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let begin = || async {
+            let mut settings = settings(folder.path(), &service);
+            with_way_back(&mut settings);
+            start(settings, ONE).await
+        };
+        let manager = begin().await;
+        let id = create(&manager, "{}").await;
+        until("the service has taken it over", || {
+            job(&manager, id).step(StepIndex(0)).confirmed.then_some(())
+        })
+        .await;
+        let why = ask_why(&manager, id).await;
+        assert!(why.contains("took the message of step \"a\" over (202)"), "{why}");
+        manager.stop().await;
+
+        let manager = begin().await;
+        let api = Api::new(&manager).await;
+        let path = reply_to(&service.calls()[0]);
+        let is_ready = || manager.common().health.checks().iter().all(|(_, good, _)| *good);
+        until("the manager is ready", || is_ready().then_some(())).await;
+        let progress = post(&api, &format!("{path}&type=progress"), r#"{"percent":50}"#).await;
+        assert_eq!(progress.json()["taken"], true, "{}", progress.json());
+        let taken = post(&api, &path, r#"{"price":0.10}"#).await;
+        assert_eq!((taken.status.as_u16(), taken.json()["taken"].clone()), (200, true.into()));
+        let job = ended(&manager, id).await;
+        assert_eq!(
+            (job.state(), &*job.result().to_text()),
+            (JobState::Completed, r#"{"price":0.10}"#)
+        );
+        let again = post(&api, &path, "{}").await.json();
+        assert_eq!(again["taken"], false, "{again}");
+        assert_eq!(service.calls().len(), 1);
+        for other in ["amqp", "embedded", "hook"] {
+            let refused =
+                post(&api, &path.replace("bus=hooks", &format!("bus={other}")), "{}").await;
+            assert_eq!(refused.status.as_u16(), 400, "{other}");
+        }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn who_was_not_told_where_cannot_reply_later() {
+    let (state, reason, calls) = one(|_| status(202));
+    assert_eq!((state, calls), (JobState::Failed, 1), "{reason}");
+    assert!(reason.contains("set http.public_url"), "{reason}");
+}
+
+#[test]
+fn a_service_that_never_replies_has_the_timeout_of_the_step() {
+    let service = Service::start(|_| status(202));
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = settings(folder.path(), &service);
+        with_way_back(&mut settings);
+        let manager = start(settings, &ONE.replace("90s", "300ms")).await;
+        let id = create(&manager, "{}").await;
+        let job = ended(&manager, id).await;
+        assert_eq!((job.state(), service.calls().len()), (JobState::Failed, 2));
+        assert!(job.reason_text().contains("no reply within"), "{}", job.reason_text());
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
+    let service = Service::start(|_| Act::Never);
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path(), &service), ONE).await;
+        let id = create(&manager, "{}").await;
+        until("the service is called", || (service.calls().len() == 1).then_some(())).await;
+        manager.cancel(id).await.expect("cancelled");
+        until("the call is broken off", || (service.gone() == 1).then_some(())).await;
+        manager.stop().await;
+
+        let manager = start(settings(folder.path(), &service), &ONE.replace("90s", "50ms")).await;
+        let id = create(&manager, "{}").await;
+        ended(&manager, id).await;
+        until("two attempts are broken off", || (service.gone() == 3).then_some(())).await;
+        assert_eq!(service.calls().len(), 3);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
+    let service = Service::start(|called| match called.number {
+        1 => Act::Answer(503, &[("Retry-After", "600")], Vec::new()),
+        _ => status(204),
+    });
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path(), &service), ONE).await;
+        let cancelled = create(&manager, "{}").await;
+        let queue: Arc<str> = "price".into();
+        let bus = manager.ways().buses.named(Some(&"hooks".into()), "");
+        let waiting = |count: usize| {
+            let (queue, bus, manager) = (queue.clone(), bus.clone(), &manager);
+            async move {
+                let begun = workflow_manager::clock::instant();
+                loop {
+                    let look = door::inspect(manager.ways(), &bus, vec![queue.clone()]).await;
+                    if let Some(QueueLook::Service { waiting, calls: 0, trouble: Some(trouble) }) =
+                        look.first()
+                        && *waiting == count
+                    {
+                        return trouble.clone();
+                    }
+                    assert!(begun.elapsed() < DEADLINE, "{look:?}");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        };
+        assert!(waiting(1).await.why.contains("503 Service Unavailable"));
+        let by_hand = create(&manager, "{}").await;
+        waiting(2).await;
+        let why = ask_why(&manager, by_hand).await;
+        assert!(why.starts_with("not delivered: the web service of queue \"price\""), "{why}");
+        assert!(why.contains("503") && why.contains("it is called again at"), "{why}");
+        manager.cancel(cancelled).await.expect("cancelled");
+        waiting(1).await;
+        // Somebody replies in place of the service: it must not do the work once more.
+        let api = Api::new(&manager).await;
+        let said = post(&api, &format!("/api/job/{by_hand}/step/a"), r#"{"by":"hand"}"#).await;
+        assert_eq!(said.status.as_u16(), 200);
+        assert_eq!(ended(&manager, by_hand).await.state(), JobState::Completed);
+        waiting(0).await;
+        assert_eq!(service.calls().len(), 1);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_service_has_no_more_calls_at_once_than_it_may() {
+    let service = Service::start(|_| Act::Later(Duration::from_millis(30), Box::new(status(204))));
+    for (concurrency, calls_max, most) in [(3, 256, 3), (8, 2, 2)] {
+        actix_rt::System::new().block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut settings = settings(folder.path(), &service);
+            endpoint(&mut settings).concurrency = Some(concurrency);
+            settings.push.calls_max = calls_max;
+            let manager = start(settings, ONE).await;
+            let mut jobs = Vec::new();
+            for _ in 0..20 {
+                jobs.push(create(&manager, "{}").await);
+            }
+            for id in jobs {
+                assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+            }
+            manager.stop().await;
+        });
+        assert_eq!(service.forget_most(), most);
+    }
+}
+
+#[test]
+fn while_nothing_is_delivered_one_call_at_a_time_finds_out() {
+    let service = Service::start(|called| match called.number {
+        1 => Act::Answer(429, &[("Retry-After", "1")], Vec::new()),
+        2..=6 => Act::Later(Duration::from_millis(30), Box::new(status(503))),
+        _ => status(204),
+    });
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path(), &service), ONE).await;
+        let mut jobs = vec![create(&manager, "{}").await];
+        until("the first is refused", || (service.calls().len() == 1).then_some(())).await;
+        for _ in 0..10 {
+            jobs.push(create(&manager, "{}").await);
+        }
+        for id in jobs {
+            let job = ended(&manager, id).await;
+            assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Completed, 1));
+        }
+        let alone = |called: &Called| called.at_once == 1;
+        assert!(service.calls()[..6].iter().all(alone), "{:?}", service.calls());
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn nothing_is_sent_to_a_refused_address_whatever_names_it() {
+    let service = Service::start(|_| status(204));
+    let deny = |settings: &mut Settings| {
+        settings.push.networks.deny.0 = vec!["127.0.0.0/8".to_owned(), "::1".to_owned()];
+    };
+    let named = |settings: &mut Settings| {
+        let url = endpoint(settings).url.0.replace("127.0.0.1", "localhost");
+        endpoint(settings).url.0 = url;
+        deny(settings);
+    };
+    let always = |settings: &mut Settings| {
+        endpoint(settings).url.0 = "http://169.254.169.254/latest/meta-data".to_owned();
+    };
+    let mapped = |settings: &mut Settings| {
+        endpoint(settings).url.0 = "http://[::ffff:a9fe:a9fe]/".to_owned();
+    };
+    let decimal = |settings: &mut Settings| {
+        endpoint(settings).url.0 = "http://2852039166/latest".to_owned();
+    };
+    let changes: [&dyn Fn(&mut Settings); 5] = [&deny, &named, &always, &mapped, &decimal];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (state, reason) = actix_rt::System::new().block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut settings = settings(folder.path(), &service);
+            change(&mut settings);
+            let manager = start(settings, ONE).await;
+            let id = create(&manager, "{}").await;
+            let job = ended(&manager, id).await;
+            manager.stop().await;
+            (job.state(), job.reason_text().to_string())
+        });
+        assert_eq!(state, JobState::Failed, "{number}");
+        assert!(reason.contains("is refused"), "{number}: {reason}");
+    }
+    assert_eq!(service.connections(), 0);
+}
+
+#[test]
+fn a_step_names_the_address_itself_in_a_virtual_host_too() {
+    let service = Service::start(|called| ok(called.body.clone()));
+    let workflow = format!(
+        "workflows: [ {{ name: one, vhosts: [ v ], steps: [ {{ name: a, queue: \"{}?x=%20y\", timeout: 1m }} ] }} ]",
+        service.url()
+    );
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = settings(folder.path(), &service);
+        with_way_back(&mut settings);
+        let manager = start(settings, &workflow).await;
+        let message = Message::parse(br#"{"n":1.50}"#).expect("a message");
+        let id = manager.create("v/one", None, message).await.expect("created").id();
+        let job = ended(&manager, id).await;
+        assert_eq!((job.state(), &*job.result().to_text()), (JobState::Completed, r#"{"n":1.50}"#));
+        let called = service.calls()[0].clone();
+        assert_eq!(called.path, "/step?x=%20y");
+        // Its Reply-To leads back, though the name of the queue is an address.
+        let api = Api::new(&manager).await;
+        let late = post(&api, &reply_to(&called), "{}").await;
+        assert_eq!((late.status.as_u16(), late.json()["taken"].clone()), (200, false.into()));
+        let queues = api.get("/api/queues", &[]).await.json();
+        assert_eq!(queues["queues"][0]["bus"], "push", "{queues}");
+        assert_eq!(queues["queues"][0]["messages"], 0, "{queues}");
+        manager.stop().await;
+    });
+}
+
+/// What is wrong with the service, as soon as something is.
+async fn trouble(manager: &Manager) -> Trouble {
+    let bus = manager.ways().buses.named(Some(&"hooks".into()), "");
+    let begun = workflow_manager::clock::instant();
+    loop {
+        let look = door::inspect(manager.ways(), &bus, vec!["price".into()]).await;
+        if let Some(QueueLook::Service { trouble: Some(trouble), .. }) = look.first() {
+            return trouble.clone();
+        }
+        assert!(begun.elapsed() < DEADLINE, "{look:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn without_a_connection_a_name_or_tls_nothing_is_delivered_and_no_attempt_is_used() {
+    let plain = Service::start(|_| status(204));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = closed.local_addr().expect("an address").port();
+    drop(closed);
+    for (url, said) in [
+        (format!("http://127.0.0.1:{port}/"), "no connection: Connection refused"),
+        ("http://nowhere.invalid/".to_owned(), "no connection: "),
+        (format!("https://127.0.0.1:{}/", plain.port), "no connection: "),
+    ] {
+        actix_rt::System::new().block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut settings = settings(folder.path(), &plain);
+            endpoint(&mut settings).url.0 = url.clone();
+            let manager = start(settings, ONE).await;
+            let id = create(&manager, "{}").await;
+            let Trouble { why, next } = trouble(&manager).await;
+            assert!(why.starts_with(said) && next.is_some(), "{url}: {why}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let job = job(&manager, id);
+            assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Running, 1));
+            manager.cancel(id).await.expect("cancelled");
+            manager.stop().await;
+        });
+    }
+    assert!(plain.calls().is_empty());
+}
+
+#[test]
+fn a_call_under_way_at_a_stop_is_waited_for() {
+    let service = Service::start(|called| {
+        Act::Later(Duration::from_millis(300), Box::new(ok(called.body.clone())))
+    });
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path(), &service), ONE).await;
+        let id = create(&manager, "{}").await;
+        until("the service is called", || (service.calls().len() == 1).then_some(())).await;
+        manager.stop().await;
+        let manager = start(settings(folder.path(), &service), ONE).await;
+        assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+        assert_eq!(service.calls().len(), 1);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_message_that_is_under_way_is_not_sent_beside_itself() {
+    let service = Service::start(|_| Act::Later(Duration::from_millis(100), Box::new(status(204))));
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = settings(folder.path(), &service);
+        let key = BusKey { bus: "hooks".into(), vhost: "".into() };
+        let (sink, replies) = replies();
+        let made = transport(Workers::new(), Arc::default());
+        let made = made(&settings, &key, Opening::default()).unwrap_or_else(|why| panic!("{why}"));
+        let mut bus: Box<dyn Bus> = made(sink);
+        let message = |id: &str| Publication {
+            to: Address { bus: key.clone(), queue: "price".into() },
+            addressee: Addressee::Worker,
+            id: id.to_owned(),
+            correlation_id: Some(id.into()),
+            kind: None,
+            priority: None,
+            timestamp_s: 0,
+            headers: Vec::new(),
+            body: bytes::Bytes::from_static(b"{}").into(),
+            receipt: Receipt::new(()),
+        };
+        bus.publish(message("one"));
+        bus.publish(message("one"));
+        until("it is called", || (service.calls().len() == 1).then_some(())).await;
+        bus.publish(message("one"));
+        bus.publish(message("two"));
+        until("both are answered", || (replies.lock().expect("no panic").len() == 2).then_some(()))
+            .await;
+        assert_eq!(service.calls().len(), 2);
+        bus.close().await;
+    });
+}
+
+/// A sink that acknowledges replies, and notes their correlation ids.
+fn replies() -> (EventSink, Arc<std::sync::Mutex<Vec<String>>>) {
+    let replies: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let heard = replies.clone();
+    let sink: EventSink = Arc::new(move |event| {
+        if let BusEvent::Reply(delivery) = event {
+            let id = delivery.correlation_id.clone().unwrap_or_default();
+            heard.lock().expect("no panic").push(id);
+            delivery.ack();
+        }
+    });
+    (sink, replies)
+}
