@@ -4,6 +4,7 @@
 mod amqp;
 mod buses;
 mod http;
+mod sources;
 mod spelling;
 
 use crate::engine::Millis;
@@ -13,6 +14,8 @@ pub use amqp::{
 pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, is_bus_name};
 pub use http::{HttpSettings, Names, WorkerToken};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sources::{AMQP_SERVER, PREFIX, SEPARATOR};
+pub use sources::{Source, Sourced, Sources};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -43,6 +46,9 @@ pub struct Settings {
     pub events: EventSettings,
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
+    /// Where the values come from.
+    #[serde(skip)]
+    pub sources: Sources,
 }
 
 /// Section `embedded`.
@@ -325,10 +331,10 @@ impl Settings {
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder()
             .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
+        let mut sources = Sources::default();
         if let Some(file) = file {
-            builder = builder.add_source(
-                config::File::from(file).format(config::FileFormat::Yaml).required(true),
-            );
+            let source = config::File::from(file).format(config::FileFormat::Yaml).required(true);
+            builder = builder.add_source(source.clone());
             // Read by itself, so that an error names its place.
             let place = file.display().to_string();
             let read = unusable(
@@ -343,9 +349,10 @@ impl Settings {
                 return Err(SettingsError::Unusable { place, reason });
             }
             read?;
+            sources.add_file(&unusable(&place, config::Source::collect(&source))?, &place);
         }
-        if let Ok(server) = std::env::var("AMQP_SERVER") {
-            builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
+        if let Ok(server) = std::env::var(AMQP_SERVER) {
+            builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
         }
         for (variable, setting) in LISTS {
             if let Ok(list) = std::env::var(variable) {
@@ -355,13 +362,16 @@ impl Settings {
             }
         }
         // Values stay text until their setting gives them a type: a token of digits is no number.
-        let variables = std::env::vars()
+        let variables: Vec<(String, String)> = std::env::vars().collect();
+        sources.add_environment(variables.iter().map(|(name, _)| &**name));
+        let variables = variables
+            .into_iter()
             .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
             .collect();
         builder = builder.add_source(
-            config::Environment::with_prefix("WORKFLOW_MANAGER")
-                .prefix_separator("__")
-                .separator("__")
+            config::Environment::with_prefix(PREFIX)
+                .prefix_separator(SEPARATOR)
+                .separator(SEPARATOR)
                 .source(Some(variables)),
         );
         unusable(
@@ -372,7 +382,8 @@ impl Settings {
             "flags",
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
         )?;
-        settings.validated()
+        sources.add_flags(overrides);
+        Settings { sources, ..settings }.validated()
     }
 
     /// The name that stands for no file: the journal is removed when the process ends.

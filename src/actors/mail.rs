@@ -4,6 +4,7 @@
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::bulk::{Bulk, Census};
 use super::call::Call;
+use super::steps_done::StepsDone;
 use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
 use crate::engine::{
     ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
@@ -293,6 +294,10 @@ pub enum Outgoing {
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
+    /// There is something new to count of the job's child jobs.
+    Counted(JobId),
+    /// So many steps of the job are done.
+    StepsDone(StepsDone, usize),
 }
 
 /// What a child job is told.

@@ -152,7 +152,7 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Top-level jobs that the filter lets through, beyond a number in this order.
+    /// Jobs that the filter lets through, beyond the one with a number in this order.
     fn search(
         &self,
         filter: &Filter,
@@ -161,7 +161,7 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError>;
 
-    /// How many top-level jobs the filter lets through; counted up to `most`.
+    /// How many jobs the filter lets through; counted up to `most`.
     fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError>;
 
     /// A job whose child jobs are asked for.

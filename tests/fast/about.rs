@@ -144,6 +144,18 @@ fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
         let text = String::from_utf8(settings.body.clone()).expect("text");
         assert!(!text.contains("my eyes"), "{text}");
         assert_eq!(settings.json()["http"]["listen"], "127.0.0.1:8088");
+
+        let listed = api.get("/api/settings?sources=true", &token).await;
+        let text = String::from_utf8(listed.body.clone()).expect("text");
+        assert!(!text.contains("my eyes"), "{text}");
+        let listed = listed.json();
+        let listed = listed.as_array().expect("a list");
+        let listen = listed.iter().find(|setting| setting["name"] == "http.listen");
+        let wanted = json!({"name": "http.listen", "value": "127.0.0.1:8088", "source": "default"});
+        assert_eq!(listen, Some(&wanted));
+        assert!(listed.iter().any(|setting| setting["name"] == "events.webhook.timeout"));
+        let wrong = api.get("/api/settings?sources=all", &token).await;
+        assert_eq!(wrong.detail(), "sources is \"all\", expected true or false");
     });
 }
 

@@ -132,6 +132,10 @@ pub(super) const ORDER: Parameter = query(
 );
 pub(super) const COUNT: Parameter =
     query("count", Form::Flag, "With the number of all that are found, up to 10,000");
+pub(super) const CHILDREN_OF: Parameter =
+    query("parent", Form::Id, "The child jobs of this job, by step and item");
+pub(super) const SOURCES: Parameter =
+    query("sources", Form::Flag, "As a list that tells where each value comes from");
 pub(super) const DRY_RUN: Parameter =
     query("dryRun", Form::Flag, "Tell what would be done, and do nothing");
 pub(super) const REASON: Parameter =
@@ -140,8 +144,8 @@ pub(super) const KIND: Parameter =
     query("kind", Form::Words(&["job", "step"]), "Events of jobs alone, or of steps");
 pub(super) const CHILDREN: Parameter = query(
     "children",
-    Form::Words(&["all", "none"]),
-    "With the events of its child jobs, or without",
+    Form::Words(&["all", "none", "counts"]),
+    "With the events of its child jobs, or without, or with their counts by state",
 );
 pub(super) const REPLY: Parameter =
     query("type", Form::Words(&["result", "error", "progress"]), "What the body is");

@@ -156,7 +156,9 @@ fn is_effect(leaving: &Outgoing) -> bool {
         | Outgoing::Answer(_)
         | Outgoing::Hold(_)
         | Outgoing::Announce(_)
-        | Outgoing::Noticed => false,
+        | Outgoing::Noticed
+        | Outgoing::Counted(_)
+        | Outgoing::StepsDone(..) => false,
     }
 }
 
