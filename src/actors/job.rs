@@ -363,6 +363,7 @@ impl JobActor {
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::Count(census) => self.count_waiting(&census),
+            JobInput::Waits(oldest) => self.tell_waits(&oldest),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
             JobInput::Look(Look { see, done }) => {
                 if let Some(job) = self.job() {

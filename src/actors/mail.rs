@@ -2,7 +2,7 @@
 //! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
-use super::bulk::{Bulk, Census};
+use super::bulk::{Bulk, Census, Oldest};
 use super::call::Call;
 use super::steps_done::StepsDone;
 use crate::bus::{Acknowledge, Address, Delivery, Publication, QueueDepth, QueueLook, Served};
@@ -148,6 +148,8 @@ pub enum JobInput {
     },
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
+    /// Somebody looks for the steps that wait longest.
+    Waits(Arc<Oldest>),
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.

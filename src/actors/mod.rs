@@ -34,6 +34,7 @@ pub mod manager;
 pub mod messages;
 pub mod outbox;
 pub mod queue_looks;
+mod refill;
 pub mod router;
 pub mod routes;
 pub mod rules;

@@ -122,6 +122,11 @@ impl Routes {
         self.0.roots.load(Ordering::Relaxed)
     }
 
+    /// The ids of all jobs that take input, in no order.
+    pub(super) fn ids(&self) -> Vec<JobId> {
+        self.0.table.iter().map(|live| *live.key()).collect()
+    }
+
     /// Does something with each job that takes input, in no order. `act` must not look anything up.
     pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
         self.0.table.iter().for_each(|live| act(&live.mailbox));

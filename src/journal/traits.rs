@@ -152,6 +152,27 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
+    /// Hands over the workflow and creation of top-level jobs below a number, the newest first: of
+    /// those that were there when the journal was opened all, of others perhaps not. Gives the
+    /// number of the last; none: there are no more.
+    fn creations(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError>;
+
+    /// Hands over in the same way how top-level jobs of a workflow ended that ended at or after
+    /// `since`: state, creation and end.
+    fn ends(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError>;
+
     /// Jobs that the filter lets through, beyond the one with a number in this order.
     fn search(
         &self,

@@ -16,6 +16,7 @@ mod derive;
 mod former;
 mod history;
 mod notices;
+mod past;
 mod place;
 mod reader;
 mod records;

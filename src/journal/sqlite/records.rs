@@ -103,6 +103,26 @@ impl Records for Reader {
         Reader::ended(self, workflow, since, beyond, limit)
     }
 
+    fn creations(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError> {
+        Reader::creations(self, below, limit, each)
+    }
+
+    fn ends(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError> {
+        Reader::ends(self, workflow, since, beyond, limit, each)
+    }
+
     fn search(
         &self,
         filter: &Filter,
