@@ -263,6 +263,19 @@ pub struct ChildRow {
     pub reason: Option<Arc<str>>,
 }
 
+/// An item of a fan-out whose child job was started.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemRow {
+    /// Its index.
+    pub item: u32,
+    /// The state of its child job.
+    pub state: JobState,
+    /// When that was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+}
+
 /// Which rows are wanted: all that it names must hold.
 #[derive(Clone, Debug, Default)]
 pub struct StatusFilter {

@@ -4,7 +4,7 @@
 use super::error::{JournalError, Loss};
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
 use super::recover::Recovered;
@@ -197,13 +197,13 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError>;
 
-    /// Hands over the items of a step whose child jobs were started, in order, each with the state
-    /// of its newest child job.
+    /// Hands over the items of a step whose child jobs were started, in order, each as its newest
+    /// child job has it.
     fn items(
         &self,
         of: &Family,
         step: StepIndex,
-        each: &mut dyn FnMut(u32, JobState),
+        each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
 
     /// The columns of a workflow's statuses; none if it has no table of them.

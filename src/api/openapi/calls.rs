@@ -153,7 +153,7 @@ fn of_steps(schemas: &mut Schemas) -> Vec<Call> {
             .takes(&[FORMAT])
             .json(
                 200,
-                "Counts or reasons, or the map",
+                "Counts or reasons, or the map or times",
                 json!({ "anyOf": [schemas.of::<ItemsView>(), schemas.of::<items::Reasons>()] }),
             )
             .content(

@@ -151,8 +151,8 @@ pub(super) const REPLY: Parameter =
     query("type", Form::Words(&["result", "error", "progress"]), "What the body is");
 pub(super) const FORMAT: Parameter = query(
     "format",
-    Form::Words(&["counts", "map", "reasons"]),
-    "Counts, a map of two bits for each item, or the failed items by reason",
+    Form::Words(&["counts", "map", "times", "reasons"]),
+    "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed items by reason",
 );
 pub(super) const ONE_JOB: Parameter = query("job", Form::Id, "This job alone");
 
