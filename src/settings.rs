@@ -6,6 +6,7 @@ mod buses;
 mod http;
 mod networks;
 mod push;
+mod sources;
 mod spelling;
 
 use crate::engine::Millis;
@@ -20,6 +21,8 @@ pub use push::{
     web_address,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sources::{AMQP_SERVER, PREFIX, SEPARATOR};
+pub use sources::{Source, Sourced, Sources};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -51,6 +54,9 @@ pub struct Settings {
     pub events: EventSettings,
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
+    /// Where the values come from.
+    #[serde(skip)]
+    pub sources: Sources,
 }
 
 /// Section `embedded`.
@@ -333,10 +339,10 @@ impl Settings {
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder()
             .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
+        let mut sources = Sources::default();
         if let Some(file) = file {
-            builder = builder.add_source(
-                config::File::from(file).format(config::FileFormat::Yaml).required(true),
-            );
+            let source = config::File::from(file).format(config::FileFormat::Yaml).required(true);
+            builder = builder.add_source(source.clone());
             // Read by itself, so that an error names its place.
             let place = file.display().to_string();
             let read = unusable(
@@ -351,9 +357,10 @@ impl Settings {
                 return Err(SettingsError::Unusable { place, reason });
             }
             read?;
+            sources.add_file(&unusable(&place, config::Source::collect(&source))?, &place);
         }
-        if let Ok(server) = std::env::var("AMQP_SERVER") {
-            builder = unusable("AMQP_SERVER", builder.set_override("amqp.server", server))?;
+        if let Ok(server) = std::env::var(AMQP_SERVER) {
+            builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
         }
         for (variable, setting) in LISTS {
             if let Ok(list) = std::env::var(variable) {
@@ -363,13 +370,16 @@ impl Settings {
             }
         }
         // Values stay text until their setting gives them a type: a token of digits is no number.
-        let variables = std::env::vars()
+        let variables: Vec<(String, String)> = std::env::vars().collect();
+        sources.add_environment(variables.iter().map(|(name, _)| &**name));
+        let variables = variables
+            .into_iter()
             .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
             .collect();
         builder = builder.add_source(
-            config::Environment::with_prefix("WORKFLOW_MANAGER")
-                .prefix_separator("__")
-                .separator("__")
+            config::Environment::with_prefix(PREFIX)
+                .prefix_separator(SEPARATOR)
+                .separator(SEPARATOR)
                 .source(Some(variables)),
         );
         unusable(
@@ -380,7 +390,8 @@ impl Settings {
             "flags",
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
         )?;
-        settings.validated()
+        sources.add_flags(overrides);
+        Settings { sources, ..settings }.validated()
     }
 
     /// The name that stands for no file: the journal is removed when the process ends.

@@ -1,7 +1,8 @@
-//! Questions to every job: to send the messages of its steps on a queue again, and to count its
-//! waiting steps.
+//! Questions to every job: to send the messages of its steps on a queue again, to count its waiting
+//! steps, and which of them waits longest.
 
 use crate::bus::{Address, BusKey};
+use crate::engine::{JobId, Timestamp};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,6 +74,64 @@ impl Drop for Census {
         if let Some(answer) = self.answer.take() {
             // Whoever asked may have gone.
             let _ = answer.send(counts);
+        }
+    }
+}
+
+/// A step that waits for a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// When its attempt began.
+    pub since: Timestamp,
+    /// The job or child job.
+    pub job: JobId,
+    /// The step's name.
+    pub step: Arc<str>,
+}
+
+/// The step of each queue that waits longest, of those that were heard of so far.
+#[derive(Default)]
+pub struct Waits(Mutex<HashMap<Address, Wait>>);
+
+impl Waits {
+    fn hear(&self, queue: Address, wait: Wait) {
+        let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match waits.get_mut(&queue) {
+            Some(oldest) if oldest.since <= wait.since => {}
+            Some(oldest) => *oldest = wait,
+            None => drop(waits.insert(queue, wait)),
+        }
+    }
+
+    /// What was heard, by queue.
+    pub fn take(&self) -> HashMap<Address, Wait> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Asks jobs for the steps that wait longest. The answer is sent once the last job has answered.
+pub struct Oldest {
+    waits: Arc<Waits>,
+    answer: Option<oneshot::Sender<()>>,
+}
+
+impl Oldest {
+    /// What is heard goes to `waits`.
+    pub fn new(waits: Arc<Waits>, answer: oneshot::Sender<()>) -> Oldest {
+        Oldest { waits, answer: Some(answer) }
+    }
+
+    /// A step waits on this queue.
+    pub(super) fn hear(&self, queue: Address, wait: Wait) {
+        self.waits.hear(queue, wait);
+    }
+}
+
+impl Drop for Oldest {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            // Whoever asked may have gone.
+            let _ = answer.send(());
         }
     }
 }

@@ -2,7 +2,7 @@
 //! benches and the tests come in here, and send mail to no actor themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
-use super::bulk::Bulk;
+use super::bulk::{Bulk, Oldest, Wait, Waits};
 use super::mail::{
     BusInput, Definitions, Done, JobInput, Look, NewJob, RouterInput, SupervisorInput,
 };
@@ -12,13 +12,16 @@ use crate::bus::{Address, BusKey, QueueLook};
 use crate::clock;
 use crate::engine::{Job, JobId, Message, Request};
 use futures_util::future::join_all;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the broker may take to report on queues.
+/// How long the broker may take to report on queues, and the jobs to say what waits there.
 const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// How many jobs are asked at once.
+const JOBS_AT_ONCE: usize = 10_000;
 
 /// Asks for a job of a workflow, under an id if one is chosen; answered after the commit.
 ///
@@ -155,10 +158,36 @@ async fn look_at_all(ways: &Ways) -> Looked {
         let found = inspect(ways, &bus, queues.clone()).await;
         (bus, queues, found)
     });
-    let found = join_all(looks).await.into_iter().flat_map(|(bus, queues, found)| {
+    let (looks, (oldest, asked_for)) = tokio::join!(join_all(looks), longest_waits(ways));
+    let found = looks.into_iter().flat_map(|(bus, queues, found)| {
         queues.into_iter().zip(found).map(move |(queue, look)| ((bus.clone(), queue), look))
     });
-    Looked { at: clock::now(), found: found.collect(), ticks: clock::ticks() }
+    let found = found.collect();
+    Looked { at: clock::now(), ticks: clock::ticks(), found, oldest, asked_for }
+}
+
+/// The step of each queue that waits longest, of the jobs that have answered in time; and how long
+/// that took.
+async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
+    let (began, waits) = (clock::ticks(), Arc::<Waits>::default());
+    let asked = async {
+        for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
+            let (answer, answered) = oneshot::channel();
+            let oldest = Arc::new(Oldest::new(waits.clone(), answer));
+            for id in some {
+                // One that has left meanwhile waits for nothing.
+                if let Some(job) = ways.routes.find(*id) {
+                    job.post(JobInput::Waits(oldest.clone()));
+                }
+            }
+            drop(oldest);
+            // It is sent.
+            let _ = answered.await;
+        }
+    };
+    // Those who have not answered by then are left out.
+    let _ = tokio::time::timeout(LOOK_MAX, asked).await;
+    (waits.take(), began.elapsed())
 }
 
 /// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is

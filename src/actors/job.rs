@@ -19,6 +19,7 @@ use super::mail::{
 use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
 use super::said::Said;
+use super::steps_done::StepsDone;
 use super::ways::Ways;
 use crate::clock;
 use crate::engine::{
@@ -49,6 +50,8 @@ pub struct JobActor {
     pub(super) children: u32,
     /// The time that is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
+    /// How many of its steps are done: for those who look at the table, and as it told last.
+    pub(super) steps_done: (StepsDone, Option<usize>),
     /// Since when its steps have been seen waiting for replies.
     pub(super) seen: Vec<(u64, Instant)>,
 }
@@ -146,7 +149,7 @@ pub struct Spawn {
 
 impl JobActor {
     /// An actor that begins when it is started.
-    pub(super) fn new(ways: Arc<Ways>, spawn: Spawn) -> JobActor {
+    pub(super) fn new(ways: Arc<Ways>, spawn: Spawn, steps_done: StepsDone) -> JobActor {
         let Spawn { id, number, root, parent, start } = spawn;
         JobActor {
             ways,
@@ -159,6 +162,7 @@ impl JobActor {
             counted: None,
             children: 0,
             timer: None,
+            steps_done: (steps_done, None),
             seen: Vec::new(),
         }
     }
@@ -360,6 +364,7 @@ impl JobActor {
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::Count(census) => self.count_waiting(&census),
+            JobInput::Waits(oldest) => self.tell_waits(&oldest),
             JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
             JobInput::Look(Look { see, done }) => {
                 if let Some(job) = self.job() {
@@ -415,6 +420,7 @@ impl JobActor {
         self.life = Life::Live(job);
         self.count();
         self.take_places();
+        self.steps_now().into_iter().for_each(|told| told.release(&self.ways));
         let (ways, now) = (self.ways.clone(), clock::now());
         effects
             .into_iter()
@@ -519,6 +525,9 @@ impl JobActor {
         let leaves = if decision.closed { self.leave() } else { None };
         let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);
+        // Before any answer: who is answered looks next.
+        release.splice(0..0, self.steps_now());
+        release.extend(self.counts_now(&decision.recorded));
         release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let record = Record { notice, ..Record::of(self.number, created, decision) };
         self.ways.mailboxes().journal.post(JournalInput::Append(Append {

@@ -2,8 +2,9 @@
 //! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
-use super::bulk::{Bulk, Census};
+use super::bulk::{Bulk, Census, Oldest};
 use super::call::Call;
+use super::steps_done::StepsDone;
 use crate::bus::{
     Acknowledge, Address, Delivery, Over, Publication, QueueDepth, QueueLook, Served,
 };
@@ -149,6 +150,8 @@ pub enum JobInput {
     },
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
+    /// Somebody looks for the steps that wait longest.
+    Waits(Arc<Oldest>),
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.
@@ -299,6 +302,10 @@ pub enum Outgoing {
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
+    /// There is something new to count of the job's child jobs.
+    Counted(JobId),
+    /// So many steps of the job are done.
+    StepsDone(StepsDone, usize),
 }
 
 /// What a child job is told.

@@ -13,6 +13,7 @@ use super::door;
 use super::journal::JournalActor;
 use super::mail::{AnnouncerInput, BusInput, JournalInput, RouterInput};
 use super::mailbox::{Kind, Mailbox, Owner};
+use super::refill;
 use super::router::Router;
 use super::routes::{self, Table};
 use super::rules::{Engine, Rules};
@@ -162,7 +163,11 @@ pub fn start_on(
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
     let ways = Arc::new(Ways::new(Arc::new(common), routes, desks));
+    let has_threads = matches!(threads, Threads::Own(_));
     let arbiters = start_actors(&ways, store, (table, recovered), threads, (transport, wiring))?;
+    if has_threads {
+        refill::start(&ways.common);
+    }
     ways.mailboxes().journal.post(JournalInput::Retain);
     if let Some(webhook) = &ways.common.webhook {
         let (journal, of_fail) = (ways.mailboxes().journal.clone(), ways.common.clone());

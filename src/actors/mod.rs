@@ -6,7 +6,7 @@
 //!
 //! | what | files |
 //! |---|---|
-//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer`], [`bulk`], [`call`], [`mail`] |
+//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
 //! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
 //! | what leaves after a commit | [`outbox`], `callers` |
@@ -34,10 +34,12 @@ pub mod manager;
 pub mod messages;
 pub mod outbox;
 pub mod queue_looks;
+mod refill;
 pub mod router;
 pub mod routes;
 pub mod rules;
 mod said;
+pub mod steps_done;
 pub mod supervisor;
 pub mod transport;
 pub mod ways;

@@ -25,7 +25,9 @@ impl Outgoing {
             | Outgoing::ToChild(_)
             | Outgoing::ToParent(..)
             | Outgoing::Announce(_)
-            | Outgoing::Noticed => None,
+            | Outgoing::Noticed
+            | Outgoing::Counted(_)
+            | Outgoing::StepsDone(..) => None,
         }
     }
 
@@ -68,6 +70,8 @@ impl Outgoing {
             }
             Outgoing::Hold(done) => drop(done),
             Outgoing::Announce(events) => announce(events, ways),
+            Outgoing::Counted(job) => ways.common.feeds.counted(job),
+            Outgoing::StepsDone(told, steps) => told.set(steps),
             Outgoing::Noticed => ways.common.webhook.iter().for_each(|webhook| webhook.noticed()),
         }
     }

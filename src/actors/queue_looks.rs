@@ -1,16 +1,21 @@
 //! What all queues of the loaded workflows hold. One look serves all who ask within a while, so that
 //! many pages cost the broker no more than one.
 
-use crate::bus::{BusKey, QueueLook};
+use super::bulk::Wait;
+use crate::bus::{Address, BusKey, QueueLook};
 use crate::engine::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long a look is taken for new.
+/// How long a look is taken for new, at least.
 const FRESH_FOR: Duration = Duration::from_secs(5);
+
+/// The same as a multiple of the time that it took to ask the jobs: however many there are, they spend
+/// little of their time on this.
+const FRESH_FACTOR: u32 = 20;
 
 /// A look at all queues.
 pub struct Looked {
@@ -20,6 +25,10 @@ pub struct Looked {
     pub ticks: Instant,
     /// What was found, by bus and queue.
     pub found: BTreeMap<(BusKey, Arc<str>), QueueLook>,
+    /// The step of each queue that waits longest.
+    pub oldest: HashMap<Address, Wait>,
+    /// How long it took to ask the jobs for these.
+    pub asked_for: Duration,
 }
 
 /// The last look.
@@ -31,7 +40,7 @@ impl QueueLooks {
     pub async fn last_or(&self, look: impl Future<Output = Looked>) -> Arc<Looked> {
         let mut last = self.0.lock().await;
         if let Some(looked) = &*last
-            && looked.ticks.elapsed() < FRESH_FOR
+            && looked.ticks.elapsed() < FRESH_FOR.max(FRESH_FACTOR * looked.asked_for)
         {
             return looked.clone();
         }

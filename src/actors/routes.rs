@@ -3,6 +3,7 @@
 
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
+use super::steps_done::StepsDone;
 use crate::engine::{JobId, Parent};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
@@ -38,6 +39,8 @@ pub struct Live {
     pub place: Option<Parent>,
     /// Its mailbox.
     pub mailbox: Mailbox<JobInput>,
+    /// How many of its steps are done.
+    pub steps_done: StepsDone,
 }
 
 /// A job that takes input. Nobody can remove it from the table while this is held.
@@ -52,6 +55,11 @@ impl LiveJob<'_> {
     /// Its number.
     pub fn number(&self) -> JobNumber {
         self.0.number
+    }
+
+    /// How many of its steps are done, once that is committed.
+    pub fn steps_done(&self) -> Option<usize> {
+        self.0.steps_done.get()
     }
 
     /// Whether it is the child job at this place of the job with this number.
@@ -114,6 +122,11 @@ impl Routes {
         self.0.roots.load(Ordering::Relaxed)
     }
 
+    /// The ids of all jobs that take input, in no order.
+    pub(super) fn ids(&self) -> Vec<JobId> {
+        self.0.table.iter().map(|live| *live.key()).collect()
+    }
+
     /// Does something with each job that takes input, in no order. `act` must not look anything up.
     pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
         self.0.table.iter().for_each(|live| act(&live.mailbox));
@@ -162,6 +175,7 @@ mod tests {
                 parent: None,
                 place: None,
                 mailbox: Mailbox::new(Deaf.start(), usize::MAX, kind),
+                steps_done: StepsDone::default(),
             });
             routes.find(id).expect("it lives").post(JobInput::Close);
             assert!(table.take_out(id, 7, Some(0)).is_none(), "one input is on its way");

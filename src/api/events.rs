@@ -1,5 +1,6 @@
 //! Streams of events (SPEC §8): server-sent events, as they happen.
 
+use super::live;
 use super::named::{job_id, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -7,14 +8,20 @@ use super::reads;
 use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::engine::JobId;
-use crate::events::{Batch, Event, Feed, Subject, Wanted};
+use crate::clock;
+use crate::engine::{JobId, StepIndex};
+use crate::events::{Batch, Counts, Event, Feed, Subject, Wanted};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often child jobs are counted for a stream, at most.
+const COUNTED_EVERY: Duration = Duration::from_millis(250);
 
 /// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
 pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
@@ -33,11 +40,11 @@ pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse
         None => None,
     };
     let feed = open(&common, Wanted::All { workflow, subject })?;
-    Ok(streamed(&common, String::new(), Some(feed), None))
+    Ok(streamed(&common, String::new(), Some(feed), None, None))
 }
 
-/// `GET /api/job/{id}/events[?children=all|none]`: what happens to a job and its child jobs, until
-/// it has ended. For a job that has already ended: its end, at once.
+/// `GET /api/job/{id}/events[?children=all|none|counts]`: what happens to a job and its child jobs,
+/// until it has ended. For a job that has already ended: its end, at once.
 pub async fn of_job(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -50,10 +57,14 @@ pub async fn of_job(
     let wanted = match children.as_deref() {
         None | Some("all") => Wanted::Job(id),
         Some("none") => Wanted::Own(id),
+        Some("counts") => Wanted::Counts(id),
         Some(other) => {
-            return Err(Problem::malformed(format!("children is {other:?}, expected all or none")));
+            return Err(Problem::malformed(format!(
+                "children is {other:?}, expected all, none or counts"
+            )));
         }
     };
+    let count = (wanted == Wanted::Counts(id)).then(|| Counting::new(&ways, id));
     let feed = open(common, wanted)?;
     door::settled(&ways, id).await;
     let source = common.settings.events.source.clone();
@@ -63,7 +74,9 @@ pub async fn of_job(
         Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))
     });
     let (end, _) = end.await?;
-    let Some(end) = end else { return Ok(streamed(common, String::new(), Some(feed), Some(id))) };
+    let Some(end) = end else {
+        return Ok(streamed(common, String::new(), Some(feed), Some(id), count));
+    };
     // Nothing more will come for a reader that returns after the end: 204 stops browsers from
     // reconnecting.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
@@ -72,7 +85,7 @@ pub async fn of_job(
     }
     let mut text = String::new();
     write_event(&mut text, &end);
-    Ok(streamed(common, text, None, None))
+    Ok(streamed(common, text, None, None, None))
 }
 
 fn open(common: &Common, wanted: Wanted) -> Result<Feed, Problem> {
@@ -93,7 +106,54 @@ struct Streaming {
     feed: Option<Feed>,
     /// The stream ends with this job.
     until: Option<JobId>,
+    count: Option<Counting>,
     heartbeat: Duration,
+}
+
+/// The counts of child jobs of a stream.
+struct Counting {
+    ways: Arc<Ways>,
+    job: JobId,
+    /// What was told last.
+    told: BTreeMap<StepIndex, Counts>,
+    /// When to count next, if there is anything new.
+    due: Option<Instant>,
+    /// When they were counted last.
+    last: Instant,
+}
+
+impl Counting {
+    fn new(ways: &Arc<Ways>, job: JobId) -> Counting {
+        let now = clock::ticks();
+        // What is there already is told first.
+        Counting { ways: ways.clone(), job, told: BTreeMap::new(), due: Some(now), last: now }
+    }
+
+    /// Waits until there is something new to count and the time has come. It may be given up.
+    async fn is_due(&mut self, counted: impl Future<Output = ()>) {
+        if self.due.is_none() {
+            counted.await;
+            self.due = Some(self.last + COUNTED_EVERY);
+        }
+        if let Some(due) = self.due {
+            tokio::time::sleep_until(due).await;
+        }
+    }
+
+    /// What has changed since it was told last. None: the job's actor does not answer now.
+    async fn count(&mut self) -> Vec<Event> {
+        (self.due, self.last) = (None, clock::ticks());
+        let source = self.ways.common.settings.events.source.clone();
+        let (mut told, now) = (std::mem::take(&mut self.told), clock::now());
+        let before = told.clone();
+        let seen = live::look(&self.ways, self.job, move |job| {
+            let events = Event::of_counts(job, &source, now, &mut told);
+            (told, events)
+        });
+        let (told, events) = seen.await.unwrap_or((before, Vec::new()));
+        self.told = told;
+        events
+    }
 }
 
 impl Drop for Streaming {
@@ -107,12 +167,13 @@ fn streamed(
     first: String,
     feed: Option<Feed>,
     until: Option<JobId>,
+    count: Option<Counting>,
 ) -> HttpResponse {
     common.metrics.event_streams.inc();
     // The comment opens the stream for readers that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = common.settings.http.event_heartbeat.0;
-    let streaming = Streaming { common: common.clone(), first, feed, until, heartbeat };
+    let streaming = Streaming { common: common.clone(), first, feed, until, count, heartbeat };
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("X-Accel-Buffering", "no"))
@@ -124,18 +185,43 @@ fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::E
         if let Some(first) = streaming.first.take() {
             return Some((Ok(first.into()), streaming));
         }
-        let feed = streaming.feed.as_mut()?;
-        let text = match tokio::time::timeout(streaming.heartbeat, feed.next()).await {
-            Ok(Some(batch)) => streaming.text(batch),
-            // The process is about to stop.
-            Ok(None) => return None,
-            Err(_) => ": still here\n\n".to_owned(),
-        };
+        let text = streaming.next().await?;
         Some((Ok(text.into()), streaming))
     })
 }
 
 impl Streaming {
+    /// What is written next; none: the stream ends.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let feed = self.feed.as_mut()?;
+            let (counted, count) = (feed.counted(), self.count.as_mut());
+            let is_due = async {
+                match count {
+                    Some(count) => count.is_due(counted).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                next = tokio::time::timeout(self.heartbeat, feed.next()) => return match next {
+                    Ok(Some(batch)) => Some(self.text(batch)),
+                    // The process is about to stop.
+                    Ok(None) => None,
+                    Err(_) => Some(": still here\n\n".to_owned()),
+                },
+                () = is_due => {}
+            }
+            // Not within the choice: what was counted must not be given up.
+            let Some(count) = &mut self.count else { continue };
+            let mut text = String::new();
+            count.count().await.iter().for_each(|event| write_event(&mut text, event));
+            // An empty piece would end the answer.
+            if !text.is_empty() {
+                return Some(text);
+            }
+        }
+    }
+
     fn text(&mut self, batch: Batch) -> String {
         let mut text = String::new();
         if batch.missed > 0 {

@@ -1,4 +1,5 @@
-//! The items of a fan-out step: counts, a map of all of them, and the failed ones by reason.
+//! The items of a fan-out step: counts, a map of all of them, when each began and ended, and the
+//! failed ones by reason.
 
 use super::live;
 use super::named::job_id;
@@ -10,7 +11,7 @@ use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
 use crate::engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex};
 use crate::journal::{ChildCursor, ChildFilter, Family, JournalError, Records};
-use crate::view::{ItemMap, ItemsView};
+use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ const REASONS_MAX: usize = 100;
 /// How much of a reason counts, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// `GET /api/job/{id}/step/{step}/items[?format=counts|map|reasons]`
+/// `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`
 pub(super) async fn of_step(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -41,10 +42,11 @@ pub(super) async fn of_step(
     match format.as_deref().unwrap_or("counts") {
         "counts" => counts(&ways, id, name).await,
         "map" => map(&ways, id, name).await,
+        "times" => times(&ways, id, name).await,
         "reasons" => reasons(&ways, id, name).await,
-        other => {
-            Err(Problem::malformed(format!("format is {other:?}, expected counts, map or reasons")))
-        }
+        other => Err(Problem::malformed(format!(
+            "format is {other:?}, expected counts, map, times or reasons"
+        ))),
     }
 }
 
@@ -84,10 +86,32 @@ async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Probl
     let map = reads::written(&ways.common, bytes, move |reader, answer| {
         let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::of(items);
-        reader.items(&family, step, &mut |item, state| map.set(item, item_state(state)))?;
+        reader.items(&family, step, &mut |row| map.set(row.item, item_state(row.state)))?;
         answer.write_all(&map.into_bytes()).map_err(|error| Problem::broken(error.to_string()))
     });
     Ok(map.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
+}
+
+/// When the child job of each item began and ended: the rows of the child jobs have both.
+async fn times(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
+    let begun = |job: &Job, name: &str| {
+        let (step, fan_out) = fan_out_of(job, name)?;
+        let started = job.step(step).started.unwrap_or(job.origin().created);
+        Ok::<_, Problem>((step, fan_out.items(), started))
+    };
+    let asked = name.clone();
+    let told = live::look(ways, id, move |job| begun(job, &asked)).await;
+    let (step, items, started) = match told {
+        Some(told) => told?,
+        None => reads::job(&ways.common, id, move |found, _| begun(&found.job, &name)).await?.0,
+    };
+    let times = reads::written(&ways.common, ItemTimes::bytes_of(items), move |reader, answer| {
+        let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut times = ItemTimes::of(items, started);
+        reader.items(&family, step, &mut |row| times.set(row.item, row.created, row.ended))?;
+        answer.write_all(&times.into_bytes()).map_err(|error| Problem::broken(error.to_string()))
+    });
+    Ok(times.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
 }
 
 /// The failed items of a step, by reason.

@@ -1,7 +1,7 @@
 //! The manager itself: what it is, how it fares, and its settings.
 
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{self, Query};
 use crate::actors::common::Common;
 use crate::telemetry::ActorCounts;
 use crate::times::Time;
@@ -90,11 +90,17 @@ impl JournalView {
     }
 }
 
-/// `GET /api/settings`: the settings in force, with their secrets masked.
+/// `GET /api/settings[?sources=true]`: the settings in force, with their secrets masked; with
+/// `sources` as a list that tells where each comes from.
 pub(super) async fn settings(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
+    let [sources] = query.of(["sources"])?;
+    if sources.map_or(Ok(false), |value| query::flag("sources", &value))? {
+        let sourced = common.settings.sourced();
+        let sourced = sourced.map_err(|error| Problem::broken(error.to_string()))?;
+        return Ok(HttpResponse::Ok().json(sourced));
+    }
     Ok(HttpResponse::Ok().json(&common.settings))
 }

@@ -212,9 +212,10 @@ pub async fn operate_all(
         )));
     }
     if asked.dry_run == Some(true) {
-        let told = reads::answer(&ways.common, row_bytes(limit), move |reader, answer| {
+        let common = ways.common.clone();
+        let told = reads::answer(&common, row_bytes(limit), move |reader, answer| {
             let hits = reader.search(&asked.filter, order, beyond, limit)?;
-            let jobs = hits.iter().map(Row::of).collect();
+            let jobs = hits.iter().map(|hit| Row::of(hit, None, &ways)).collect();
             answer.json(&Dry {
                 dry_run: true,
                 jobs,

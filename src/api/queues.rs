@@ -2,10 +2,11 @@
 
 use super::problem::Problem;
 use super::query::Query;
+use crate::actors::bulk::Wait;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::{BusKey, QueueLook};
-use crate::engine::{Definition, Step};
+use crate::bus::{Address, BusKey, QueueLook};
+use crate::engine::{Definition, JobId, Step};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -47,7 +48,20 @@ struct QueueView<'a> {
     /// Why nothing is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,
+    /// The step that has waited longest for a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest: Option<Oldest<'a>>,
     used_by: Vec<Use<'a>>,
+}
+
+/// A step that waits for a reply.
+#[derive(Serialize, ToSchema)]
+#[schema(as = QueueWait)]
+struct Oldest<'a> {
+    job: JobId,
+    step: &'a str,
+    /// When its attempt began.
+    since: Time,
 }
 
 /// A step whose messages go to a queue.
@@ -74,7 +88,13 @@ pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpRespo
     }
     let queues = uses.iter_mut().map(|(place, used_by)| {
         let (key, queue) = place;
-        QueueView::of(key, queue, looked.found.get(place), std::mem::take(used_by))
+        let address = Address { bus: key.clone(), queue: queue.clone() };
+        let oldest = looked.oldest.get(&address);
+        let used_by = std::mem::take(used_by);
+        QueueView {
+            oldest: oldest.map(Oldest::of),
+            ..QueueView::of(key, queue, looked.found.get(place), used_by)
+        }
     });
     Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
 }
@@ -92,6 +112,12 @@ fn of_definition<'a>(
             .filter(|step| step.has_queue())
             .map(move |step| (step, Use { workflow, task, step: &step.name }))
     })
+}
+
+impl<'a> Oldest<'a> {
+    fn of(wait: &'a Wait) -> Oldest<'a> {
+        Oldest { job: wait.job, step: &wait.step, since: Time(wait.since) }
+    }
 }
 
 impl<'a> QueueView<'a> {
@@ -112,6 +138,7 @@ impl<'a> QueueView<'a> {
             next_call: None,
             missing: false,
             unknown: None,
+            oldest: None,
             used_by,
         };
         match look {

@@ -1,13 +1,14 @@
-//! Searching top-level jobs: for a list, or for an operation on all that are found.
+//! Searching jobs: for a list, or for an operation on all that are found.
 
-use super::named::with_jobs;
+use super::named::{job_id, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, cut, read, rows_bytes};
 use crate::actors::common::Common;
+use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
 use crate::engine::{JobId, JobState};
-use crate::journal::{Filter, Hit, JobNumber, SearchOrder};
+use crate::journal::{Family, Filter, Hit, JobNumber, SearchOrder};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -52,7 +53,7 @@ impl Kind {
     /// Its parameters besides those that both have.
     fn own(self) -> &'static [&'static str] {
         match self {
-            Kind::List => &["count"],
+            Kind::List => &["count", "parent"],
             Kind::Bulk => &["dryRun", "step", "reason"],
         }
     }
@@ -66,6 +67,8 @@ pub(super) struct SearchQuery {
     limit: Option<u32>,
     beyond: Option<JobNumber>,
     counts: Option<bool>,
+    /// The job whose child jobs are searched.
+    parent: Option<Family>,
     pub(super) dry_run: Option<bool>,
     pub(super) step: Option<String>,
     pub(super) reason: Option<String>,
@@ -79,6 +82,7 @@ impl SearchQuery {
     ) -> Result<SearchQuery, Problem> {
         let mut asked = SearchQuery::default();
         let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
+        let mut parent = None;
         for (key, value) in pairs {
             let own = kind.own().contains(&key.as_str());
             let filter = &mut asked.filter;
@@ -100,6 +104,7 @@ impl SearchQuery {
                 "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
                 "cursor" => query::set(&mut asked.beyond, &key, query::cursor(&value)?)?,
                 "count" if own => query::set(&mut asked.counts, &key, query::flag(&key, &value)?)?,
+                "parent" if own => query::set(&mut parent, &key, job_id(&value)?)?,
                 "dryRun" if own => {
                     query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
                 }
@@ -122,6 +127,12 @@ impl SearchQuery {
         if let Some(name) = workflow {
             asked.filter.workflow = Some(with_jobs(common, &name, vhost.as_deref()).await?);
         }
+        if let Some(id) = parent {
+            let family = read(common, move |reader| reader.family(id)).await?;
+            let family = family.ok_or_else(|| Problem::unknown_job(id))?;
+            asked.filter.parent = Some(family.row());
+            asked.parent = Some(family);
+        }
         asked.check_steps(common).await?;
         Ok(asked)
     }
@@ -137,6 +148,11 @@ impl SearchQuery {
 
     async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
+        if self.parent.is_some() {
+            return Err(Problem::malformed(format!(
+                "status.{first} is about top-level jobs, and parent asks for child jobs"
+            )));
+        }
         let Some(workflow) = &self.filter.workflow else {
             return Err(Problem::malformed(format!(
                 "status.{first} needs workflow=NAME: steps belong to a workflow"
@@ -191,11 +207,10 @@ fn order_of(word: &str) -> Result<SearchOrder, Problem> {
     }
 }
 
-/// `GET /api/jobs/search?…`: top-level jobs, paged; with `count=true` also how many there are.
-pub(super) async fn search(
-    common: web::Data<Common>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+/// `GET /api/jobs/search?…`: top-level jobs, or the child jobs of one, paged; with `count=true`
+/// also how many there are.
+pub(super) async fn search(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
+    let common = ways.common.clone();
     let asked = SearchQuery::parse(&common, query.into_pairs(), Kind::List).await?;
     let limit = asked.limit();
     let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
@@ -205,7 +220,7 @@ pub(super) async fn search(
             Some(false) | None => None,
         };
         answer.json(&SearchAnswer {
-            jobs: hits.iter().map(Row::of).collect(),
+            jobs: hits.iter().map(|hit| Row::of(hit, asked.parent.as_ref(), &ways)).collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
             count_is_minimum: count.is_some_and(|count| count > COUNT_MAX),
@@ -236,16 +251,50 @@ pub(super) struct Row<'a> {
     created: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Time>,
+    /// Of a child job: the index of its item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<u32>,
     job: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     state: &'a str,
+    /// Of a child job: the step of its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<StepCounts>,
     workflow: &'a str,
 }
 
-impl Row<'_> {
-    pub(super) fn of(hit: &Hit) -> Row<'_> {
+/// How far a job is.
+#[derive(Serialize, ToSchema)]
+struct StepCounts {
+    /// Its steps that are completed, failed, skipped or cancelled; of a job under way, and of one
+    /// that has completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<usize>,
+    /// All its steps.
+    total: usize,
+}
+
+impl<'a> Row<'a> {
+    /// A row; `parent` is the one whose child jobs were searched.
+    pub(super) fn of(hit: &'a Hit, parent: Option<&'a Family>, ways: &Ways) -> Row<'a> {
+        let step = |family: &'a Family| {
+            let (step, _) = hit.place?;
+            Some(&*family.graph().steps.get(usize::from(step.0))?.name)
+        };
+        // Only the journal's record tells how far a job was that failed or was cancelled: too much
+        // to read for a list.
+        let done = |total| match JobState::of_word(&hit.state)? {
+            JobState::Running | JobState::Paused => ways.routes.find(hit.id)?.steps_done(),
+            JobState::Completed => Some(total),
+            JobState::Failed | JobState::Cancelled => None,
+        };
         Row {
+            item: hit.place.map(|(_, item)| item),
+            step: parent.and_then(step),
+            steps: hit.steps.map(|total| StepCounts { done: done(total), total }),
             created: Time(hit.created),
             ended: hit.ended.map(Time),
             job: hit.id,

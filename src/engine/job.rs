@@ -227,11 +227,16 @@ impl Job {
         self.graph().step(step).has_queue() && self.steps[step.at()].is_under_way()
     }
 
-    /// The steps whose message the broker has confirmed and whose reply would still be taken.
-    pub fn waiting_for_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
+    /// The steps whose message is out, or on its way, and whose reply would still be taken.
+    pub fn awaiting_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
         let waits = self.awaited > 0 && self.takes_replies();
         let steps = self.graph().indices().take_while(move |_| waits);
-        steps.filter(|step| self.is_awaited(*step) && self.steps[step.at()].confirmed)
+        steps.filter(|step| self.is_awaited(*step))
+    }
+
+    /// Those of them whose message the broker has confirmed.
+    pub fn waiting_for_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
+        self.awaiting_replies().filter(|step| self.steps[step.at()].confirmed)
     }
 
     /// The items whose child jobs should be under way.

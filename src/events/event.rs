@@ -6,12 +6,13 @@
 //! after a restart, has the same id.
 
 use crate::engine::{
-    Entry, Failure, FanOutEntry, Job, JobEntry, JobId, JobState, Json, Progress, Recorded,
+    Entry, Failure, FanOut, FanOutEntry, Job, JobEntry, JobId, JobState, Json, Progress, Recorded,
     StepEntry, StepIndex, StepState, Timestamp,
 };
 use crate::times::Time;
 use bytes::Bytes;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The content type of an event.
@@ -51,7 +52,7 @@ pub struct Event {
     pub workflow: Arc<str>,
     /// Whose state changed.
     pub subject: Subject,
-    /// What happened: a state, `progressed` or `attempt-failed`.
+    /// What happened: a state, `progressed`, `attempt-failed` or `counted`.
     pub word: &'static str,
     /// The job or child job.
     pub job: JobId,
@@ -87,6 +88,24 @@ impl Event {
             at,
             job.reason().map(|reason| &**reason),
         )
+    }
+
+    /// The counts of child jobs of each step that are other than those that were told before.
+    pub fn of_counts(
+        job: &Job,
+        source: &str,
+        at: Timestamp,
+        told: &mut BTreeMap<StepIndex, Counts>,
+    ) -> Vec<Event> {
+        let teller = Teller::new(job, source);
+        let mut events = Vec::new();
+        for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
+            let Some(counts) = run.fan_out.as_deref().map(Counts::of) else { continue };
+            if told.insert(step, counts) != Some(counts) {
+                events.push(teller.counted(step, &definition.name, at, counts));
+            }
+        }
+        events
     }
 
     /// `job.completed`, `step.attempt-failed`, …
@@ -157,6 +176,30 @@ struct Details<'a> {
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<Counts>,
+}
+
+/// How many child jobs of a step are in which state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    items: u32,
+    waiting: u32,
+    running: u32,
+    completed: u32,
+    failed: u32,
+}
+
+impl Counts {
+    fn of(fan_out: &FanOut) -> Counts {
+        Counts {
+            items: fan_out.items(),
+            waiting: fan_out.items() - fan_out.started(),
+            running: fan_out.started() - fan_out.ended(),
+            completed: fan_out.ended() - fan_out.failed(),
+            failed: fan_out.failed(),
+        }
+    }
 }
 
 fn shortened(text: &str) -> &str {
@@ -284,6 +327,18 @@ impl<'a> Teller<'a> {
             ..Details::default()
         };
         self.step(number, step, "progressed", at, told)
+    }
+
+    fn counted(&self, step: StepIndex, name: &str, at: Timestamp, counts: Counts) -> Event {
+        let told = Details {
+            state: self.job.step_state(step).word(),
+            children: Some(counts),
+            ..Details::default()
+        };
+        let mut event = self.step(self.job.length(), step, "counted", at, told);
+        // No entry is told by it, but what all up to this one come to.
+        event.id = format!("{}:{name}:counted", self.id(self.job.length()));
+        event
     }
 
     fn job(&self, number: u64, state: JobState, at: Timestamp, reason: Option<&str>) -> Event {

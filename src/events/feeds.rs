@@ -32,6 +32,8 @@ pub enum Wanted {
     Job(JobId),
     /// Only those of the job itself, without its child jobs.
     Own(JobId),
+    /// The same; and it is told when there is something new to count of its child jobs.
+    Counts(JobId),
 }
 
 impl Wanted {
@@ -42,7 +44,7 @@ impl Wanted {
                     && subject.is_none_or(|subject| subject == event.subject)
             }
             Wanted::Job(id) => event.job == *id || event.root == *id || event.parent == Some(*id),
-            Wanted::Own(id) => event.job == *id,
+            Wanted::Own(id) | Wanted::Counts(id) => event.job == *id,
         }
     }
 }
@@ -58,6 +60,8 @@ struct Shared {
     ring: Mutex<Ring>,
     of_all: AtomicUsize,
     of_jobs: AtomicUsize,
+    /// Of those of jobs, the ones that count child jobs.
+    of_counts: AtomicUsize,
     /// Events that did not reach the ring and that no reader was told about yet.
     lost: AtomicU64,
 }
@@ -79,6 +83,8 @@ struct Listener {
     /// How many events for it have come so far.
     matched: AtomicU64,
     wake: Notify,
+    /// There is something new to count.
+    counted: Notify,
 }
 
 /// What a reader is given.
@@ -113,8 +119,12 @@ impl Feeds {
         if self.count() >= max {
             return None;
         }
-        let listener =
-            Arc::new(Listener { wanted, matched: AtomicU64::new(0), wake: Notify::new() });
+        let listener = Arc::new(Listener {
+            wanted,
+            matched: AtomicU64::new(0),
+            wake: Notify::new(),
+            counted: Notify::new(),
+        });
         match listener.wanted {
             Wanted::All { .. } => {
                 ring.of_all.push(listener.clone());
@@ -124,9 +134,10 @@ impl Feeds {
                 ring.of_jobs.entry(id).or_default().push(listener.clone());
                 self.shared.of_jobs.fetch_add(1, Ordering::SeqCst);
             }
-            Wanted::Own(id) => {
+            Wanted::Own(id) | Wanted::Counts(id) => {
                 ring.of_own.entry(id).or_default().push(listener.clone());
                 self.shared.of_jobs.fetch_add(1, Ordering::SeqCst);
+                self.shared.of_counts.fetch_add(listener.counts().into(), Ordering::SeqCst);
             }
         }
         let cursor = ring.end();
@@ -147,6 +158,17 @@ impl Feeds {
                 ring.of_own.contains_key(&own)
                     || [own, parent, root].iter().any(|id| ring.of_jobs.contains_key(id))
             })
+    }
+
+    /// Whether anybody counts the child jobs of a job.
+    pub fn counts(&self, job: JobId) -> bool {
+        self.shared.of_counts.load(Ordering::SeqCst) > 0
+            && self.shared.ring().counting(job).next().is_some()
+    }
+
+    /// There is something new to count of a job's child jobs.
+    pub fn counted(&self, job: JobId) {
+        self.shared.ring().counting(job).for_each(|listener| listener.counted.notify_one());
     }
 
     /// Hands events to all who want them.
@@ -187,6 +209,10 @@ impl Ring {
         self.of_all.iter().chain(self.of_jobs.values().chain(self.of_own.values()).flatten())
     }
 
+    fn counting(&self, job: JobId) -> impl Iterator<Item = &Arc<Listener>> {
+        self.of_own.get(&job).into_iter().flatten().filter(|listener| listener.counts())
+    }
+
     fn push(&mut self, event: Arc<Event>) {
         for listener in self.of_all.iter().filter(|listener| listener.wanted.takes(&event)) {
             listener.hear();
@@ -213,7 +239,7 @@ impl Ring {
         match listener.wanted {
             Wanted::All { .. } => self.of_all.retain(|other| !Arc::ptr_eq(other, listener)),
             Wanted::Job(id) => remove_one(&mut self.of_jobs, id, listener),
-            Wanted::Own(id) => remove_one(&mut self.of_own, id, listener),
+            Wanted::Own(id) | Wanted::Counts(id) => remove_one(&mut self.of_own, id, listener),
         }
         if self.of_all.is_empty() && self.of_jobs.is_empty() && self.of_own.is_empty() {
             self.first = self.end();
@@ -233,6 +259,10 @@ fn remove_one(lists: &mut HashMap<JobId, Vec<Arc<Listener>>>, id: JobId, listene
 }
 
 impl Listener {
+    fn counts(&self) -> bool {
+        matches!(self.wanted, Wanted::Counts(_))
+    }
+
     fn hear(&self) {
         self.missed(1);
     }
@@ -254,6 +284,12 @@ impl Feed {
                 Taken::Batch(batch) => return Some(batch),
             }
         }
+    }
+
+    /// Waits until there is something new to count.
+    pub fn counted(&self) -> impl Future<Output = ()> + use<> {
+        let listener = self.listener.clone();
+        async move { listener.counted.notified().await }
     }
 
     fn take(&mut self) -> Taken {
@@ -309,8 +345,9 @@ impl Drop for Feed {
         ring.remove(&self.listener);
         let count = match self.listener.wanted {
             Wanted::All { .. } => &self.shared.of_all,
-            Wanted::Job(_) | Wanted::Own(_) => &self.shared.of_jobs,
+            Wanted::Job(_) | Wanted::Own(_) | Wanted::Counts(_) => &self.shared.of_jobs,
         };
+        self.shared.of_counts.fetch_sub(self.listener.counts().into(), Ordering::SeqCst);
         count.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -380,6 +417,28 @@ mod tests {
         assert!(feeds.wants([id(2), id(1), id(1)]));
         drop((own, whole));
         assert!(feeds.count() == 0 && feeds.shared.ring().kept.is_empty());
+    }
+
+    #[test]
+    fn who_counts_child_jobs_is_told_when_there_is_something_new_and_others_make_nothing() {
+        let feeds = Feeds::default();
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        let own = feeds.open(Wanted::Own(id(1)), 10).unwrap();
+        assert!(!feeds.counts(id(1)), "nobody counts");
+        let mut counting = feeds.open(Wanted::Counts(id(1)), 10).unwrap();
+        assert!(feeds.counts(id(1)) && !feeds.counts(id(2)));
+        assert!(!feeds.wants([id(2), id(1), id(1)]), "no event is made of a child job");
+        feeds.counted(id(2));
+        assert_eq!(counting.counted().now_or_never(), None);
+        feeds.counted(id(1));
+        feeds.counted(id(1));
+        assert_eq!(counting.counted().now_or_never(), Some(()));
+        assert_eq!(counting.counted().now_or_never(), None, "once for all that is new");
+        feeds.tell(&[event(1, 1, "w", 11)]);
+        assert_eq!(now(&mut counting).map(|batch| batch.events.len()), Some(1));
+        drop(counting);
+        assert!(!feeds.counts(id(1)) && feeds.count() == 1);
+        drop(own);
     }
 
     #[test]

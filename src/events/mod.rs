@@ -5,6 +5,6 @@ mod event;
 mod feeds;
 mod webhook;
 
-pub use event::{CONTENT_TYPE, Event, Subject};
+pub use event::{CONTENT_TYPE, Counts, Event, Subject};
 pub use feeds::{Batch, Feed, Feeds, Wanted};
 pub use webhook::{Surroundings, Webhook};

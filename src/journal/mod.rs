@@ -14,7 +14,7 @@ mod traits;
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    KeptJob, NEWEST, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, NEWEST, ParentRow, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Record};
 pub use recover::Recovered;

@@ -103,15 +103,26 @@ pub struct Filter {
     pub ended_from: Option<Timestamp>,
     /// Ended before this time.
     pub ended_before: Option<Timestamp>,
+    /// Child jobs of this job; none: top-level jobs.
+    pub parent: Option<ParentRow>,
 }
 
-/// In which order jobs are found.
+/// Where the child jobs of a job are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParentRow {
+    /// The job's number.
+    pub number: JobNumber,
+    /// The top-level job's number.
+    pub root: JobNumber,
+}
+
+/// In which order jobs are found: top-level jobs by creation, child jobs by step and item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SearchOrder {
-    /// By creation, the newest first.
+    /// The newest, or the last, first.
     #[default]
     NewestFirst,
-    /// By creation, the oldest first.
+    /// The oldest, or the first, first.
     OldestFirst,
 }
 
@@ -137,9 +148,11 @@ impl Filter {
             created_before,
             ended_from,
             ended_before,
+            parent,
         } = self;
         let times = [created_from, created_before, ended_from, ended_before];
         workflow.is_none()
+            && parent.is_none()
             && states.is_empty()
             && ids.is_none()
             && statuses.is_empty()
@@ -164,6 +177,10 @@ pub struct Hit {
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
+    /// Of a child job: the step of its parent, and the item's index.
+    pub place: Option<(StepIndex, u32)>,
+    /// How many steps it has, if its definition can be read.
+    pub steps: Option<usize>,
 }
 
 /// How many kept jobs run a definition.
@@ -189,6 +206,11 @@ pub struct Family {
 }
 
 impl Family {
+    /// Where its child jobs are found.
+    pub fn row(&self) -> ParentRow {
+        ParentRow { number: self.number, root: self.root }
+    }
+
     /// The graph that the parent runs.
     pub fn graph(&self) -> &Graph {
         &self.definition.graphs[usize::from(self.graph)]
@@ -239,6 +261,19 @@ pub struct ChildRow {
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
+}
+
+/// An item of a fan-out whose child job was started.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemRow {
+    /// Its index.
+    pub item: u32,
+    /// The state of its child job.
+    pub state: JobState,
+    /// When that was created.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
 }
 
 /// Which rows are wanted: all that it names must hold.

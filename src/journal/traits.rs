@@ -4,7 +4,7 @@
 use super::error::{JournalError, Loss};
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
 use super::recover::Recovered;
@@ -152,7 +152,28 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Top-level jobs that the filter lets through, beyond a number in this order.
+    /// Hands over the workflow and creation of top-level jobs below a number, the newest first: of
+    /// those that were there when the journal was opened all, of others perhaps not. Gives the
+    /// number of the last; none: there are no more.
+    fn creations(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError>;
+
+    /// Hands over in the same way how top-level jobs of a workflow ended that ended at or after
+    /// `since`: state, creation and end.
+    fn ends(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError>;
+
+    /// Jobs that the filter lets through, beyond the one with a number in this order.
     fn search(
         &self,
         filter: &Filter,
@@ -161,7 +182,7 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError>;
 
-    /// How many top-level jobs the filter lets through; counted up to `most`.
+    /// How many jobs the filter lets through; counted up to `most`.
     fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError>;
 
     /// A job whose child jobs are asked for.
@@ -176,13 +197,13 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError>;
 
-    /// Hands over the items of a step whose child jobs were started, in order, each with the state
-    /// of its newest child job.
+    /// Hands over the items of a step whose child jobs were started, in order, each as its newest
+    /// child job has it.
     fn items(
         &self,
         of: &Family,
         step: StepIndex,
-        each: &mut dyn FnMut(u32, JobState),
+        each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
 
     /// The columns of a workflow's statuses; none if it has no table of them.

@@ -1,5 +1,5 @@
-//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most,
-//! since the process began. What is counted for ever is in the metrics.
+//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most. What
+//! is counted for ever is in the metrics.
 
 use crate::engine::{JobState, Timestamp};
 use serde::Serialize;
@@ -14,6 +14,9 @@ const MINUTES_KEPT: usize = 24 * 60;
 const DURATIONS_KEPT: usize = 1_000;
 
 const MINUTE_NS: i64 = 60_000_000_000;
+
+/// For how long they are kept, in nanoseconds.
+pub const KEPT_NS: i64 = MINUTES_KEPT as i64 * MINUTE_NS;
 
 /// What became of the jobs of each workflow.
 #[derive(Default)]
@@ -70,19 +73,27 @@ impl Rates {
     /// A job has ended, so long after its creation.
     pub fn ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
         self.change(workflow, |kept| {
-            let minute = kept.minute(at);
-            match state {
-                JobState::Completed => {
-                    minute.completed += 1;
-                    let minute = minute.minute;
-                    if kept.durations.len() == DURATIONS_KEPT {
-                        kept.durations.pop_front();
-                    }
-                    kept.durations.push_back((minute, elapsed_ns));
+            let minute = kept.minute(at).end(state);
+            if state == JobState::Completed {
+                if kept.durations.len() == DURATIONS_KEPT {
+                    kept.durations.pop_front();
                 }
-                JobState::Failed => minute.failed += 1,
-                JobState::Cancelled => minute.cancelled += 1,
-                JobState::Running | JobState::Paused => {}
+                kept.durations.push_back((minute, elapsed_ns));
+            }
+        });
+    }
+
+    /// A job was created before the process began.
+    pub fn was_created(&self, workflow: &str, at: Timestamp) {
+        self.created(workflow, at);
+    }
+
+    /// A job ended before the process began: before all that were told so far.
+    pub fn had_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
+        self.change(workflow, |kept| {
+            let minute = kept.minute(at).end(state);
+            if state == JobState::Completed && kept.durations.len() < DURATIONS_KEPT {
+                kept.durations.push_front((minute, elapsed_ns));
             }
         });
     }
@@ -124,6 +135,19 @@ impl Rates {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Kept>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Minute {
+    /// A job has ended in it; gives its number.
+    fn end(&mut self, state: JobState) -> i64 {
+        match state {
+            JobState::Completed => self.completed += 1,
+            JobState::Failed => self.failed += 1,
+            JobState::Cancelled => self.cancelled += 1,
+            JobState::Running | JobState::Paused => {}
+        }
+        self.minute
     }
 }
 
@@ -191,6 +215,23 @@ mod tests {
         let kept = kept.get("w").expect("kept");
         assert_eq!((kept.minutes.len(), kept.durations.len()), (MINUTES_KEPT, DURATIONS_KEPT));
         assert!(kept.minutes.iter().is_sorted_by_key(|minute| minute.minute));
+    }
+
+    #[test]
+    fn what_was_before_comes_behind_what_is_told_now_and_is_bounded_too() {
+        let rates = Rates::default();
+        rates.ended("w", at(5_000), JobState::Completed, 1);
+        for minute in (0..2 * 24 * 60).rev() {
+            rates.had_ended("w", at(minute + 2_000), JobState::Completed, 2);
+        }
+        rates.had_ended("w", at(4_999), JobState::Failed, 3);
+        let rate = rates.of("w", at(5_000), 2);
+        assert_eq!(rate.per_minute, [(0, 1), (1, 0)]);
+        let kept = rates.lock();
+        let kept = kept.get("w").expect("kept");
+        assert!(kept.minutes.len() <= MINUTES_KEPT + 1, "{}", kept.minutes.len());
+        assert_eq!(kept.durations.len(), DURATIONS_KEPT);
+        assert_eq!(kept.durations.back(), Some(&(5_000, 1)), "the newest is the last");
     }
 
     #[test]

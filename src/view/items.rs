@@ -1,6 +1,6 @@
 //! The items of a fan-out step.
 
-use crate::engine::{FanOut, ItemState, Job, StepIndex, Tolerate};
+use crate::engine::{FanOut, ItemState, Job, StepIndex, Timestamp, Tolerate};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -84,6 +84,51 @@ impl FromIterator<ItemState> for ItemMap {
     }
 }
 
+/// When the child job of each item began and ended: two numbers of 32 bits, the lowest byte first, in
+/// milliseconds from the step's start on.
+pub struct ItemTimes {
+    started: Timestamp,
+    bytes: Vec<u8>,
+}
+
+/// It has not happened.
+const NEVER: u32 = u32::MAX;
+
+/// The bytes of a number.
+const NUMBER_BYTES: usize = size_of::<u32>();
+
+const MILLI_NS: i64 = 1_000_000;
+
+impl ItemTimes {
+    /// The size of the times of so many items.
+    pub fn bytes_of(items: u32) -> usize {
+        items as usize * 2 * NUMBER_BYTES
+    }
+
+    /// So many items, of which none has begun, of a step that started then.
+    pub fn of(items: u32, started: Timestamp) -> ItemTimes {
+        ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::bytes_of(items)] }
+    }
+
+    /// Sets when an item began and ended; one that is not there is left out.
+    pub fn set(&mut self, item: u32, began: Timestamp, ended: Option<Timestamp>) {
+        let from = ItemTimes::bytes_of(item);
+        let Some(place) = self.bytes.get_mut(from..from + 2 * NUMBER_BYTES) else { return };
+        let since = |at: Timestamp| {
+            let millis = at.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
+            u32::try_from(millis).unwrap_or(NEVER).min(NEVER - 1)
+        };
+        let (first, second) = place.split_at_mut(NUMBER_BYTES);
+        first.copy_from_slice(&since(began).to_le_bytes());
+        second.copy_from_slice(&ended.map_or(NEVER, since).to_le_bytes());
+    }
+
+    /// The numbers of all items.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
 fn bits(state: ItemState) -> u8 {
     match state {
         ItemState::Waiting => 0,
@@ -110,5 +155,22 @@ mod tests {
         set.set(8, Failed);
         assert_eq!(set.into_bytes(), [0b0011_1001, 0b11]);
         assert_eq!([0, 1, 4, 5].map(ItemMap::bytes_of), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn each_item_has_two_numbers_from_the_start_of_the_step_on() {
+        let at = |millis: i64| Timestamp(1_000 + millis * MILLI_NS);
+        let mut times = ItemTimes::of(4, at(0));
+        times.set(0, at(1), Some(at(258)));
+        times.set(1, at(-5), None);
+        times.set(3, at(7), Some(at(1 << 40)));
+        times.set(4, at(7), None);
+        let bytes = times.into_bytes();
+        let numbers: Vec<u32> = bytes
+            .chunks(NUMBER_BYTES)
+            .map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
+            .collect();
+        assert_eq!(numbers, [1, 258, 0, NEVER, NEVER, NEVER, 7, NEVER - 1]);
+        assert_eq!(&bytes[4..8], [2, 1, 0, 0], "the lowest byte first");
     }
 }

@@ -9,7 +9,7 @@ mod schema;
 mod step;
 
 pub use definition::DefinitionView;
-pub use items::{ItemMap, ItemsView};
+pub use items::{ItemMap, ItemTimes, ItemsView};
 pub use job::JobView;
 pub use record::{EntryView, PAYLOAD_BYTES_MAX};
 pub use step::{Attempts, StepDetail};

@@ -1,7 +1,7 @@
 //! What the API tells of the manager itself: its queues, its definitions, how it fares, its
 //! settings.
 
-use crate::http::{Api, serving};
+use crate::http::{Api, serving, serving_in};
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -51,8 +51,10 @@ fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
             };
             let told = actix_rt::time::timeout(DEADLINE, has_come).await.expect("in time");
             assert!(told["looked"].is_string(), "{told}");
+            let mut queues = told["queues"].clone();
+            queues[0].as_object_mut().expect("a queue").remove("oldest");
             assert_eq!(
-                told["queues"],
+                queues,
                 json!([
                     {"queue": "shared", "vhost": "", "bus": "embedded", "messages": 1, "consumers": 0, "unacknowledged": 0,
                      "usedBy": [{"workflow": "fan", "step": "split"},
@@ -144,6 +146,18 @@ fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
         let text = String::from_utf8(settings.body.clone()).expect("text");
         assert!(!text.contains("my eyes"), "{text}");
         assert_eq!(settings.json()["http"]["listen"], "127.0.0.1:8088");
+
+        let listed = api.get("/api/settings?sources=true", &token).await;
+        let text = String::from_utf8(listed.body.clone()).expect("text");
+        assert!(!text.contains("my eyes"), "{text}");
+        let listed = listed.json();
+        let listed = listed.as_array().expect("a list");
+        let listen = listed.iter().find(|setting| setting["name"] == "http.listen");
+        let wanted = json!({"name": "http.listen", "value": "127.0.0.1:8088", "source": "default"});
+        assert_eq!(listen, Some(&wanted));
+        assert!(listed.iter().any(|setting| setting["name"] == "events.webhook.timeout"));
+        let wrong = api.get("/api/settings?sources=all", &token).await;
+        assert_eq!(wrong.detail(), "sources is \"all\", expected true or false");
     });
 }
 
@@ -188,4 +202,102 @@ fn the_jobs_of_each_workflow_are_counted_by_state_and_minute() {
             }
         },
     );
+}
+
+#[test]
+fn each_queue_tells_which_step_has_waited_longest() {
+    serving(
+        WORKFLOWS,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
+                ids.push(created["id"].as_str().expect("an id").to_owned());
+            }
+            let oldest = async |job: &str| {
+                let is_told = async {
+                    loop {
+                        let told = get(&api, "/api/queues").await;
+                        let oldest = told["queues"][0]["oldest"].clone();
+                        if oldest["job"] == job {
+                            assert!(told["queues"][1].get("oldest").is_none(), "{told}");
+                            return oldest;
+                        }
+                        actix_rt::time::sleep(Duration::from_millis(50)).await;
+                    }
+                };
+                actix_rt::time::timeout(DEADLINE, is_told).await.expect("told in time")
+            };
+            let first = oldest(&ids[0]).await;
+            let job = get(&api, &format!("/api/job/{}", ids[0])).await;
+            let step = job["steps"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .find(|step| step["name"] == "split");
+            assert_eq!(
+                (&first["step"], &first["since"]),
+                (&json!("split"), &step.expect("there")["attemptStartTime"])
+            );
+            let cancel = format!("/api/job/{}/cancel", ids[0]);
+            assert_eq!(api.ask(Method::POST, &cancel, &[], "").await.status, StatusCode::OK);
+            oldest(&ids[1]).await;
+        },
+    );
+}
+
+#[test]
+fn what_became_of_jobs_before_a_restart_is_counted_too_and_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(async {
+        let counts = |stats: &Value| {
+            ["created", "completed", "failed", "cancelled"].map(|key| stats[key].as_u64())
+        };
+        let post = async |api: &Api, path: &str, body: &str| {
+            let done = api.ask(Method::POST, path, &[], body).await;
+            assert!(done.status.is_success(), "{path}");
+            done.json()["id"].as_str().expect("an id").to_owned()
+        };
+        for round in 1..=2 {
+            let told = serving_in(
+                folder.path(),
+                WORKFLOWS,
+                Workers::new().with("wrap", 1, |_| Ok("{}".into())),
+                |_| {},
+                |api, _| async move {
+                    let id = post(&api, "/api/workflow/fan", "{}").await;
+                    post(&api, &format!("/api/job/{id}/cancel"), "").await;
+                    let id = post(&api, "/api/workflow/fan", "{}").await;
+                    let fail = format!("/api/job/{id}/step/sign?type=error");
+                    post(&api, &fail, r#"{"error":"no pen"}"#).await;
+                    post(&api, "/api/workflow/other", "{}").await;
+                    let all = async {
+                        loop {
+                            let told = get(&api, "/api/workflows?stats=1h").await;
+                            let fan = counts(&told[0]["stats"]);
+                            let other = counts(&told[1]["stats"]);
+                            let (two, one) = (Some(2 * round), Some(round));
+                            let is_all = fan == [two, Some(0), one, one]
+                                && other == [one, one, Some(0), Some(0)];
+                            if is_all {
+                                return told;
+                            }
+                            actix_rt::task::yield_now().await;
+                        }
+                    };
+                    let told =
+                        actix_rt::time::timeout(DEADLINE, all).await.expect("all are counted");
+                    // Nothing is counted twice.
+                    actix_rt::time::sleep(Duration::from_millis(100)).await;
+                    let later = get(&api, "/api/workflows?stats=1h").await;
+                    assert_eq!(counts(&later[0]["stats"]), counts(&told[0]["stats"]));
+                    told
+                },
+            )
+            .await;
+            assert!(told[1]["stats"]["p50"].is_u64(), "{told}");
+        }
+    });
 }

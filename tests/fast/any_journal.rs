@@ -502,7 +502,7 @@ fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
     assert_eq!(listed(ChildFilter::default(), ChildCursor::START), [child]);
     let items = |step| {
         let mut items = Vec::new();
-        let read = records.items(&family, step, &mut |item, state| items.push((item, state)));
+        let read = records.items(&family, step, &mut |row| items.push((row.item, row.state)));
         read.expect("reads");
         items
     };

@@ -3,6 +3,7 @@
 use crate::http::{Api, serving};
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 
 const WORKFLOWS: &str = "
@@ -92,6 +93,119 @@ fn a_search_combines_states_ids_and_times_and_counts() {
                 (ids(&dry.json()), dry.json()["matched"].as_u64()),
                 (vec![&*all[2]], Some(1))
             );
+        },
+    );
+}
+
+const FAN: &str = "
+workflows:
+  - name: fan
+    steps:
+      - { name: begin, external: true }
+      - { name: each, task: piece, depends: [ begin ] }
+      - { name: last, external: true, depends: [ each ] }
+    tasks:
+      - { name: piece, itemListKey: items, tolerate: 5, steps: [ { name: sign, external: true }, { name: check, external: true } ] }
+";
+
+/// What a search finds, once `fits` says so.
+async fn found_in_time(api: &Api, query: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let waited = async {
+        loop {
+            let told = found(api, query).await;
+            if fits(&told) {
+                return told;
+            }
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(Duration::from_secs(60), waited).await.expect("found in time")
+}
+
+#[test]
+fn the_child_jobs_of_a_job_are_searched_in_their_order_with_the_steps_that_are_done() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let path = format!("/api/workflow/fan?id={}", id(1));
+            let body = json!({ "items": [0, 1, 2, 3, 4] }).to_string();
+            let created = api.ask(Method::POST, &path, &[], &body).await;
+            assert_eq!(created.status, StatusCode::CREATED);
+            let steps = |told: &Value| told["jobs"][0]["steps"].clone();
+            let told = found_in_time(&api, "", |told| steps(told)["done"].is_u64()).await;
+            assert_eq!(steps(&told), json!({ "done": 0, "total": 3 }));
+            let post = async |job: &str, call: &str, body: &str| {
+                let path = format!("/api/job/{job}{call}");
+                let done = api.ask(Method::POST, &path, &[], body).await;
+                assert_eq!(done.status, StatusCode::OK, "{call}: {:?}", done.body);
+            };
+            post(&id(1), "/step/begin", &body).await;
+            assert_eq!(steps(&found(&api, "").await), json!({ "done": 1, "total": 3 }));
+
+            let of_job = format!("parent={}", id(1));
+            let all = format!("{of_job}&order=oldest");
+            let children = found_in_time(&api, &all, |told| ids(told).len() == 5).await;
+            let places: Vec<_> = children["jobs"].as_array().expect("a list").iter().collect();
+            for (item, row) in places.iter().enumerate() {
+                assert_eq!((&row["step"], &row["item"]), (&json!("each"), &json!(item)), "{row}");
+            }
+            let children: Vec<String> = ids(&children).into_iter().map(str::to_owned).collect();
+            assert!(ids(&found(&api, &of_job).await).into_iter().rev().eq(children.iter()));
+            for order in ["oldest", "newest"] {
+                let (mut seen, mut cursor) = (Vec::new(), String::new());
+                loop {
+                    let page =
+                        found(&api, &format!("{of_job}&order={order}&limit=2{cursor}")).await;
+                    assert!(ids(&page).len() <= 2);
+                    seen.extend(ids(&page).into_iter().map(str::to_owned));
+                    let Some(next) = page["next"].as_str() else { break };
+                    cursor = format!("&cursor={next}");
+                }
+                if order == "newest" {
+                    seen.reverse();
+                }
+                assert_eq!(seen, children, "{order}: page by page");
+            }
+
+            post(&children[1], "/step/sign", "{}").await;
+            post(&children[3], "/step/sign?type=error", r#"{"error":"no pen"}"#).await;
+            post(&children[4], "/cancel", "").await;
+            let told = found(&api, &format!("{all}&count=true")).await;
+            let row = |item: usize| told["jobs"][item].clone();
+            assert_eq!(row(1)["steps"], json!({ "done": 1, "total": 2 }), "one of two");
+            assert_eq!(row(3)["steps"], json!({ "total": 2 }), "only its record tells more");
+            assert!(row(3)["reason"].as_str().is_some_and(|reason| reason.contains("no pen")));
+            assert_eq!(told["count"], 5);
+            for (state, items) in [("failed,cancelled", vec![3, 4]), ("running", vec![0, 1, 2])] {
+                let told = found(&api, &format!("{all}&state={state}&count=true")).await;
+                let wanted: Vec<&str> = items.iter().map(|item| &*children[*item]).collect();
+                assert_eq!(
+                    (ids(&told), told["count"].as_u64()),
+                    (wanted, Some(items.len() as u64))
+                );
+            }
+            let one = found(&api, &format!("{of_job}&id={}", &children[2])).await;
+            assert_eq!(ids(&one), [&children[2]]);
+            assert!(ids(&found(&api, &format!("parent={}", children[0])).await).is_empty());
+            assert!(ids(&found(&api, &format!("{of_job}&cursor=999999")).await).is_empty());
+            for (query, code, said) in [
+                ("parent=x".to_owned(), StatusCode::BAD_REQUEST, "invalid uuid \"x\""),
+                (format!("parent={}", id(9)), StatusCode::NOT_FOUND, "unknown job id 9"),
+                (
+                    format!("{of_job}&workflow=fan&status.begin=COMPLETED"),
+                    StatusCode::BAD_REQUEST,
+                    "status.begin is about top-level jobs",
+                ),
+            ] {
+                let wrong = api.get(&format!("/api/jobs/search?{query}"), &[]).await;
+                assert_eq!(wrong.status, code, "{query}");
+                assert!(wrong.detail().starts_with(said), "{}", wrong.detail());
+            }
+            let bulk = format!("/api/jobs/cancel?{of_job}");
+            let refused = api.ask(Method::POST, &bulk, &[], "").await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "no operation in bulk on these");
         },
     );
 }

@@ -244,6 +244,19 @@ fn states(map: &Answer, items: usize) -> Vec<u8> {
     (0..items).map(|item| map.body[item / 4] >> (2 * (item % 4)) & 3).collect()
 }
 
+/// It has not happened yet.
+const NEVER: u32 = u32::MAX;
+
+/// When each item began and ended.
+fn times(answer: &Answer, items: usize) -> Vec<(u32, u32)> {
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.header("content-type"), "application/octet-stream");
+    assert_eq!(answer.body.len(), 8 * items);
+    let number =
+        |at: usize| u32::from_le_bytes(answer.body[at..at + 4].try_into().expect("four bytes"));
+    (0..items).map(|item| (number(8 * item), number(8 * item + 4))).collect()
+}
+
 #[test]
 fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over() {
     serving(
@@ -274,12 +287,20 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                        "window": 4, "tolerate": "50%", "tolerated": 2})
             );
             assert_eq!(states(&api.get(&map, &[]).await, 5), [1, 1, 1, 1, 0]);
+            let moments = job("/step/each/items?format=times");
+            let begun = times(&api.get(&moments, &[]).await, 5);
+            assert!(begun[..4].iter().all(|(began, ended)| *began < NEVER && *ended == NEVER));
+            assert_eq!(begun[4], (NEVER, NEVER), "it waits");
             let ids = children(&api, 4).await;
             post(&api, &format!("/api/job/{}/step/work?type=error", ids[1]), r#"{"error":"no"}"#)
                 .await;
             post(&api, &format!("/api/job/{}/step/work", ids[2]), "{}").await;
             until(&api, &counts, |counts| counts["failed"] == 1 && counts["completed"] == 1).await;
             assert_eq!(states(&api.get(&map, &[]).await, 5), [1, 3, 2, 1, 1]);
+            let some = times(&api.get(&moments, &[]).await, 5);
+            let over: Vec<bool> = some.iter().map(|(_, ended)| *ended < NEVER).collect();
+            assert_eq!(over, [false, true, true, false, false]);
+            assert!(some[4].0 >= some[1].1.min(some[2].1), "it took the place of one: {some:?}");
             for at in [0, 3] {
                 post(&api, &format!("/api/job/{}/step/work", ids[at]), "{}").await;
             }
@@ -293,9 +314,15 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                     until(&api, &job("?view=light"), |view| view["state"] == "completed").await;
                 }
                 assert_eq!(states(&api.get(&map, &[]).await, 5), [2, 3, 2, 2, 2]);
+                let all = times(&api.get(&moments, &[]).await, 5);
+                assert!(all.iter().all(|(began, ended)| began <= ended && *ended < NEVER));
+                assert_eq!(all[1], some[1], "it stays");
             }
             let wrong = api.get(&job("/step/each/items?format=list"), &[]).await;
-            assert_eq!(wrong.detail(), "format is \"list\", expected counts, map or reasons");
+            assert_eq!(
+                wrong.detail(),
+                "format is \"list\", expected counts, map, times or reasons"
+            );
         },
     );
 }

@@ -6,6 +6,7 @@ use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::clock;
 use workflow_manager::settings::{Settings, Span};
 
 const FAN: &str = "
@@ -223,6 +224,63 @@ fn a_stream_without_child_jobs_has_the_jobs_own_events_alone() {
             assert_eq!(all.len(), own.len() + 2 * 2, "{all:?}");
             let wrong = api.get(&format!("/api/job/{ID}/events?children=some"), &[]).await;
             assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+        },
+    );
+}
+
+#[test]
+fn a_stream_with_counts_tells_how_the_child_jobs_stand_and_nothing_of_each() {
+    const ITEMS: usize = 300;
+    serving(
+        FAN,
+        Workers::new().with("work", 8, |_| Ok(r#"{"item":1}"#.into())),
+        |_| {},
+        |api, common| async move {
+            let path = format!("/api/job/{ID}");
+            let begun = clock::ticks();
+            create(&api, ITEMS).await;
+            let stream = actix_rt::spawn({
+                let (api, path) = (api.clone(), format!("{path}/events?children=counts"));
+                async move { api.get(&path, &[]).await }
+            });
+            let counted = async {
+                while !light(&api, |_| true).await["steps"][0]["endTime"].is_string() {
+                    actix_rt::task::yield_now().await;
+                }
+            };
+            actix_rt::time::timeout(DEADLINE, counted).await.expect("all child jobs end in time");
+            // The counts that came last are told behind the end of the step.
+            actix_rt::time::sleep(Duration::from_millis(600)).await;
+            complete(&api, ID, "last", &json!({})).await;
+            let most = begun.elapsed().as_millis() / 250 + 2;
+            let body = stream.await.expect("a stream").body;
+            let text = String::from_utf8(body).expect("text");
+            let events: Vec<Value> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("data: "))
+                .map(|data| serde_json::from_str(data).expect("a CloudEvent"))
+                .collect();
+            assert!(events.iter().all(|event| event["data"]["job"] == ID), "its own alone: {text}");
+            let counts: Vec<&Value> = events
+                .iter()
+                .filter(|event| event["type"] == "workflow-manager.step.counted")
+                .collect();
+            assert!((1..=most).contains(&(counts.len() as u128)), "{} of {most}", counts.len());
+            let mut ids: Vec<&str> =
+                events.iter().map(|event| event["id"].as_str().expect("an id")).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), events.len(), "each id is there once");
+            for event in &counts {
+                let (data, children) = (&event["data"], &event["data"]["children"]);
+                assert_eq!(data["step"], "each", "{event}");
+                let of = |key: &str| children[key].as_u64().expect("a number");
+                let sum: u64 = ["waiting", "running", "completed", "failed"].map(of).iter().sum();
+                assert_eq!((of("items"), sum), (ITEMS as u64, ITEMS as u64), "{event}");
+            }
+            let last = counts.last().expect("counts");
+            assert_eq!(last["data"]["children"]["completed"], ITEMS, "{last}");
+            assert!(!common.feeds.counts(ID.parse().expect("an id")), "nobody counts any more");
         },
     );
 }

@@ -2,7 +2,7 @@
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
-use crate::engine::{JobState, Recorded};
+use crate::engine::{Entry, JobState, Recorded};
 use crate::events::Event;
 use crate::journal::Notice;
 use std::sync::Arc;
@@ -32,5 +32,11 @@ impl JobActor {
         let announced = (is_announced && !events.is_empty())
             .then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
         (announced, notice)
+    }
+
+    /// Those who count its child jobs hear that there is something new, after the commit.
+    pub(super) fn counts_now(&self, recorded: &Recorded) -> Option<Outgoing> {
+        let is_counted = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
+        (is_counted && self.ways.common.feeds.counts(self.id)).then(|| Outgoing::Counted(self.id))
     }
 }

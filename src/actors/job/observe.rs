@@ -1,9 +1,10 @@
 //! What a job's decisions look like from outside: metrics and logs, in one place.
 
 use super::JobActor;
+use crate::actors::mail::Outgoing;
 use crate::engine::{
     CallerEntry, Entry, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
-    Timestamp,
+    StepState, Timestamp,
 };
 
 impl JobActor {
@@ -30,6 +31,15 @@ impl JobActor {
             now.into_iter().for_each(|now| gauge(now).inc());
         }
         self.counted = now;
+    }
+
+    /// How many of its steps are done, if that has changed.
+    pub(super) fn steps_now(&mut self) -> Option<Outgoing> {
+        let job = self.job()?;
+        let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
+        let done = job.steps().filter(|(_, run)| is_done(run.state)).count();
+        let (told, last) = &mut self.steps_done;
+        (last.replace(done) != Some(done)).then(|| Outgoing::StepsDone(told.clone(), done))
     }
 
     /// Counts and logs what was decided, in one place.

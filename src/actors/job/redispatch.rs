@@ -1,8 +1,8 @@
-//! What every job is asked: to send the messages of a queue again, and to count the steps that
-//! wait.
+//! What every job is asked: to send the messages of a queue again, to count the steps that wait,
+//! and since when they do.
 
 use super::JobActor;
-use crate::actors::bulk::{Bulk, Census};
+use crate::actors::bulk::{Bulk, Census, Oldest, Wait};
 use crate::actors::mail::{Done, Outgoing};
 use crate::clock;
 use crate::engine::{Definition, Input, Operation};
@@ -44,6 +44,17 @@ impl JobActor {
         queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
         drop(counts);
         self.seen = seen;
+    }
+
+    /// Tells which of its steps wait for replies, and since when.
+    pub(super) fn tell_waits(&self, oldest: &Oldest) {
+        let Some(job) = self.job() else { return };
+        for index in job.awaiting_replies() {
+            let (step, run) = (job.graph().step(index), job.step(index));
+            let Some(since) = run.attempt_started else { continue };
+            let wait = Wait { since, job: self.id, step: step.name.clone() };
+            oldest.hear(self.ways.buses.address(job.definition(), step), wait);
+        }
     }
 
     /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the

@@ -9,6 +9,7 @@ use crate::actors::job::{JobActor, Spawn, Start};
 use crate::actors::mail::{JobInput, Leave, RouterInput, ToChild};
 use crate::actors::mailbox::Mailbox;
 use crate::actors::routes::Live;
+use crate::actors::steps_done::StepsDone;
 use crate::engine::{Effect, Input};
 use crate::journal::Recovered;
 use actix::Actor;
@@ -25,13 +26,15 @@ impl Router {
         // Not the parent's own arbiter, which gathers their results.
         let place = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
-        let owned = ways.clone();
+        let (owned, steps_done) = (ways.clone(), StepsDone::default());
+        let tells = steps_done.clone();
         self.table.insert(id, || {
-            let address = JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn));
+            let address =
+                JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn, tells));
             // Deliveries are bounded by the prefetch, children by the window: nothing is ever
             // offered.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
-            Live { number, parent, place: child_of, mailbox }
+            Live { number, parent, place: child_of, mailbox, steps_done }
         });
     }
 

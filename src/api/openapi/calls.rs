@@ -7,6 +7,7 @@ use crate::api::{
     why, worker, workflows,
 };
 use crate::reload::Reloaded;
+use crate::settings::Sourced;
 use crate::view::{ItemsView, JobView, StepDetail};
 use serde_json::{Value, json};
 
@@ -110,10 +111,10 @@ fn of_jobs(schemas: &mut Schemas) -> Vec<Call> {
         get(
             "/api/jobs/search",
             "searchJobs",
-            "Top-level jobs that a filter finds; also by `status.STEP=WORD`, for each step",
+            "Jobs that a filter finds; also by `status.STEP=WORD`, for each step",
         )
         .takes(&FOUND)
-        .takes(&[COUNT])
+        .takes(&[COUNT, CHILDREN_OF])
         .json(200, "The jobs", schemas.of::<search::SearchAnswer<'_>>())
         .refuses(&[404]),
         get("/api/job/{id}", "getJob", "A job or child job")
@@ -152,7 +153,7 @@ fn of_steps(schemas: &mut Schemas) -> Vec<Call> {
             .takes(&[FORMAT])
             .json(
                 200,
-                "Counts or reasons, or the map",
+                "Counts or reasons, or the map or times",
                 json!({ "anyOf": [schemas.of::<ItemsView>(), schemas.of::<items::Reasons>()] }),
             )
             .content(
@@ -293,11 +294,13 @@ fn of_manager(schemas: &mut Schemas) -> Vec<Call> {
         .json(200, "The queues", schemas.of::<queues::Queues<'_>>()),
         get("/api/manager", "getManager", "The manager: its version, its checks, its mailboxes")
             .json(200, "The manager", schemas.of::<manager::ManagerView>()),
-        get("/api/settings", "getSettings", "Its settings, without secrets").json(
-            200,
-            "The settings",
-            anything(),
-        ),
+        get("/api/settings", "getSettings", "Its settings, without secrets")
+            .takes(&[SOURCES])
+            .json(
+                200,
+                "The settings; with `sources` a list",
+                json!({ "anyOf": [anything(), schemas.list::<Sourced<'_>>()] }),
+            ),
         Call::new(
             "post",
             "/api/reload",

@@ -137,6 +137,10 @@ pub(super) const ORDER: Parameter = query(
 );
 pub(super) const COUNT: Parameter =
     query("count", Form::Flag, "With the number of all that are found, up to 10,000");
+pub(super) const CHILDREN_OF: Parameter =
+    query("parent", Form::Id, "The child jobs of this job, by step and item");
+pub(super) const SOURCES: Parameter =
+    query("sources", Form::Flag, "As a list that tells where each value comes from");
 pub(super) const DRY_RUN: Parameter =
     query("dryRun", Form::Flag, "Tell what would be done, and do nothing");
 pub(super) const REASON: Parameter =
@@ -145,15 +149,15 @@ pub(super) const KIND: Parameter =
     query("kind", Form::Words(&["job", "step"]), "Events of jobs alone, or of steps");
 pub(super) const CHILDREN: Parameter = query(
     "children",
-    Form::Words(&["all", "none"]),
-    "With the events of its child jobs, or without",
+    Form::Words(&["all", "none", "counts"]),
+    "With the events of its child jobs, or without, or with their counts by state",
 );
 pub(super) const REPLY: Parameter =
     query("type", Form::Words(&["result", "error", "progress"]), "What the body is");
 pub(super) const FORMAT: Parameter = query(
     "format",
-    Form::Words(&["counts", "map", "reasons"]),
-    "Counts, a map of two bits for each item, or the failed items by reason",
+    Form::Words(&["counts", "map", "times", "reasons"]),
+    "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed items by reason",
 );
 pub(super) const ONE_JOB: Parameter = query("job", Form::Id, "This job alone");
 

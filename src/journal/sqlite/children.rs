@@ -5,7 +5,7 @@ use super::rows::FileRows;
 use super::search::ends_with_reason;
 use crate::engine::{JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family};
+use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family, ItemRow};
 use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -72,32 +72,36 @@ impl Reader {
         })
     }
 
-    /// Hands over the items of a step whose child jobs were started, in order, each with the state
-    /// of its newest child job.
+    /// Hands over the items of a step whose child jobs were started, in order, each as its newest
+    /// child job has it.
     pub(super) fn items(
         &self,
         of: &Family,
         step: StepIndex,
-        each: &mut dyn FnMut(u32, JobState),
+        each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError> {
-        let sql = "SELECT item, state FROM jobs INDEXED BY jobs_by_place
+        let sql = "SELECT item, state, created, ended FROM jobs INDEXED BY jobs_by_place
                    WHERE root = ?1 AND parent = ?2 AND step = ?3 ORDER BY item, number";
         self.with_derived(|connection| {
-            let mut read = || -> rusqlite::Result<()> {
+            let read = || -> rusqlite::Result<()> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let mut rows = statement.query(params![of.root, of.number, step.0])?;
                 // Of several child jobs of an item the newest comes last.
-                let mut newest = None;
+                let mut newest: Option<ItemRow> = None;
                 while let Some(row) = rows.next()? {
-                    let (item, state) = (row.get(0)?, JobState::of_word(row.get_ref(1)?.as_str()?));
-                    match newest.replace((item, state)) {
-                        Some((before, Some(state))) if before != item => each(before, state),
-                        Some(_) | None => {}
+                    let Some(state) = JobState::of_word(row.get_ref(1)?.as_str()?) else {
+                        continue;
+                    };
+                    let ended = row.get::<_, Option<i64>>(3)?.map(Timestamp);
+                    let created = Timestamp(row.get(2)?);
+                    let item = ItemRow { item: row.get(0)?, state, created, ended };
+                    if let Some(before) =
+                        newest.replace(item).filter(|before| before.item != item.item)
+                    {
+                        each(before);
                     }
                 }
-                if let Some((item, Some(state))) = newest {
-                    each(item, state);
-                }
+                newest.into_iter().for_each(each);
                 Ok(())
             };
             read().map_err(|error| self.failed(error))

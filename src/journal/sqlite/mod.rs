@@ -17,6 +17,7 @@ mod derive;
 mod former;
 mod history;
 mod notices;
+mod past;
 mod place;
 mod reader;
 mod records;

@@ -5,7 +5,7 @@ use crate::engine::{Definition, DefinitionHash, JobId, JobState, StepIndex, Time
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use crate::journal::record::{JobNumber, Notice, NoticeNumber};
 use crate::journal::recover::Recovered;
@@ -103,6 +103,26 @@ impl Records for Reader {
         Reader::ended(self, workflow, since, beyond, limit)
     }
 
+    fn creations(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError> {
+        Reader::creations(self, below, limit, each)
+    }
+
+    fn ends(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError> {
+        Reader::ends(self, workflow, since, beyond, limit, each)
+    }
+
     fn search(
         &self,
         filter: &Filter,
@@ -135,7 +155,7 @@ impl Records for Reader {
         &self,
         of: &Family,
         step: StepIndex,
-        each: &mut dyn FnMut(u32, JobState),
+        each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError> {
         Reader::items(self, of, step, each)
     }

@@ -1,8 +1,8 @@
-//! Searching top-level jobs by workflow, state, status, id and time.
+//! Searching jobs by workflow, state, status, id and time: top-level jobs, or the child jobs of one.
 
 use super::reader::{Reader, id_of};
 use super::relation::{Relation, quoted};
-use crate::engine::{JobState, Timestamp};
+use crate::engine::{JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{Filter, Hit, SearchOrder};
 use crate::journal::record::JobNumber;
@@ -24,7 +24,22 @@ impl Filter {
 
     /// Where to look, and what must hold there.
     fn conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
-        let (mut conditions, mut values) = (vec!["parent IS NULL".to_owned()], Vec::new());
+        let (mut conditions, mut values) = (Vec::new(), Vec::new());
+        let mut table = "jobs";
+        match self.parent {
+            None => conditions.push("parent IS NULL".to_owned()),
+            Some(parent) => {
+                conditions.push("root = ? AND parent = ?".to_owned());
+                values.extend([parent.root.into(), parent.number.into()]);
+                table = "jobs INDEXED BY jobs_by_place";
+                if state.is_some_and(|state| ends_with_reason(state.word())) {
+                    // The conditions of the index, word for word.
+                    conditions
+                        .push("parent IS NOT NULL AND state IN ('failed', 'cancelled')".to_owned());
+                    table = "jobs INDEXED BY jobs_children_failed";
+                }
+            }
+        }
         let mut add = |condition: String, value: Value| {
             conditions.push(condition);
             values.push(value);
@@ -47,7 +62,6 @@ impl Filter {
                 word.clone().into(),
             );
         }
-        let mut table = "jobs";
         if let Some((first, last)) = self.ids {
             // Few jobs have an id of a range: whatever else is asked for, they are found first.
             table = "jobs INDEXED BY jobs_by_id";
@@ -66,21 +80,35 @@ impl Filter {
         limit: u32,
     ) -> (String, Vec<Value>) {
         let (place, mut values) = self.conditions(state);
-        values.extend([beyond.into(), limit.into()]);
         let (side, direction) = match order {
             SearchOrder::NewestFirst => ("<", "DESC"),
             SearchOrder::OldestFirst => (">", "ASC"),
         };
-        let columns = "number, id, workflow, state, created, ended";
-        let sql = format!(
-            "SELECT {columns} FROM {place} AND number {side} ? ORDER BY number {direction} LIMIT ?"
-        );
+        let (behind, by): (_, &[&str]) = match self.parent {
+            None => (format!("AND number {side} ?"), &["number"]),
+            Some(_) if beyond == order.start() => (String::new(), &["step", "item", "number"]),
+            // The cursor is a number here too: the row says which place that is.
+            Some(_) => (
+                format!(
+                    "AND (step, item, number) {side} \
+                     (SELECT b.step, b.item, b.number FROM jobs b WHERE b.number = ?)"
+                ),
+                &["step", "item", "number"],
+            ),
+        };
+        values.extend((!behind.is_empty()).then_some(beyond.into()));
+        values.push(limit.into());
+        let by: Vec<String> = by.iter().map(|column| format!("{column} {direction}")).collect();
+        let columns =
+            "number, id, workflow, state, created, ended, step, item, definition, graph, parent";
+        let sql =
+            format!("SELECT {columns} FROM {place} {behind} ORDER BY {} LIMIT ?", by.join(", "));
         (sql, values)
     }
 }
 
 impl Reader {
-    /// Top-level jobs that meet the filter, beyond a number in this order.
+    /// Jobs that meet the filter, beyond the one with a number in this order.
     pub(super) fn search(
         &self,
         filter: &Filter,
@@ -95,10 +123,15 @@ impl Reader {
             let mut hits = Vec::new();
             for state in filter.each_state() {
                 let (sql, values) = filter.sql(state, order, beyond, limit);
-                let read = || -> rusqlite::Result<Vec<Hit>> {
+                let read = || -> rusqlite::Result<Vec<(Hit, (i64, usize))>> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     let rows = statement.query_map(params_from_iter(values), |row| {
-                        Ok(Hit {
+                        let is_child = row.get::<_, Option<JobNumber>>(10)?.is_some();
+                        let place = match is_child {
+                            true => Some((StepIndex(row.get(6)?), row.get(7)?)),
+                            false => None,
+                        };
+                        let hit = Hit {
                             number: row.get(0)?,
                             id: id_of(row.get(1)?),
                             workflow: row.get(2)?,
@@ -106,25 +139,37 @@ impl Reader {
                             created: Timestamp(row.get(4)?),
                             ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
                             reason: None,
-                        })
+                            place,
+                            steps: None,
+                        };
+                        Ok((hit, (row.get(8)?, row.get::<_, u16>(9)?.into())))
                     })?;
                     rows.collect()
                 };
                 hits.extend(read().map_err(|error| self.failed(error))?);
             }
-            match order {
-                SearchOrder::NewestFirst => hits.sort_unstable_by_key(|hit| -hit.number),
-                SearchOrder::OldestFirst => hits.sort_unstable_by_key(|hit| hit.number),
+            hits.sort_unstable_by_key(|(hit, _)| (hit.place, hit.number));
+            if order == SearchOrder::NewestFirst {
+                hits.reverse();
             }
             hits.truncate(limit as usize);
-            for hit in hits.iter_mut().filter(|hit| ends_with_reason(&hit.state)) {
-                hit.reason = self.reason(connection, hit.number)?;
-            }
-            Ok(hits)
+            self.with_definitions(connection, |rebuild| {
+                for (hit, (definition, graph)) in &mut hits {
+                    // A list has also the jobs whose definition is damaged.
+                    let definition = rebuild.definition(*definition).ok();
+                    hit.steps = definition
+                        .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
+                    if ends_with_reason(&hit.state) {
+                        hit.reason = self.reason(connection, hit.number)?;
+                    }
+                }
+                Ok(())
+            })?;
+            Ok(hits.into_iter().map(|(hit, _)| hit).collect())
         })
     }
 
-    /// How many top-level jobs meet the filter; counted up to `most`.
+    /// How many jobs meet the filter; counted up to `most`.
     pub(super) fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
         self.with_derived(|connection| {
             if !self.has_columns(connection, filter)? {
@@ -183,14 +228,19 @@ pub(super) fn ends_with_reason(state: &str) -> bool {
 mod tests {
     use super::*;
     use crate::engine::JobId;
-    use crate::journal::query::NEWEST;
+    use crate::journal::query::ParentRow;
     use crate::journal::sqlite::{Options, Store};
     use uuid::Uuid;
 
-    /// How SQLite looks for what a filter lets through.
-    fn plan(connection: &Connection, filter: &Filter, order: SearchOrder) -> String {
+    /// How SQLite looks for what a filter lets through, beyond the job with a number.
+    fn plan(
+        connection: &Connection,
+        filter: &Filter,
+        order: SearchOrder,
+        beyond: JobNumber,
+    ) -> String {
         let state = filter.each_state().remove(0);
-        let (sql, values) = filter.sql(state, order, NEWEST, 10);
+        let (sql, values) = filter.sql(state, order, beyond, 10);
         let mut statement =
             connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
         let steps = statement.query_map(params_from_iter(values), |row| row.get::<_, String>(3));
@@ -210,14 +260,25 @@ mod tests {
         let of_workflow = |filter: &Filter| Filter { workflow: Some("w".into()), ..filter.clone() };
         let one = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
         let by_id = Filter { ids: one, ..failed.clone() };
+        let parent = Some(ParentRow { number: 7, root: 7 });
+        let of_job = |filter: &Filter| Filter { parent, ..filter.clone() };
+        let running = Filter { states: vec![JobState::Running], ..Filter::default() };
         for (filter, index) in [
+            (&of_job(&any), "jobs_by_place "),
+            (&of_job(&running), "jobs_by_place "),
+            (&of_job(&failed), "jobs_children_failed "),
+            (&of_job(&by_id), "jobs_by_id "),
             (&any, "jobs_top "),
             (&failed, "jobs_top_by_state "),
             (&of_workflow(&failed), "jobs_by_state "),
             (&by_id, "jobs_by_id "),
         ] {
-            for order in [SearchOrder::NewestFirst, SearchOrder::OldestFirst] {
-                let plan = plan(&connection, filter, order);
+            let orders = [SearchOrder::NewestFirst, SearchOrder::OldestFirst];
+            for (order, is_first) in
+                orders.into_iter().flat_map(|order| [(order, true), (order, false)])
+            {
+                let beyond = if is_first { order.start() } else { 17 };
+                let plan = plan(&connection, filter, order, beyond);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
                 // Few have an id of a range: they are sorted.
                 let sorts = plan.contains("ORDER BY");

@@ -157,7 +157,9 @@ fn is_effect(leaving: &Outgoing) -> bool {
         | Outgoing::Hold(_)
         | Outgoing::Announce(_)
         | Outgoing::Withdraw(..)
-        | Outgoing::Noticed => false,
+        | Outgoing::Noticed
+        | Outgoing::Counted(_)
+        | Outgoing::StepsDone(..) => false,
     }
 }
 

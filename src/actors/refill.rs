@@ -1,0 +1,84 @@
+//! What became of top-level jobs before the process began, for the statistics of workflows: read from
+//! the journal once, behind the start, the newest first.
+
+use super::common::Common;
+use crate::clock;
+use crate::engine::Timestamp;
+use crate::journal::{EndedCursor, JournalError, NEWEST};
+use crate::telemetry::rates::KEPT_NS;
+use std::sync::Arc;
+
+/// How many rows are read at once: a read holds up the deletion of what it sees.
+const ROWS_AT_ONCE: u32 = 10_000;
+
+/// The most jobs whose creation is looked at, and the most whose end is: of more, the newest.
+const ROWS_MAX: u32 = 2_000_000;
+
+/// Begins to read, on a thread of its own. What happens from now on is counted as it happens.
+pub(super) fn start(common: &Arc<Common>) {
+    let owned = common.clone();
+    let spawned = std::thread::Builder::new().name("refill".to_owned()).spawn(move || {
+        let started = clock::instant();
+        match refill(&owned) {
+            Ok(jobs) => {
+                let elapsed_ms = started.elapsed().as_millis();
+                tracing::debug!(jobs, elapsed_ms, "statistics read from the journal");
+            }
+            // Also when the manager stops meanwhile. Nothing depends on it.
+            Err(error) => tracing::debug!(%error, "statistics not read from the journal"),
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread for the statistics of before");
+    }
+}
+
+/// How many jobs it has looked at.
+fn refill(common: &Common) -> Result<u32, JournalError> {
+    let (reader, rates) = (&common.reader, &common.rates);
+    let (began, _) = common.began;
+    let since = Timestamp(began.0.saturating_sub(KEPT_NS));
+    let is_before = |at: Timestamp| at >= since && at < began;
+    let (mut jobs, mut below) = (0, NEWEST);
+    while jobs < ROWS_MAX {
+        let mut is_recent = false;
+        let last = reader.creations(below, ROWS_AT_ONCE, &mut |workflow, created| {
+            jobs += 1;
+            is_recent |= created >= since;
+            if is_before(created) {
+                rates.was_created(workflow, created);
+            }
+        })?;
+        match last {
+            // They are in the order of their creation, but for clocks that are set.
+            Some(last) if is_recent => below = last,
+            Some(_) | None => break,
+        }
+    }
+    let known = common.definitions();
+    let mut workflows: Vec<String> = known.keys().cloned().collect();
+    let running = reader.running_counts()?;
+    workflows
+        .extend(running.into_iter().map(|(name, _)| name).filter(|name| !known.contains_key(name)));
+    let mut ended = 0;
+    for workflow in workflows {
+        let mut beyond = EndedCursor::NEWEST;
+        while ended < ROWS_MAX {
+            let last = reader.ends(
+                &workflow,
+                since,
+                beyond,
+                ROWS_AT_ONCE,
+                &mut |state, created, at| {
+                    ended += 1;
+                    if is_before(at) {
+                        rates.had_ended(&workflow, at, state, at.0 - created.0);
+                    }
+                },
+            )?;
+            let Some(last) = last else { break };
+            beyond = last;
+        }
+    }
+    Ok(jobs)
+}

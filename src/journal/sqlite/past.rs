@@ -1,0 +1,102 @@
+//! What became of top-level jobs, row by row, for statistics. What a process left behind is derived
+//! when the journal is opened: these reads have nothing derived, and hold up nobody.
+
+use super::reader::Reader;
+use crate::engine::{JobState, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::EndedCursor;
+use crate::journal::record::JobNumber;
+use rusqlite::params;
+
+const CREATIONS: &str = "SELECT number, workflow, created FROM jobs INDEXED BY jobs_top
+    WHERE parent IS NULL AND number < ?1 ORDER BY number DESC LIMIT ?2";
+
+const ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXED BY jobs_ended
+    WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
+
+impl Reader {
+    /// Hands over the workflow and creation of top-level jobs below a number, the newest first;
+    /// gives the number of the last.
+    pub(super) fn creations(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError> {
+        self.with(|connection| {
+            let mut read = || -> rusqlite::Result<Option<JobNumber>> {
+                let mut statement = connection.prepare_cached(CREATIONS)?;
+                let mut rows = statement.query(params![below, limit])?;
+                let mut last = None;
+                while let Some(row) = rows.next()? {
+                    each(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
+                    last = Some(row.get(0)?);
+                }
+                Ok(last)
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+
+    /// Hands over how top-level jobs of a workflow ended that ended at or after `since`, the newest
+    /// end first: state, creation and end.
+    pub(super) fn ends(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError> {
+        self.with(|connection| {
+            let mut read = || -> rusqlite::Result<Option<EndedCursor>> {
+                let mut statement = connection.prepare_cached(ENDS)?;
+                let mut rows = statement.query(params![
+                    workflow,
+                    since.0,
+                    beyond.ended.0,
+                    beyond.number,
+                    limit
+                ])?;
+                let mut last = None;
+                while let Some(row) = rows.next()? {
+                    let ended = Timestamp(row.get(3)?);
+                    if let Some(state) = JobState::of_word(row.get_ref(1)?.as_str()?) {
+                        each(state, Timestamp(row.get(2)?), ended);
+                    }
+                    last = Some(EndedCursor { ended, number: row.get(0)? });
+                }
+                Ok(last)
+            };
+            read().map_err(|error| self.failed(error))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::sqlite::{Options, Store};
+    use rusqlite::Connection;
+
+    #[test]
+    fn both_are_read_from_an_index_in_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        let options =
+            Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
+        drop(Store::open(&options).expect("a journal"));
+        let connection = Connection::open(&file).expect("opens");
+        for sql in [CREATIONS, ENDS] {
+            let mut statement =
+                connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
+            let count = statement.parameter_count();
+            let values = rusqlite::params_from_iter((0..count).map(|_| 1));
+            let plan: rusqlite::Result<Vec<String>> =
+                statement.query_map(values, |row| row.get(3)).expect("a plan").collect();
+            let plan = plan.expect("a plan").join("; ");
+            assert!(plan.starts_with("SEARCH") && !plan.contains("TEMP B-TREE"), "{plan}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Where the value of each setting comes from.
+
+use super::{LISTS, Overrides, Settings};
+use config::{Map, Value, ValueKind};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The beginning of the names of environment variables that are settings.
+pub(super) const PREFIX: &str = "WORKFLOW_MANAGER";
+
+/// What separates the parts of such a name.
+pub(super) const SEPARATOR: &str = "__";
+
+/// The variable that is known by this name to other programs too.
+pub(super) const AMQP_SERVER: &str = "AMQP_SERVER";
+
+/// Where a value was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = SettingSource)]
+pub enum Source {
+    /// Nowhere.
+    Default,
+    /// In the file of settings.
+    File,
+    /// In the environment.
+    Environment,
+    /// On the command line.
+    Flag,
+}
+
+/// The settings that were set, by their names, each with the source and the file or variable. What
+/// comes later counts.
+#[derive(Clone, Debug, Default)]
+pub struct Sources(Vec<(String, Source, String)>);
+
+/// A setting with its value, masked, and where that comes from.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Setting)]
+pub struct Sourced<'a> {
+    /// Its name, such as `http.listen`.
+    pub name: String,
+    /// Its value.
+    #[schema(value_type = serde_json::Value)]
+    pub value: serde_json::Value,
+    /// Where it was set.
+    pub source: Source,
+    /// The file, or the environment variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<&'a str>,
+}
+
+impl Sources {
+    pub(super) fn add_file(&mut self, values: &Map<String, Value>, file: &str) {
+        let mut names = Vec::new();
+        values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
+        names.sort_unstable();
+        self.0.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
+    }
+
+    /// What these variables set. Those whose values are lists, and [`AMQP_SERVER`], count more.
+    pub(super) fn add_environment<'v>(&mut self, variables: impl Iterator<Item = &'v str>) {
+        let prefix = format!("{PREFIX}{SEPARATOR}").to_lowercase();
+        let mut found = Vec::new();
+        for variable in variables {
+            let list = LISTS.iter().find(|(list, _)| *list == variable);
+            let lower = variable.to_lowercase();
+            let (rank, name) = match (variable, list) {
+                (AMQP_SERVER, _) => (1, "amqp.server".to_owned()),
+                (_, Some((_, setting))) => (1, (*setting).to_owned()),
+                (_, None) => match lower.strip_prefix(&prefix) {
+                    Some(rest) => (0, rest.replace(SEPARATOR, ".")),
+                    None => continue,
+                },
+            };
+            found.push((rank, name, variable.to_owned()));
+        }
+        found.sort_unstable();
+        let set = found.into_iter().map(|(_, name, place)| (name, Source::Environment, place));
+        self.0.extend(set);
+    }
+
+    pub(super) fn add_flags(&mut self, flags: &Overrides) {
+        let set = [
+            ("workflows", !flags.workflows.is_empty()),
+            ("amqp.server", flags.amqp_server.is_some()),
+            ("journal.file", flags.journal_file.is_some()),
+            ("http.listen", flags.listen.is_some()),
+            ("http.insecure", flags.insecure),
+        ];
+        let names = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
+        self.0.extend(names.map(|name| (name, Source::Flag, String::new())));
+    }
+
+    fn of(&self, setting: &str) -> (Source, Option<&str>) {
+        let is_meant = |name: &str| {
+            setting.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let found = self.0.iter().rev().find(|(name, ..)| is_meant(name));
+        found.map_or((Source::Default, None), |(_, source, place)| {
+            (*source, Some(place.as_str()).filter(|place| !place.is_empty()))
+        })
+    }
+}
+
+impl Settings {
+    /// Each setting with its value, masked, and where that comes from.
+    ///
+    /// # Errors
+    ///
+    /// The settings cannot be written as JSON.
+    pub fn sourced(&self) -> serde_json::Result<Vec<Sourced<'_>>> {
+        let mut values = Vec::new();
+        flat(String::new(), serde_json::to_value(self)?, &mut values);
+        let sourced = values.into_iter().map(|(name, value)| {
+            let (source, place) = self.sources.of(&name);
+            Sourced { name, value, source, place }
+        });
+        Ok(sourced.collect())
+    }
+}
+
+/// The names below this one that have a value.
+fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
+    match &value.kind {
+        ValueKind::Table(table) => {
+            table.iter().for_each(|(key, value)| leaves(format!("{name}.{key}"), value, names));
+        }
+        ValueKind::Nil
+        | ValueKind::Boolean(_)
+        | ValueKind::I64(_)
+        | ValueKind::I128(_)
+        | ValueKind::U64(_)
+        | ValueKind::U128(_)
+        | ValueKind::Float(_)
+        | ValueKind::String(_)
+        | ValueKind::Array(_) => names.push(name),
+    }
+}
+
+fn flat(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_json::Value)>) {
+    let Some(keys) = value.as_object().filter(|keys| !keys.is_empty()) else {
+        return values.push((name, value));
+    };
+    for (key, value) in keys {
+        let below = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+        flat(below, value.clone(), values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::DEFAULTS;
+
+    #[test]
+    fn what_is_set_last_counts_and_the_place_is_told() {
+        let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
+        let file = config::File::from_str(text, config::FileFormat::Yaml);
+        let mut settings: Settings = config::Config::builder()
+            .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml))
+            .add_source(file.clone())
+            .build()
+            .and_then(config::Config::try_deserialize)
+            .expect("settings");
+        settings.sources.add_file(&config::Source::collect(&file).expect("a table"), "s.yaml");
+        let variables = [
+            AMQP_SERVER,
+            "WORKFLOW_MANAGER__AMQP__SERVER",
+            "WORKFLOW_MANAGER__HTTP__HOSTS",
+            "WORKFLOW_MANAGER_TOKEN",
+            "PATH",
+        ];
+        settings.sources.add_environment(variables.into_iter());
+        settings
+            .sources
+            .add_flags(&Overrides { journal_file: Some("b.db".into()), ..Overrides::default() });
+        let told = settings.sourced().expect("JSON");
+        let of = |name: &str| {
+            let setting = told.iter().find(|setting| setting.name == name).expect("is there");
+            (setting.source, setting.place)
+        };
+        assert_eq!(of("http.listen"), (Source::Default, None));
+        assert_eq!(of("http.token"), (Source::File, Some("s.yaml")));
+        assert_eq!(of("buses.more.server"), (Source::File, Some("s.yaml")));
+        assert_eq!(of("buses.more.prefetch"), (Source::Default, None), "what a bus does not set");
+        assert_eq!(of("amqp.server"), (Source::Environment, Some(AMQP_SERVER)));
+        let hosts = (Source::Environment, Some("WORKFLOW_MANAGER__HTTP__HOSTS"));
+        assert_eq!(of("http.hosts"), hosts);
+        assert_eq!(of("journal.file"), (Source::Flag, None));
+        let shown = serde_json::to_string(&told).expect("JSON");
+        assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
+    }
+}
