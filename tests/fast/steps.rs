@@ -252,9 +252,8 @@ fn times(answer: &Answer, items: usize) -> Vec<(u32, u32)> {
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.header("content-type"), "application/octet-stream");
     assert_eq!(answer.body.len(), 8 * items);
-    let number = |at: usize| {
-        u32::from_le_bytes(answer.body[at..at + 4].try_into().expect("four bytes"))
-    };
+    let number =
+        |at: usize| u32::from_le_bytes(answer.body[at..at + 4].try_into().expect("four bytes"));
     (0..items).map(|item| (number(8 * item), number(8 * item + 4))).collect()
 }
 
@@ -320,7 +319,10 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                 assert_eq!(all[1], some[1], "it stays");
             }
             let wrong = api.get(&job("/step/each/items?format=list"), &[]).await;
-            assert_eq!(wrong.detail(), "format is \"list\", expected counts, map, times or reasons");
+            assert_eq!(
+                wrong.detail(),
+                "format is \"list\", expected counts, map, times or reasons"
+            );
         },
     );
 }
