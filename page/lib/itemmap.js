@@ -44,6 +44,25 @@ export function countIn(map, from, to) {
 }
 
 /**
+ * The map as it was so many milliseconds after the step began.
+ * @param {Uint8Array} map as it is
+ * @param {Uint32Array} times two numbers for each item: when it began and ended
+ * @param {number} items
+ * @param {number} at
+ */
+export function mapAt(map, times, items, at) {
+  const then = new Uint8Array(map.length);
+  const known = Math.min(items, times.length >> 1);
+  for (let item = 0; item < known; item += 1) {
+    if (times[2 * item] > at) continue;
+    const now = stateOf(map, item);
+    const state = times[2 * item + 1] > at || now < COMPLETED ? RUNNING : now;
+    then[item >> 2] |= state << (2 * (item & 3));
+  }
+  return then;
+}
+
+/**
  * How many columns and rows there are, and for how many items a cell stands: a round number, so that cells can be counted.
  * @param {number} items
  * @param {number} width of the picture

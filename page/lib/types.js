@@ -88,7 +88,7 @@
  *
  * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry
  *
- * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, stepsDone?: number, steps?: number }} Found
+ * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
  * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
  *
  * @typedef {{ job: string, step: string, item: number, state: string, created: string, ended?: string, reason?: string }} Child
@@ -107,7 +107,7 @@
  *
  * @typedef {{ vhost: string, name: string, job_count: number, loaded?: boolean, definition?: string, stats?: WorkflowStats }} Workflow
  *
- * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, missing?: boolean, unknown?: string, usedBy?: { workflow: string, task?: string, step: string }[] }} Queue
+ * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, missing?: boolean, unknown?: string, oldest?: { job: string, step: string, since: string }, usedBy?: { workflow: string, task?: string, step: string }[] }} Queue
  *
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons

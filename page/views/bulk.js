@@ -10,6 +10,7 @@ import { link } from '../lib/route.js';
 import { badge } from '../lib/states.js';
 import { count, counted, shortId, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
+import { whyField } from './job-operations.js';
 
 /** @import { Found } from '../lib/types.js' */
 
@@ -37,6 +38,7 @@ export function openBulk(filters, done, marked) {
   let dry;
   let problem = '';
   let typed = '';
+  let reason = '';
   /** From which step on, for those that are run again. */
   let step = '';
   /** @type {{ matched: number, done: number, refused: number, refusals: { job: string, reason: string }[], over: boolean, stop: boolean } | undefined} */
@@ -44,6 +46,8 @@ export function openBulk(filters, done, marked) {
 
   /** @returns {[string, string][]} */
   const asked = () => (chosen === 'rerun' ? [...filters, ['step', step]] : filters);
+  /** Nothing is left of an erased job that could tell it. @returns {[string, string][]} */
+  const why = () => (chosen !== 'delete' && reason.trim() ? [['reason', reason.trim()]] : []);
 
   /** @param {keyof typeof OPERATIONS} operation */
   async function look(operation) {
@@ -91,7 +95,7 @@ export function openBulk(filters, done, marked) {
           now.matched += 1;
           try {
             if (chosen === 'delete') await act('DELETE', ['job', id], { erase: true });
-            else await act('POST', ['job', id, chosen], chosen === 'rerun' ? { step } : {});
+            else await act('POST', ['job', id, chosen], [...(chosen === 'rerun' ? [/** @type {[string, string]} */ (['step', step])] : []), ...why()]);
             now.done += 1;
           } catch (error) {
             now.refused += 1;
@@ -104,7 +108,7 @@ export function openBulk(filters, done, marked) {
         let cursor;
         do {
           /** @type {{ matched: number, done: number, refused: number, refusals?: { job: string, reason: string }[], next?: string }} */
-          const answer = await act('POST', ['jobs', chosen], [...asked(), ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
+          const answer = await act('POST', ['jobs', chosen], [...asked(), ...why(), ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
           now.matched += answer.matched;
           now.done += answer.done;
           now.refused += answer.refused;
@@ -144,6 +148,7 @@ export function openBulk(filters, done, marked) {
     if (!matched) return html`<p>No job would be touched.</p>`;
     return html`<p><b>${more ? 'More than ' : ''}${counted(matched, 'job')}</b> would be asked${jobs.length && matched > jobs.length ? html`, the first ${jobs.length} of them:` : ':'}</p>
       ${jobs.length ? html`<ul class="facts-list bulk-list">${jobs.map((job) => html`<li>${badge(job.state)}<a href=${link(['job', job.job])}><code>${shortId(job.job)}</code></a><span>${shown(job.workflow)}</span><span class="quiet">${moment(job.created, { relative: false })}</span></li>`)}</ul>` : nothing}
+      ${chosen === 'delete' ? nothing : html`<div class="dialog-form ask-why">${whyField((text) => { reason = text; })}</div>`}
       <label class="row bulk-typed">Type <b>${matched}</b> to go on <input class="field" inputmode="numeric" autocomplete="off" .value=${typed} @input=${(/** @type {InputEvent} */ event) => { typed = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></label>
       <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...(chosen === 'rerun' ? ['--step', step] : []), ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))))}</code></div>` : nothing}</details>`;
   }

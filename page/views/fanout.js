@@ -1,11 +1,12 @@
 // A fan-out: how far it is, a map of all its items, and its failures, grouped by reason and one by one.
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { address, get, Problem, send } from '../lib/api.js';
 import { setQuery, tell } from '../lib/app.js';
 import { attached, css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
-import { cells, countIn, FAILED, grid, ITEM_STATES, nextIn } from '../lib/itemmap.js';
+import { cells, countIn, FAILED, grid, ITEM_STATES, mapAt, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { Source } from '../lib/source.js';
@@ -39,6 +40,12 @@ class Fanout {
   #items;
   /** @type {Source<Uint8Array>} */
   #map;
+  /** When each item began and ended: asked for once the map is looked at as it was. @type {Source<Uint32Array>} */
+  #times;
+  /** How many milliseconds after the step's beginning the map is shown; none: as it is. @type {number | undefined} */
+  #then;
+  /** @type {{ key: string, map: Uint8Array } | undefined} */
+  #past;
   /** @type {Source<Reasons>} */
   #reasons;
   /** @type {Source<{ children: Child[], next?: string }>} */
@@ -76,6 +83,7 @@ class Fanout {
     this.#job = new Source((signal) => get(['job', id], { view: 'light' }, signal));
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
+    this.#times = new Source(async (signal) => new Uint32Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'times' }), { signal })).arrayBuffer()));
     this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal));
     this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
     void this.#look();
@@ -93,7 +101,7 @@ class Fanout {
     document.removeEventListener('theme', this.#theme);
     this.#dark.removeEventListener('change', this.#theme);
     this.#observer?.disconnect();
-    for (const source of [this.#job, this.#items, this.#map, this.#reasons, this.#children]) source.stop();
+    for (const source of [this.#job, this.#items, this.#map, this.#times, this.#reasons, this.#children]) source.stop();
   }
 
   #theme = () => {
@@ -214,12 +222,55 @@ class Fanout {
     if (at >= 0) {
       const from = at * each;
       const to = Math.min(figures.items, from + each);
-      const counts = countIn(data, from, to);
+      const counts = countIn(this.#shown(figures) ?? data, from, to);
       text = html`<span>${to - from === 1 ? `item ${count(from)}` : `items ${count(from)} to ${count(to - 1)}`}: ${ITEM_STATES.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${state}</span>` : nothing))}</span>`;
     }
     return html`<div class="panel-title"><h2>Map</h2><span class="space"></span>${figures.failed ? html`<button class="mini" @click=${() => this.#nextFailed()}>Next failed <kbd>f</kbd></button>` : nothing}</div>
       <div class="map-body"><div class="map-frame" ${attached(this.#frame)}><canvas class="map" tabindex="0" role="img" aria-label=${plain(`Map of ${figures.items} items: ${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting. The list below has the failed ones.`)} @pointermove=${this.#point} @pointerleave=${() => { this.#hover = -1; this.#drawn = ''; redraw(); }} @click=${this.#click} @keydown=${this.#mapKey} ${attached((element) => { this.#canvas = /** @type {HTMLCanvasElement} */ (element); this.#drawn = ''; redraw(); })}></canvas></div>
-      <p class="map-text" aria-live="polite">${text}${this.#picked ? html` <a class="button small" href=${link(['job', this.#picked.job])}>Open item ${count(this.#picked.item)}</a>` : nothing}</p></div>`;
+      <p class="map-text" aria-live="polite">${text}${this.#picked ? html` <a class="button small" href=${link(['job', this.#picked.job])}>Open item ${count(this.#picked.item)}</a>` : nothing}</p>${this.#scrub(figures)}</div>`;
+  }
+
+  /** How long the step has run, in milliseconds. */
+  #length() {
+    const step = this.#job.data?.steps.find((one) => one.name === this.#step);
+    return step?.startTime ? Math.max(1, Math.ceil((step.endTime ? millis(step.endTime) : Date.now()) - millis(step.startTime))) : 1;
+  }
+
+  /**
+   * The map as it is, or as it was.
+   * @param {Items} figures
+   */
+  #shown(figures) {
+    const map = this.#map.data;
+    const times = this.#times.data;
+    if (!map || this.#then === undefined || !times) return map;
+    const key = `${this.#map.at} ${this.#times.at} ${this.#then}`;
+    if (this.#past?.key !== key) this.#past = { key, map: mapAt(map, times, figures.items, this.#then) };
+    return this.#past.map;
+  }
+
+  /** @param {Items} figures */
+  #scrub(figures) {
+    if (this.#times.error?.notHere) return nothing;
+    const length = this.#length();
+    const then = Math.min(this.#then ?? length, length);
+    const map = this.#shown(figures);
+    const counts = this.#then !== undefined && this.#times.data && map ? countIn(map, 0, figures.items) : undefined;
+    const text = this.#then === undefined ? 'as it is' : then ? `${span(then)} after the beginning` : 'at the beginning';
+    return html`<div class="map-scrub ${this.#then === undefined ? '' : 'past'}"><div class="slider-track"><input type="range" min="0" max=${length} step="1" .value=${live(String(then))} aria-label="The map at a time" aria-valuetext=${plain(text)} @input=${(/** @type {InputEvent} */ event) => this.#scrubTo(Number(/** @type {HTMLInputElement} */ (event.target).value), length)}></div>
+      <p class="small">${this.#then === undefined ? html`<span class="quiet">Move it to see the map as it was</span>` : html`<b>${shown(text)}</b>${counts ? ITEM_STATES.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${state}</span>` : nothing)) : nothing}<span class="space"></span><button class="mini" @click=${() => this.#scrubTo(length, length)}>As it is</button>`}</p></div>`;
+  }
+
+  /**
+   * @param {number} then
+   * @param {number} length
+   */
+  #scrubTo(then, length) {
+    this.#then = then >= length ? undefined : then;
+    // What has ended stays as it was: while the step runs the times are asked for anew only when the map is.
+    if (this.#then !== undefined && (!this.#times.data || (this.#running && this.#times.at < this.#map.at))) void this.#times.refresh();
+    this.#drawn = '';
+    redraw();
   }
 
   #frame = (/** @type {HTMLElement} */ element) => {
@@ -241,12 +292,12 @@ class Fanout {
 
   drawn() {
     const figures = this.#figures();
-    const map = this.#map.data;
+    const map = figures && this.#shown(figures);
     const canvas = this.#canvas;
     if (!figures || !map || !canvas?.isConnected || !this.#width) return;
     const { cell, columns, rows, each } = this.#grid(figures);
     const mark = this.#hover >= 0 ? this.#hover : this.#item;
-    const key = `${this.#map.at} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
+    const key = `${this.#map.at} ${this.#past?.key} ${this.#then} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
     if (key === this.#drawn) return;
     this.#drawn = key;
     const ratio = Math.min(2, devicePixelRatio || 1);

@@ -43,6 +43,14 @@ async function carryOut(said, call, done) {
 }
 
 /**
+ * What an operation is for: the record keeps it.
+ * @param {(reason: string) => void} take
+ */
+export function whyField(take) {
+  return html`<label class="label" for="ask-why">Why <span class="quiet">(the record keeps it; may be left empty)</span></label><input id="ask-why" class="field" maxlength="200" autocomplete="off" @input=${(/** @type {InputEvent} */ event) => take(/** @type {HTMLInputElement} */ (event.target).value)}>`;
+}
+
+/**
  * A question before something is done. With `why` one can say what it is for; `run` is given that, and the record keeps it.
  * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, why?: boolean, shell: string[], run: (reason: string | undefined) => Promise<void> }} of
  */
@@ -53,7 +61,7 @@ export function ask({ title, text, button, danger = false, why = false, shell, r
   openDialog({
     title,
     body: () => html`<div class="dialog-text">${text}</div>
-      ${why ? html`<div class="dialog-form ask-why"><label class="label" for="ask-why">Why <span class="quiet">(the record keeps it; may be left empty)</span></label><input id="ask-why" class="field" maxlength="200" autocomplete="off" @input=${(/** @type {InputEvent} */ event) => { reason = /** @type {HTMLInputElement} */ (event.target).value; }}></div>` : nothing}
+      ${why ? html`<div class="dialog-form ask-why">${whyField((text) => { reason = text; })}</div>` : nothing}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
       <details class="as-command"><summary>The same for a shell</summary>${shell.map((line) => html`<div class="command"><code>${shown(line)}</code><button class="tool" aria-label="Copy" @click=${() => copied(line, 'Command')}>${icon('copy')}</button></div>`)}</details>
       <footer class="dialog-foot"><button class="button" @click=${closeDialog}>No, leave it</button><button class="button ${danger ? 'danger' : 'primary'}" ?disabled=${busy} @click=${async () => {
@@ -185,6 +193,7 @@ export function byHand(job, step, defined, type, done) {
   const words = defined?.statuses ?? [];
   let text = type === 'error' ? '' : defined?.statusKey ? `{\n  ${JSON.stringify(defined.statusKey)}: ""\n}` : '{}';
   let retryable = false;
+  let reason = '';
   let refused = '';
   let busy = false;
   const path = ['job', job.uuid, 'step', step.name];
@@ -194,7 +203,7 @@ export function byHand(job, step, defined, type, done) {
     redraw();
     try {
       const body = type === 'error' ? JSON.stringify({ error: text, retryable }) : text;
-      await act('POST', path, { type }, body);
+      await act('POST', path, { type, reason: reason.trim() || undefined }, body);
       tell(type === 'error' ? `Step ${step.name} was failed by hand` : `Step ${step.name} was completed by hand`);
       closeDialog();
       done();
@@ -212,6 +221,7 @@ export function byHand(job, step, defined, type, done) {
       <label class="label" for="by-hand">${type === 'error' ? 'Reason' : 'Output, a JSON object'}</label>
       <textarea id="by-hand" class="field code-field" rows=${type === 'error' ? 3 : 9} spellcheck="false" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLTextAreaElement} */ (event.target).value; }}></textarea>
       ${type === 'error' ? html`<label class="check"><input type="checkbox" .checked=${retryable} @change=${(/** @type {Event} */ event) => { retryable = /** @type {HTMLInputElement} */ (event.target).checked; }}> It may be tried again, if attempts are left</label>` : nothing}
+      ${whyField((text) => { reason = text; })}
       ${refused ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(refused)}</span></p>` : nothing}
       <footer class="dialog-foot"><button type="button" class="button" @click=${closeDialog}>No, leave it</button><button class="button ${type === 'error' ? 'danger' : 'primary'}" ?disabled=${busy}>${type === 'error' ? 'Fail it' : 'Complete it'}</button></footer>
     </form>`,

@@ -115,9 +115,9 @@ class JobView {
     this.#lookThen = atMostEvery(() => void this.#then.restart(), 60);
     void this.#job.refresh().then(() => this.#looked());
     if (this.#at !== undefined) void this.#then.refresh();
-    this.#stream = new Stream(['job', id, 'events'], { children: 'none' }, { event: () => this.#look(), state: redraw, opened: () => this.#look() });
+    this.#stream = new Stream(['job', id, 'events'], { children: 'counts' }, { event: (event) => this.#happened(event), state: redraw, opened: () => this.#look() });
     this.#stream.open();
-    // Counts of child jobs, and what the bus says, come without an event. While nothing runs nothing is asked.
+    // What the bus says comes without an event. While nothing runs nothing is asked.
     let round = 0;
     this.#timer = setInterval(() => {
       const job = this.#job.data;
@@ -142,6 +142,19 @@ class JobView {
     this.#lookThen.stop();
     this.#stream?.close();
     for (const part of [this.#job, this.#then, this.#why, this.#record, this.#step, this.#graph, this.#time]) part.stop();
+  }
+
+  /** @param {import('../lib/events.js').ServerEvent} event */
+  #happened(event) {
+    if (event.event !== 'step.counted') return this.#look();
+    // Counts of child jobs come with the event, up to four times a second: nothing else has changed.
+    /** @type {{ data: { step: string, children: { items: number, waiting: number, running: number, completed: number, failed: number } } }} */
+    const { data } = JSON.parse(event.data);
+    const step = this.#job.data?.steps.find((one) => one.name === data.step);
+    if (!step) return;
+    const { children } = data;
+    step.children = { ...step.children, ...children, started: children.items - children.waiting, ended: children.completed + children.failed };
+    redraw();
   }
 
   get #at() {

@@ -23,7 +23,7 @@ import { openCreate } from './create.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore'];
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
  * The part of an address that says which jobs are meant.
@@ -126,11 +126,12 @@ class JobsView {
     const { data, error, stale } = this.#found;
     const jobs = data?.jobs ?? [];
     const filters = filtersOf(query);
+    const children = query.has('parent');
     return html`<div class="jobs">
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${data.next ? ' and more' : ''} found` : nothing}</span><span class="space"></span>
         <button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
-        <button class="button small" ?disabled=${!filters.length || !jobs.length} title=${filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
+        <button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
       </header>
       ${this.#filters(query)}
       ${error && !data ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : error && error.status > 0 ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
@@ -212,10 +213,10 @@ class JobsView {
           <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
           <td class="c-state">${badge(job.state)}</td>
           <td class="c-job"><a href=${link(['job', job.job])}><code>${shown(shortId(job.job))}</code></a></td>
-          <td class="c-workflow">${shown(job.workflow)}</td>
+          <td class="c-workflow">${shown(job.workflow)}${job.item !== undefined ? html` <span class="quiet">${shown(job.step ?? '')}[${count(job.item)}]</span>` : nothing}</td>
           <td class="c-created">${moment(job.created)}</td>
           <td class="number c-took">${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}</td>
-          ${steps ? html`<td class="number c-steps">${job.steps !== undefined ? html`${count(job.stepsDone ?? 0)}<span class="quiet"> / ${count(job.steps)}</span>` : html`<span class="quiet">–</span>`}</td>` : nothing}
+          ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
           <td class="c-reason"><span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span></td>
         </tr>`;
       })}</tbody>
@@ -263,6 +264,6 @@ class JobsView {
   commands() {
     const filters = filtersOf(this.#route.query);
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
-    return filters.length ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
+    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
   }
 }

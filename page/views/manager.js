@@ -16,7 +16,7 @@ import { ask } from './job-operations.js';
 
 /**
  * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager
- * @typedef {{ name: string, value: unknown, source?: string }} Setting
+ * @typedef {{ name: string, value: unknown, source?: string, place?: string }} Setting
  */
 
 /**
@@ -44,7 +44,7 @@ class ManagerView {
   /** @type {Source<Manager>} */
   #manager = new Source((signal) => get(['manager'], {}, signal));
   /** @type {Source<Setting[]>} */
-  #settings = new Source(async (signal) => flat(await get(['settings'], {}, signal)));
+  #settings = new Source(async (signal) => flat(await get(['settings'], { sources: 'true' }, signal)));
   #word = '';
   #changed = false;
 
@@ -104,7 +104,7 @@ class ManagerView {
     const word = this.#word.toLowerCase();
     const list = data.filter((setting) => (!word || setting.name.toLowerCase().includes(word)) && (!this.#changed || setting.source !== 'default'));
     return html`<section class="panel" aria-label="Settings"><div class="panel-title wraps"><h2>Settings</h2><span class="space"></span>${sources ? html`<label class="check small"><input type="checkbox" .checked=${this.#changed} @change=${() => { this.#changed = !this.#changed; redraw(); }}> only what is set</label>` : nothing}<input class="field small-field" aria-label="Filter settings" placeholder="Filter" .value=${this.#word} @input=${(/** @type {InputEvent} */ event) => { this.#word = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></div>
-      <div class="table-wrap"><table class="settings-table stacked"><thead><tr><th>Setting</th><th>Value</th>${sources ? html`<th>From</th>` : nothing}</tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' || setting.value === null || (Array.isArray(setting.value) && !setting.value.length) ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td>${sources ? html`<td class=${setting.source === 'default' ? 'quiet' : ''} data-label="from">${shown(setting.source)}</td>` : nothing}</tr>`)}</tbody></table></div></section>`;
+      <div class="table-wrap"><table class="settings-table stacked"><thead><tr><th>Setting</th><th>Value</th>${sources ? html`<th>From</th>` : nothing}</tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' || setting.value === null || (Array.isArray(setting.value) && !setting.value.length) ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td>${sources ? html`<td class=${setting.source === 'default' ? 'quiet' : ''} data-label="from">${shown(setting.source)}${setting.place ? html` <code class="setting-place">${shown(setting.place)}</code>` : nothing}</td>` : nothing}</tr>`)}</tbody></table></div></section>`;
   }
 
   #reload = () => {

@@ -58,9 +58,11 @@ test('an order from its beginning to its end', async () => {
     await go(`#/job/${id}?step=fraud-check`);
     await page.getByRole('button', { name: 'Fail…' }).click();
     await page.getByLabel('Reason').fill('<b>no</b> \u202Eway');
+    await page.getByLabel('Why').fill('asked by <i>phone</i>');
     await page.getByRole('button', { name: 'Fail it' }).click();
     await page.waitForSelector('.step-panel .reason-box');
     assert.equal((await manager.step(id, 'fraud-check')).state, 'failed');
+    assert.ok((await manager.get(`job/${id}/entries`)).entries.some((/** @type {any} */ entry) => entry.reason === 'asked by <i>phone</i>'), 'the record has the reason');
     for (const [step, output] of [['stock', '{}'], ['invoice', '{"cents":19.90}'], ['ship', '{"parcel":"SENT"}'], ['mail', '{}']]) {
       await manager.reaches(id, step, 'running');
       await go(`#/job/${id}?step=${step}`);
@@ -231,6 +233,7 @@ test('all of a search: looked at first, a number typed, refusals told', async ()
     await run.waitFor();
     assert.ok(await run.isDisabled());
     assert.ok(asked.every((call) => !call.startsWith('POST') || call.includes('dryRun=true')));
+    await page.getByLabel('Why').fill('the <i>disk</i> is back');
     await page.locator('.bulk-typed input').fill('13');
     await run.click();
     await page.waitForFunction(() => /12 done, 1 refused/.test(document.querySelector('dialog')?.textContent ?? ''));
@@ -238,6 +241,13 @@ test('all of a search: looked at first, a number typed, refusals told', async ()
     await page.waitForSelector('dialog', { state: 'detached' });
     assert.equal((await manager.get('jobs/search?workflow=short&state=running&count=true')).count, 13);
     assert.equal((await manager.light(runs)).state, 'running');
+    const [{ job }] = (await manager.get('jobs/search?workflow=short&state=running&order=oldest&limit=1')).jobs;
+    assert.ok((await manager.get(`job/${job}/entries`)).entries.some((/** @type {any} */ entry) => entry.reason === 'the <i>disk</i> is back'), 'each record has the reason');
+    // What cannot be undone has no record that could keep one.
+    await page.getByRole('button', { name: 'All of these…' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Erase' }).click();
+    await page.locator('.bulk-typed, dialog p').first().waitFor();
+    assert.equal(await page.getByLabel('Why').count(), 0);
   });
 });
 
@@ -373,4 +383,43 @@ test('a manager without the page has the API alone', async () => {
   } finally {
     await bare.stop();
   }
+});
+
+test('how far jobs are, what waits longest, where settings come from, and child jobs in the list', async () => {
+  const id = await jobs.standing(manager);
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/jobs?id=${id}`);
+    await page.waitForFunction(() => /^4 \/ 7$/.test(document.querySelector('td.c-steps')?.textContent?.trim() ?? ''));
+    await manager.complete(id, 'invoice', '{"cents":1}');
+    await page.waitForFunction(() => /^5 \/ 7$/.test(document.querySelector('td.c-steps')?.textContent?.trim() ?? ''));
+    await go(`#/jobs?id=${manager.ids.failed}`);
+    await page.waitForFunction(() => /^– \/ 7$/.test(document.querySelector('td.c-steps')?.textContent?.trim() ?? ''));
+
+    const children = await manager.children(id, 'price-lines');
+    await go(`#/jobs?parent=${id}&order=oldest`);
+    await page.waitForFunction((many) => document.querySelectorAll('.jobs-table tbody tr').length === many, children.length);
+    assert.match(await page.locator('td.c-workflow').nth(1).innerText(), /price-lines\[1\]/);
+    assert.ok(await page.getByRole('button', { name: 'All of these…' }).isDisabled());
+
+    await go(`#/job/${id}/step/price-lines`);
+    await page.getByLabel('The map at a time').fill('0');
+    await page.waitForFunction((many) => new RegExp(`at the beginning.*${many} (waiting|running)`).test(document.querySelector('.map-scrub')?.textContent ?? ''), children.length);
+    await page.getByRole('button', { name: 'As it is' }).click();
+    await page.waitForFunction(() => /as it was/.test(document.querySelector('.map-scrub')?.textContent ?? ''));
+
+    await go('#/');
+    const oldest = (await manager.get('queues')).queues.find((/** @type {any} */ queue) => queue.oldest);
+    const row = page.locator('.queue-table tr', { has: page.locator('code', { hasText: new RegExp(`^${oldest.queue}$`) }) });
+    const address = await row.locator('.queue-oldest a').getAttribute('href');
+    assert.ok(address?.endsWith(`?step=${oldest.oldest.step}`), address ?? '');
+    await row.locator('.queue-oldest a').click();
+    await page.waitForFunction((hash) => location.hash === hash, address);
+
+    await go('#/manager');
+    const setting = page.locator('.settings-table tr', { hasText: 'http.event_heartbeat' });
+    assert.match(await setting.innerText(), /environment\s+WORKFLOW_MANAGER__HTTP__EVENT_HEARTBEAT/);
+    await page.getByLabel('only what is set').check();
+    await page.locator('.settings-table tr', { hasText: 'fanout.window_bytes' }).waitFor({ state: 'detached' });
+    assert.ok(await setting.isVisible());
+  });
 });

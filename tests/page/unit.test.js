@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
 import { eventReader } from '../../page/lib/events.js';
 import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
-import { cells, COMPLETED, countIn, FAILED, grid, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
+import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
 import { lines, parseKeeping, tokens } from '../../page/lib/json.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
@@ -114,6 +114,22 @@ test('the map counts items two bits each, and one failure is always seen', () =>
   assert.equal(nextIn(map, items, 0, FAILED), 777);
   assert.equal(nextIn(map, items, 778, FAILED), 777);
   assert.equal(nextIn(new Uint8Array(3), 12, 5, FAILED), -1);
+});
+
+test('the map as it was: what had not begun waits, what had not ended runs', () => {
+  const never = 4294967295;
+  const map = new Uint8Array([0b01_11_10_10, 0b00]);
+  const times = new Uint32Array([0, 10, 5, 20, 5, 15, 12, never, never, never]);
+  const then = (/** @type {number} */ at) => [0, 1, 2, 3, 4].map((item) => stateOf(mapAt(map, times, 5, at), item));
+  assert.deepEqual(then(0), [RUNNING, WAITING, WAITING, WAITING, WAITING]);
+  assert.deepEqual(then(10), [COMPLETED, RUNNING, RUNNING, WAITING, WAITING]);
+  assert.deepEqual(then(15), [COMPLETED, RUNNING, FAILED, RUNNING, WAITING]);
+  assert.deepEqual(then(1000), [COMPLETED, COMPLETED, FAILED, RUNNING, WAITING]);
+  assert.deepEqual(mapAt(map, new Uint32Array(0), 5, 9), new Uint8Array(2), 'nothing is known: all wait');
+  const large = new Uint32Array(2_000_000).map((_, at) => at >> 1);
+  const begun = performance.now();
+  mapAt(new Uint8Array(250_000).fill(0b10101010), large, 1_000_000, 500_000);
+  assert.ok(performance.now() - begun < 250, 'a million items within a blink');
 });
 
 test('the cells of a map fill its frame, each for a round number of items', () => {
