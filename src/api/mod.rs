@@ -119,6 +119,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::running)))
         .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
         .service(resource("/api/queues", "GET, HEAD").route(get().to(queues::all)))
+        .service(resource("/api/queue/{queue}", "GET, HEAD").route(get().to(queues::one)))
         .service(resource("/api/manager", "GET, HEAD").route(get().to(manager::about)))
         .service(resource("/api/settings", "GET, HEAD").route(get().to(manager::settings)))
         .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))

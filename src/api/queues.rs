@@ -2,10 +2,13 @@
 
 use super::problem::Problem;
 use super::query::Query;
+use super::redispatch;
+use super::worker::after;
 use crate::actors::bulk::Wait;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
+use crate::engine::words::quoted;
 use crate::engine::{Definition, JobId, Step};
 use crate::times::Time;
 use actix_web::{HttpResponse, web};
@@ -13,6 +16,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
+
+/// The most leases of one answer.
+const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Queues<'a> {
@@ -72,6 +78,73 @@ struct Use<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     step: &'a str,
+}
+
+/// A queue, with what workers over HTTP have of it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OneQueue<'a> {
+    /// When the broker was asked.
+    looked: Time,
+    #[serde(flatten)]
+    queue: QueueView<'a>,
+    /// The messages that are lent, those first whose lease ends first; of the embedded bus and of web
+    /// services alone.
+    leases: Vec<LeaseView>,
+}
+
+/// A message that a worker has.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lease)]
+struct LeaseView {
+    #[schema(value_type = String)]
+    message_id: Arc<str>,
+    /// The name that its worker gave itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    worker: Option<Arc<str>>,
+    /// Which delivery of the message it is, from 1.
+    delivery: u32,
+    /// When it is given to another worker.
+    lease_until: Time,
+}
+
+/// `GET /api/queue/{queue}[?bus=B][&vhost=V]`
+pub(super) async fn one(
+    ways: web::Data<Ways>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [bus, vhost] = query.of(["bus", "vhost"])?;
+    let address = redispatch::address(&ways, &path.into_inner(), bus, vhost)?;
+    redispatch::known(&ways, &address, |other| {
+        Problem::not_found(format!(
+            "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
+             ?bus={other}",
+            quoted(&address.queue),
+            address.bus.bus
+        ))
+    })?;
+    let looked = door::queues(&ways).await;
+    let definitions = ways.common.definitions();
+    let used_by = definitions.iter().flat_map(|(name, definition)| {
+        let is_it = |step: &Step| ways.buses.address(definition, step) == address;
+        of_definition(name, definition).filter(move |(step, _)| is_it(step)).map(|(_, used)| used)
+    });
+    let place = (address.bus.clone(), address.queue.clone());
+    let queue = QueueView {
+        oldest: looked.oldest.get(&address).map(Oldest::of),
+        ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by.collect())
+    };
+    let desk = ways.desks.of(&address.bus);
+    let leases = desk.map(|desk| desk.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
+    let leases = leases.into_iter().map(|lease| LeaseView {
+        message_id: lease.id,
+        worker: lease.worker,
+        delivery: lease.delivery,
+        lease_until: after(lease.left),
+    });
+    let looked = Time(looked.at);
+    Ok(HttpResponse::Ok().json(OneQueue { looked, queue, leases: leases.collect() }))
 }
 
 /// `GET /api/queues`

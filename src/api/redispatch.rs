@@ -34,12 +34,9 @@ pub async fn by_queue(
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost, dry_run] = query.of(["bus", "vhost", "dryRun"])?;
-    let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
-    if let Some(objection) = bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus(bus)) {
-        return Err(Problem::malformed(format!("bus is {objection}")));
-    }
-    let bus = ways.buses.named(bus.map(Into::into).as_ref(), &vhost);
-    let address = Address { bus, queue: queue.as_str().into() };
+    let queue = path.into_inner();
+    let address = address(&ways, &queue, bus, vhost)?;
+    let vhost = address.bus.vhost.to_string();
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
     let (steps, jobs) = door::redispatch(&ways, address.clone(), is_dry_run)
         .await
@@ -63,6 +60,20 @@ pub async fn by_queue(
         steps,
         vhost,
     }))
+}
+
+/// The queue that a call names; without a bus it is the default one.
+pub(super) fn address(
+    ways: &Ways,
+    queue: &str,
+    bus: Option<String>,
+    vhost: Option<String>,
+) -> Result<Address, Problem> {
+    if let Some(objection) = bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus(bus)) {
+        return Err(Problem::malformed(format!("bus is {objection}")));
+    }
+    let bus = ways.buses.named(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
+    Ok(Address { bus, queue: queue.into() })
 }
 
 /// The messages that were sent again, or that would be.

@@ -9,7 +9,7 @@ use super::query::{self, Query, ReplyType};
 use super::redispatch::known;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Desk, Loan, NotCommitted, NotLent, Said, reply_path};
+use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, NotLent, Said, reply_path};
 use crate::bus::{Address, BusKey, ERROR, Header, HeaderValue};
 use crate::clock;
 use crate::engine::words::quoted;
@@ -35,6 +35,9 @@ const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// The longest pause before a message that is given back is lent again.
 const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The longest name of a worker, in characters.
+const WORKER_CHARS_MAX: usize = 100;
 
 /// The most messages of one answer.
 const MESSAGES_MAX: u32 = 100;
@@ -94,18 +97,21 @@ pub(super) struct Extended {
     until: Time,
 }
 
-/// `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N]`: the next message of
-/// the queue, as soon as there is one.
+/// `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`: the next
+/// message of the queue, as soon as there is one.
 pub(super) async fn receive(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [vhost, wait, lease, max] = query.of(["vhost", "wait", "lease", "max"])?;
+    let [vhost, wait, lease, max, worker] =
+        query.of(["vhost", "wait", "lease", "max", "worker"])?;
     let (name, vhost) = (path.into_inner(), vhost.unwrap_or_default());
     let wait = span("wait", wait, Duration::ZERO, WAIT_MAX)?.unwrap_or(WAIT_DEFAULT);
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let max = max.as_deref().map(most).transpose()?;
+    let worker = worker.map(named).transpose()?;
+    let borrower = Borrower { lease, worker };
     let address = Address { bus: own_bus(&ways, &vhost), queue: name.as_str().into() };
     known(&ways, &address, |other| {
         Problem::conflict(format!(
@@ -122,7 +128,7 @@ pub(super) async fn receive(
         )));
     };
     let (queue, until) = (address.queue, clock::ticks() + wait);
-    let Some(first) = next(&ways, &desk, &queue, lease, until).await else {
+    let Some(first) = next(&ways, &desk, &queue, &borrower, until).await else {
         return Ok(match max {
             Some(_) => HttpResponse::Ok().json([(); 0]),
             None => HttpResponse::NoContent().finish(),
@@ -132,7 +138,7 @@ pub(super) async fn receive(
     let mut loans = vec![first];
     let mut bytes = loans.iter().map(|loan| loan.body.len()).sum::<usize>();
     while loans.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(loan) = next(&ways, &desk, &queue, lease, clock::ticks()).await else { break };
+        let Some(loan) = next(&ways, &desk, &queue, &borrower, clock::ticks()).await else { break };
         bytes += loan.body.len();
         loans.push(loan);
     }
@@ -146,11 +152,11 @@ async fn next(
     ways: &Ways,
     desk: &Desk,
     queue: &Arc<str>,
-    lease: Option<Duration>,
+    borrower: &Borrower,
     until: tokio::time::Instant,
 ) -> Option<Loan> {
     loop {
-        let loan = desk.receive(queue, lease, until).await?;
+        let loan = desk.receive(queue, borrower, until).await?;
         let is_fresh = loan.waited < FRESH && loan.delivery == 1;
         if is_fresh || over(ways, &loan.id).await.is_none() {
             return Some(loan);
@@ -370,6 +376,17 @@ fn most(text: &str) -> Result<u32, Problem> {
     })
 }
 
+/// The name that a worker gives itself.
+fn named(name: String) -> Result<Arc<str>, Problem> {
+    let length = name.chars().count();
+    if !(1..=WORKER_CHARS_MAX).contains(&length) {
+        return Err(Problem::malformed(format!(
+            "worker has {length} characters, expected a name of 1 to {WORKER_CHARS_MAX}"
+        )));
+    }
+    Ok(name.into())
+}
+
 fn span(
     key: &str,
     text: Option<String>,
@@ -390,7 +407,7 @@ fn span(
     Ok(Some(span))
 }
 
-fn after(span: Duration) -> Time {
+pub(super) fn after(span: Duration) -> Time {
     let nanoseconds = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
     Time(Timestamp(clock::now().0.saturating_add(nanoseconds)))
 }

@@ -92,6 +92,30 @@ struct Lent {
     deliveries: u32,
     lease: Duration,
     until: Instant,
+    /// Who has it, by the name that it gave itself.
+    worker: Option<Arc<str>>,
+}
+
+/// A lease, for who looks.
+#[derive(Clone, Debug)]
+pub struct LeaseLook {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// Who has it, by the name that it gave itself.
+    pub worker: Option<Arc<str>>,
+    /// Which delivery it is, from 1.
+    pub delivery: u32,
+    /// How long the lease still is.
+    pub left: Duration,
+}
+
+/// Who asks for a message, and for how long.
+#[derive(Clone, Debug, Default)]
+pub struct Borrower {
+    /// How long; none: as the desk lends.
+    pub lease: Option<Duration>,
+    /// The name that it gives itself.
+    pub worker: Option<Arc<str>>,
 }
 
 /// A message that is lent to a worker.
@@ -185,13 +209,13 @@ impl Desk {
     }
 
     /// Lends the next message of a queue, if there is one.
-    pub fn lend(&self, queue: &Arc<str>, lease: Option<Duration>) -> Option<Loan> {
+    pub fn lend(&self, queue: &Arc<str>, borrower: &Borrower) -> Option<Loan> {
         let now = clock::ticks();
         let mut state = self.state();
         let place_of = state.queue(queue);
         place_of.asked = Some(now);
         let (place, Waiting { message, deliveries, since }) = place_of.take()?;
-        let lease = lease.unwrap_or(self.lending.lease);
+        let lease = borrower.lease.unwrap_or(self.lending.lease);
         let (until, delivery) = (now + lease, deliveries + 1);
         let loan = Loan {
             id: message.id.as_str().into(),
@@ -204,7 +228,8 @@ impl Desk {
             waited: now.saturating_duration_since(since),
         };
         let (queue, deliveries) = (queue.clone(), delivery);
-        let lent = Lent { queue, place, message, delivery, deliveries, lease, until };
+        let worker = borrower.worker.clone();
+        let lent = Lent { queue, place, message, delivery, deliveries, lease, until, worker };
         self.hold(&mut state, loan.id.clone(), lent);
         Some(loan)
     }
@@ -213,7 +238,7 @@ impl Desk {
     pub async fn receive(
         &self,
         queue: &Arc<str>,
-        lease: Option<Duration>,
+        borrower: &Borrower,
         until: Instant,
     ) -> Option<Loan> {
         let (changed, _counted) = {
@@ -229,7 +254,7 @@ impl Desk {
             if self.state().is_closed {
                 return None;
             }
-            if let Some(loan) = self.lend(queue, lease) {
+            if let Some(loan) = self.lend(queue, borrower) {
                 return Some(loan);
             }
             tokio::select! {
@@ -267,7 +292,9 @@ impl Desk {
         let lease = lease.unwrap_or(self.lending.lease);
         let (until, deliveries) = (clock::ticks() + lease, deliveries.max(delivery));
         let queue = queue.clone();
-        let lent = Lent { queue, place, message, delivery, deliveries, lease, until };
+        // Its name is not known any more.
+        let worker = None;
+        let lent = Lent { queue, place, message, delivery, deliveries, lease, until, worker };
         self.hold(&mut state, id.into(), lent);
         Ok(lease)
     }
@@ -300,6 +327,21 @@ impl Desk {
     pub(super) fn counts(&self, queue: &str) -> (usize, usize) {
         let state = self.state();
         state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.lent))
+    }
+
+    /// The leases of a queue's messages that end first, up to so many.
+    pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseLook> {
+        let (state, now) = (self.state(), clock::ticks());
+        let of_queue = state.ends.iter().filter_map(|(until, id)| {
+            let lent = state.lent.get(id).filter(|lent| *lent.queue == *queue)?;
+            Some(LeaseLook {
+                id: id.clone(),
+                worker: lent.worker.clone(),
+                delivery: lent.delivery,
+                left: until.saturating_duration_since(now),
+            })
+        });
+        of_queue.take(limit).collect()
     }
 
     /// Whoever has this delivery keeps the message for good: it is not lent again.

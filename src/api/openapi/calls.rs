@@ -243,7 +243,7 @@ fn of_workers(schemas: &mut Schemas) -> Vec<Call> {
             "receive",
             "The next message of a queue of the embedded bus; all but the input stands in headers",
         )
-        .takes(&[WAIT, LEASE, MOST])
+        .takes(&[WAIT, LEASE, MOST, WORKER])
         .json(200, "The step's input; with `max` a list", json!({ "anyOf": [message(), messages] }))
         .empty(204, "None came"),
         post(&on("reply"), "reply", "The worker's reply; answered once it is committed")
@@ -292,6 +292,10 @@ fn of_manager(schemas: &mut Schemas) -> Vec<Call> {
             "The queues of the loaded workflows, what they hold, and who uses them",
         )
         .json(200, "The queues", schemas.of::<queues::Queues<'_>>()),
+        get("/api/queue/{queue}", "getQueue", "A queue, and who has messages of it")
+            .takes(&[BUS, VHOST])
+            .json(200, "The queue", schemas.of::<queues::OneQueue<'_>>())
+            .refuses(&[404]),
         get("/api/manager", "getManager", "The manager: its version, its checks, its mailboxes")
             .json(200, "The manager", schemas.of::<manager::ManagerView>()),
         get("/api/settings", "getSettings", "Its settings, without secrets")

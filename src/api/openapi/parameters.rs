@@ -167,6 +167,8 @@ pub(super) const LEASE: Parameter =
     query("lease", Form::Span, "How long the worker has the message; the setting embedded.lease");
 pub(super) const MOST: Parameter =
     query("max", Form::Number(1, 100), "A list of so many messages, instead of one");
+pub(super) const WORKER: Parameter =
+    query("worker", Form::Like("^[A-Za-z0-9 _.-]{1,100}$", "price-1"), "Who asks, for who looks");
 pub(super) const REQUEUE: Parameter =
     query("requeue", Form::Flag, "The message goes back to its queue");
 pub(super) const DELAY: Parameter =

@@ -4,7 +4,7 @@
 use super::answer::Outcome;
 use super::call::{Caller, Endpoint};
 use super::gate::{Gate, Pass, Pauses};
-use crate::bus::desk::{Desk, Loan, NotCommitted, Said};
+use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, Said};
 use crate::bus::{BusEvent, BusNotice, EventSink, Header, Trouble};
 use crate::clock;
 use futures_util::StreamExt;
@@ -104,7 +104,8 @@ impl Line {
             _ = closing.wait_for(|is_closing| *is_closing) => return None,
             () = pause => {}
         }
-        shared.desk.receive(&self.queue, Some(LEASE), clock::ticks() + LEASE).await
+        let borrower = Borrower { lease: Some(LEASE), worker: None };
+        shared.desk.receive(&self.queue, &borrower, clock::ticks() + LEASE).await
     }
 
     fn begin<'l>(&'l self, loan: Loan, shared: &'l Shared) -> LocalBoxFuture<'l, Ended> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
-use workflow_manager::bus::desk::{Desk, Lending, Loan, NotCommitted, NotLent, Said};
+use workflow_manager::bus::desk::{Borrower, Desk, Lending, Loan, NotCommitted, NotLent, Said};
 use workflow_manager::bus::{ERROR, Header};
 use workflow_manager::engine::CorrelationId;
 
@@ -59,7 +59,7 @@ impl InHand {
 pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<Desk>, queue: Arc<str>) {
     loop {
         let until = Instant::now() + LENDING.lease;
-        let loan = desk.receive(&queue, None, until).await;
+        let loan = desk.receive(&queue, &Borrower::default(), until).await;
         let mut world = lock(&world);
         if world.crashed {
             return;
