@@ -233,7 +233,11 @@ fn a_stream_with_counts_tells_how_the_child_jobs_stand_and_nothing_of_each() {
     const ITEMS: usize = 300;
     serving(
         FAN,
-        Workers::new().with("work", 8, |_| Ok(r#"{"item":1}"#.into())),
+        // Slow enough that there is something new to count all the time.
+        Workers::new().with("work", 4, |_| {
+            std::thread::sleep(Duration::from_millis(10));
+            Ok(r#"{"item":1}"#.into())
+        }),
         |_| {},
         |api, common| async move {
             let path = format!("/api/job/{ID}");
