@@ -15,7 +15,7 @@ use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, EventSink, Publication, QueueLook, Receipt, Trouble,
 };
 use workflow_manager::engine::{JobState, Message, StepIndex};
-use workflow_manager::settings::Settings;
+use workflow_manager::settings::{Settings, Span};
 
 /// The path in the `Reply-To` of a call, without the address of the API.
 fn reply_to(called: &Called) -> String {
@@ -104,14 +104,19 @@ fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
     let service = Service::start(|_| Act::Never);
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path(), &service), ONE).await;
+        let patient = || {
+            let mut settings = settings(folder.path(), &service);
+            endpoint(&mut settings).timeout = Some(Span(Duration::from_secs(600)));
+            settings
+        };
+        let manager = start(patient(), ONE).await;
         let id = create(&manager, "{}").await;
         until("the service is called", || (service.calls().len() == 1).then_some(())).await;
         manager.cancel(id).await.expect("cancelled");
         until("the call is broken off", || (service.gone() == 1).then_some(())).await;
         manager.stop().await;
 
-        let manager = start(settings(folder.path(), &service), &ONE.replace("90s", "50ms")).await;
+        let manager = start(patient(), &ONE.replace("90s", "50ms")).await;
         let id = create(&manager, "{}").await;
         ended(&manager, id).await;
         until("two attempts are broken off", || (service.gone() == 3).then_some(())).await;
