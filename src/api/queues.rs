@@ -94,6 +94,7 @@ pub(super) struct OneQueue<'a> {
 
 /// A message that a worker has.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = Lease)]
 struct LeaseView {
     #[schema(value_type = String)]

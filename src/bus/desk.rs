@@ -1,14 +1,17 @@
-//! The desk of the embedded bus, and of one that calls web services: the queues of this process, from which messages are lent. Who takes
-//! a message has it until its lease ends; a message that nobody has settled by then is lent again.
+//! The desk of the embedded bus, and of one that calls web services: the queues of this process, from
+//! which messages are lent. Who takes a message has it until its lease ends; a message that nobody has settled by then is lent again.
 //! Threads of this process take messages for good. Any thread may use a desk.
 
+mod loan;
+
+pub use loan::{Borrower, LeaseLook, Lending, Loan, NotCommitted, NotLent, Said, reply_path};
+
 use super::{
-    Body, BusEvent, BusKey, DeadLetter, Delivery, EventSink, Header, Publication, QueueLook,
-    Settled, Settlement, Verdict,
+    BusEvent, BusKey, DeadLetter, Delivery, EventSink, Publication, QueueLook, Settled, Settlement,
+    Verdict,
 };
 use crate::clock;
 use bytes::Bytes;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,16 +25,6 @@ const PRIORITY_DEFAULT: u8 = 0;
 
 /// How long a worker that asked for messages and got none counts as one that is there.
 const SEEN_FOR: Duration = Duration::from_secs(60);
-
-/// How messages are lent.
-#[derive(Clone, Copy, Debug)]
-pub struct Lending {
-    /// How long, unless the worker asks for another time.
-    pub lease: Duration,
-    /// How often a message is lent at most. Then its attempt fails: it may be what kills its
-    /// workers.
-    pub deliveries_max: u32,
-}
 
 /// The queues of a bus.
 pub struct Desk {
@@ -95,81 +88,6 @@ struct Lent {
     /// Who has it, by the name that it gave itself.
     worker: Option<Arc<str>>,
 }
-
-/// A lease, for who looks.
-#[derive(Clone, Debug)]
-pub struct LeaseLook {
-    /// The id of the message.
-    pub id: Arc<str>,
-    /// Who has it, by the name that it gave itself.
-    pub worker: Option<Arc<str>>,
-    /// Which delivery it is, from 1.
-    pub delivery: u32,
-    /// How long the lease still is.
-    pub left: Duration,
-}
-
-/// Who asks for a message, and for how long.
-#[derive(Clone, Debug, Default)]
-pub struct Borrower {
-    /// How long; none: as the desk lends.
-    pub lease: Option<Duration>,
-    /// The name that it gives itself.
-    pub worker: Option<Arc<str>>,
-}
-
-/// A message that is lent to a worker.
-#[derive(Clone, Debug)]
-pub struct Loan {
-    /// The id of the message.
-    pub id: Arc<str>,
-    /// What a reply to it is recognised by.
-    pub correlation_id: Option<Arc<str>>,
-    /// The priority, 0–9.
-    pub priority: Option<u8>,
-    /// The headers.
-    pub headers: Vec<Header>,
-    /// The body.
-    pub body: Body,
-    /// Which delivery it is, from 1.
-    pub delivery: u32,
-    /// How long the lease is.
-    pub lease: Duration,
-    /// How long the message has waited.
-    pub waited: Duration,
-}
-
-/// What a worker says of a message.
-#[derive(Debug)]
-pub struct Said {
-    /// The queue of the message.
-    pub queue: Arc<str>,
-    /// The id of the message.
-    pub id: String,
-    /// Which delivery of the message the worker has, or had.
-    pub delivery: u32,
-    /// What it is a reply to.
-    pub correlation_id: String,
-    /// The attempt.
-    pub attempt: Option<u32>,
-    /// `error`, `progress`, or nothing: a result.
-    pub kind: Option<&'static str>,
-    /// The body.
-    pub body: Bytes,
-}
-
-/// Why a worker does not have the message.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NotLent {
-    /// Another delivery of it is lent.
-    ToAnother,
-    /// It is not lent: it is settled, or its lease has ended.
-    NotThere,
-}
-
-/// The reply was not committed; it may be sent again.
-#[derive(Debug, PartialEq, Eq)]
-pub struct NotCommitted;
 
 impl Desk {
     /// A desk without messages; it reports to `sink`.
@@ -589,17 +507,6 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Where the reply to a delivery goes, below the address of the API; `query`: which desk it is, as
-/// a key and its value.
-pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
-    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
-    let query = match query {
-        None => String::new(),
-        Some((key, value)) => format!("?{key}={}", encoded(value)),
-    };
-    format!("/api/queue/{}/message/{}/{delivery}/reply{query}", encoded(queue), encoded(id))
 }
 
 /// The desks of a process, by their buses. Each is its bus's, and ends with it.

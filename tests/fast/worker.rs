@@ -219,6 +219,48 @@ fn what_is_not_settled_within_its_lease_is_given_to_another_worker() {
 }
 
 #[test]
+fn a_queue_tells_who_has_its_messages() {
+    served(
+        |_| {},
+        |api| async move {
+            let queue =
+                async |query: &str| api.get(&format!("/api/queue/ranks{query}"), &[]).await.json();
+            assert_eq!(queue("").await["leases"], json!([]));
+            create(&api, "ranked", "{}").await;
+            let high = receive(&api, "ranks/receive?lease=1h&worker=the%20first").await;
+            receive(&api, "ranks/receive?lease=10m").await;
+            let told = queue("?bus=embedded").await;
+            assert_eq!(told["usedBy"].as_array().map(Vec::len), Some(2), "{told}");
+            let leases = &told["leases"];
+            // The one that ends first is the first.
+            assert_eq!(leases[0]["messageId"], format!("{ID}:low:1"), "{leases}");
+            assert!(leases[0].get("worker").is_none(), "{leases}");
+            assert_eq!(leases[1]["messageId"], format!("{ID}:high:1"), "{leases}");
+            assert_eq!(
+                (&leases[1]["worker"], &leases[1]["delivery"]),
+                (&json!("the first"), &json!(1))
+            );
+            assert!(
+                leases[1]["leaseUntil"].as_str() > leases[0]["leaseUntil"].as_str(),
+                "{leases}"
+            );
+            tell(&api, &high, "extend?lease=1s").await;
+            assert_eq!(queue("").await["leases"][0]["worker"], "the first");
+            reply(&api, &high, "", "{}").await;
+            assert_eq!(queue("").await["leases"].as_array().map(Vec::len), Some(1));
+
+            let unknown = api.get("/api/queue/rank", &[]).await;
+            assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+            assert!(unknown.detail().contains("did you mean"), "{}", unknown.detail());
+            let other = api.get("/api/queue/ranks?bus=rabbit", &[]).await;
+            assert_eq!(other.status, StatusCode::BAD_REQUEST);
+            let long = format!("/api/queue/ranks/receive?wait=0s&worker={}", "x".repeat(101));
+            assert_eq!(post(&api, &long, "").await.status, StatusCode::BAD_REQUEST);
+        },
+    );
+}
+
+#[test]
 fn a_reply_needs_no_lease() {
     served(
         |_| {},

@@ -1,0 +1,103 @@
+//! What is said at a desk: what is lent, who has it, and what becomes of it.
+
+use crate::bus::{Body, Header};
+use bytes::Bytes;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How messages are lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Lending {
+    /// How long, unless the worker asks for another time.
+    pub lease: Duration,
+    /// How often a message is lent at most. Then its attempt fails: it may be what kills its
+    /// workers.
+    pub deliveries_max: u32,
+}
+
+/// A lease, for who looks.
+#[derive(Clone, Debug)]
+pub struct LeaseLook {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// Who has it, by the name that it gave itself.
+    pub worker: Option<Arc<str>>,
+    /// Which delivery it is, from 1.
+    pub delivery: u32,
+    /// How long the lease still is.
+    pub left: Duration,
+}
+
+/// Who asks for a message, and for how long.
+#[derive(Clone, Debug, Default)]
+pub struct Borrower {
+    /// How long; none: as the desk lends.
+    pub lease: Option<Duration>,
+    /// The name that it gives itself.
+    pub worker: Option<Arc<str>>,
+}
+
+/// A message that is lent to a worker.
+#[derive(Clone, Debug)]
+pub struct Loan {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// What a reply to it is recognised by.
+    pub correlation_id: Option<Arc<str>>,
+    /// The priority, 0–9.
+    pub priority: Option<u8>,
+    /// The headers.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: Body,
+    /// Which delivery it is, from 1.
+    pub delivery: u32,
+    /// How long the lease is.
+    pub lease: Duration,
+    /// How long the message has waited.
+    pub waited: Duration,
+}
+
+/// What a worker says of a message.
+#[derive(Debug)]
+pub struct Said {
+    /// The queue of the message.
+    pub queue: Arc<str>,
+    /// The id of the message.
+    pub id: String,
+    /// Which delivery of the message the worker has, or had.
+    pub delivery: u32,
+    /// What it is a reply to.
+    pub correlation_id: String,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// `error`, `progress`, or nothing: a result.
+    pub kind: Option<&'static str>,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Why a worker does not have the message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotLent {
+    /// Another delivery of it is lent.
+    ToAnother,
+    /// It is not lent: it is settled, or its lease has ended.
+    NotThere,
+}
+
+/// The reply was not committed; it may be sent again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotCommitted;
+
+/// Where the reply to a delivery goes, below the address of the API; `query`: which desk it is, as
+/// a key and its value.
+pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
+    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    let query = match query {
+        None => String::new(),
+        Some((key, value)) => format!("?{key}={}", encoded(value)),
+    };
+    format!("/api/queue/{}/message/{}/{delivery}/reply{query}", encoded(queue), encoded(id))
+}
