@@ -20,7 +20,7 @@ const SPANS = ['1h', '24h'];
 /** A younger job than this is not asked why it stands where it stands: to answer, the manager asks the broker. */
 const PATIENCE = 30_000;
 /** Causes that need somebody; the others are everyday. */
-const STANDS = new Set(['no_consumer', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
+const STANDS = new Set(['no_consumer', 'not_delivered', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
 
 /**
  * @param {Route} route
@@ -144,7 +144,7 @@ class Overview {
     const several = new Set(queues.map((queue) => queue.bus)).size > 1;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
       ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
-        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}</td>
+        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}</td>
         <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number queue-taken">${count(queue.unacknowledged)}</td>` : nothing}
         <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
@@ -167,7 +167,7 @@ function figure(value, address) {
 /** @param {Why | undefined} why */
 function cause(why) {
   if (!why) return '';
-  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', journal_full: 'disk full' });
+  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', journal_full: 'disk full' });
   return Object.hasOwn(words, why.cause) ? words[why.cause] : shown(why.cause.replaceAll('_', ' '));
 }
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { axe, on, open } from './browser.js';
-import { start } from './manager.js';
+import { CALLING, start } from './manager.js';
 import { shop } from './shop.js';
 
 /** @type {import('playwright-core').Browser} */
@@ -250,6 +250,21 @@ test('a click never blanks what is shown', async () => {
     await page.waitForSelector('.overview');
     assert.ok((await page.evaluate(() => /** @type {any} */ (globalThis).seen.least)) > 200);
   });
+});
+
+test('the overview says that nothing is delivered to a web service', async () => {
+  const calling = await start({ workflows: [CALLING] });
+  try {
+    await calling.create('calling', {});
+    await on(browser, calling, async ({ page, go }) => {
+      await go('#/');
+      const told = page.locator('.queue-trouble');
+      await told.waitFor();
+      assert.match((await told.textContent()) ?? '', /^Nothing is delivered: no connection: .*; the next call is /);
+    });
+  } finally {
+    await calling.stop();
+  }
 });
 
 test('a manager that refuses or lacks calls is no fault of the page', async () => {
