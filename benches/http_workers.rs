@@ -73,7 +73,7 @@ impl Client {
     async fn ask(&mut self, path: &str, body: &[u8]) {
         let length = body.len();
         let head =
-            format!("POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n\r\n");
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         let request = [head.as_bytes(), body].concat();
         let mut rest = &request[..];
         while !rest.is_empty() {
@@ -314,13 +314,14 @@ async fn measure() {
         drop(process);
     }
     let before = process::resident();
-    let _process = Process::start("wait", &address);
+    let process = Process::start("wait", &address);
     // All wait when there is no room for another.
     while manager.common().rooms.waiters.take(1).is_some() {
         actix_rt::time::sleep(Duration::from_millis(10)).await;
     }
     let mib = (process::resident() - before) / 1024;
     print(&format!("{WAITING} workers that wait: {mib} MiB"));
+    drop(process);
     handle.stop(false).await;
     server.await.expect("ends").expect("ends");
     manager.stop().await;
