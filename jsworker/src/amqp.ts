@@ -8,7 +8,7 @@ import { hostname } from 'node:os';
 import type { Duplex } from 'node:stream';
 import type { ChannelModel, ConfirmChannel, ConsumeMessage } from 'amqplib';
 import { reasonOf, withoutPassword, type Log } from './log.js';
-import type { StepFacts } from './step.js';
+import { factsOf, type StepFacts } from './step.js';
 import { aborted, Backoff, now, sleep, turn } from './time.js';
 import { Delivery, type Outcome, type Perform, type Reply } from './work.js';
 
@@ -345,21 +345,9 @@ class AmqpDelivery extends Delivery {
   override facts(): StepFacts {
     const { properties, fields } = this.message;
     const headers: Record<string, unknown> = properties.headers ?? {};
-    const correlation = this.correlationId ?? '';
-    const [id = ''] = correlation.split(':', 1);
     // A quorum queue counts the deliveries before this one.
     const before = Number(headers['x-delivery-count'] ?? (fields.redelivered ? 1 : 0));
-    return {
-      queue: this.queue,
-      id,
-      name: correlation.slice(id.length + 1),
-      attempt: Number(headers['attempt'] ?? 1),
-      job: String(headers['job'] ?? id),
-      workflow: String(headers['workflow'] ?? ''),
-      redelivered: fields.redelivered,
-      delivery: before + 1,
-      headers,
-    };
+    return factsOf({ queue: this.queue, correlationId: this.correlationId, redelivered: fields.redelivered, delivery: before + 1, headers });
   }
 
   override async progress(reply: Reply): Promise<void> {

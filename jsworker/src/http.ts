@@ -6,7 +6,7 @@
 
 import { Client, type Answer } from './http_client.js';
 import { reasonOf, type Log } from './log.js';
-import type { StepFacts } from './step.js';
+import { factsOf, type StepFacts } from './step.js';
 import { aborted, Backoff, now, sleep, turn } from './time.js';
 import { Delivery, errorReply, type Outcome, type Perform, type Reply } from './work.js';
 
@@ -285,23 +285,11 @@ class HttpDelivery extends Delivery {
   }
 
   override facts(): StepFacts {
-    const correlation = this.correlationId ?? '';
-    const [id = ''] = correlation.split(':', 1);
     const headers: Record<string, string | number> = {};
     for (const name of TEXT_HEADERS) if (this.#headers.has(name)) headers[name] = this.#headers.get(name)!;
     for (const name of NUMBER_HEADERS) if (this.#headers.has(name)) headers[name] = Number(this.#headers.get(name));
     const delivery = Number(this.#headers.get('delivery') ?? 1);
-    return {
-      queue: this.queue,
-      id,
-      name: correlation.slice(id.length + 1),
-      attempt: Number(headers['attempt'] ?? 1),
-      job: String(headers['job'] ?? id),
-      workflow: String(headers['workflow'] ?? ''),
-      redelivered: delivery !== 1,
-      delivery,
-      headers,
-    };
+    return factsOf({ queue: this.queue, correlationId: this.correlationId, redelivered: delivery !== 1, delivery, headers });
   }
 
   override progress(reply: Reply): Promise<void> {

@@ -59,6 +59,23 @@ export interface StepFacts {
   headers: Readonly<Record<string, unknown>>;
 }
 
+/** The facts of a step, from the correlation id of its message and its headers. */
+export function factsOf(message: Pick<StepFacts, 'queue' | 'redelivered' | 'delivery' | 'headers'> & { correlationId: string | undefined }): StepFacts {
+  const { queue, redelivered, delivery, headers, correlationId: correlation = '' } = message;
+  const [id = ''] = correlation.split(':', 1);
+  return {
+    queue,
+    id,
+    name: correlation.slice(id.length + 1),
+    attempt: Number(headers['attempt'] ?? 1),
+    job: String(headers['job'] ?? id),
+    workflow: String(headers['workflow'] ?? ''),
+    redelivered,
+    delivery,
+    headers,
+  };
+}
+
 /** The step that a worker's function works on. */
 export class Step {
   /** The queue that the message came from. */

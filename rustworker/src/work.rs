@@ -53,10 +53,7 @@ where
     Arc::new(move |body, step| {
         let function = function.clone();
         Box::pin(async move {
-            let working = {
-                let input = read(&body)?;
-                function(input, step)
-            };
+            let working = function(read(&body)?, step);
             written(&working.await?)
         })
     })
@@ -149,7 +146,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// The header `attempt` as it is given back: a number, or a short text.
+/// The number in the header `attempt`; the first, if there is none.
 pub(crate) fn attempt(text: &str) -> u32 {
     text.parse().unwrap_or(1)
 }

@@ -172,17 +172,11 @@ fn sql(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::sqlite::{Options, Store};
-    use rusqlite::Connection;
+    use crate::journal::sqlite::empty_journal;
 
     #[test]
     fn a_page_of_children_is_read_from_an_index_in_order_and_few_that_failed_by_themselves() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("j.db");
-        let options =
-            Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
-        drop(Store::open(&options).expect("a journal"));
-        let connection = Connection::open(&file).expect("opens");
+        let (_folder, connection) = empty_journal();
         let states = [
             JobState::Failed,
             JobState::Cancelled,

@@ -38,3 +38,15 @@ pub use reader::Reader;
 pub use relation::INDEXED_COLUMNS_MAX;
 pub use schema::Options;
 pub use store::Store;
+
+/// A journal without jobs, for tests that ask SQLite how it would read one; and the folder that it
+/// is in.
+#[cfg(test)]
+fn empty_journal() -> (tempfile::TempDir, rusqlite::Connection) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let options =
+        Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
+    drop(Store::open(&options).expect("a journal"));
+    (folder, rusqlite::Connection::open(&file).expect("opens"))
+}

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::engine::JobId;
     use crate::journal::query::ParentRow;
-    use crate::journal::sqlite::{Options, Store};
+    use crate::journal::sqlite::empty_journal;
     use uuid::Uuid;
 
     /// How SQLite looks for what a filter lets through, beyond the job with a number.
@@ -249,12 +249,7 @@ mod tests {
 
     #[test]
     fn what_a_page_asks_for_most_is_read_from_an_index_in_order() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("j.db");
-        let options =
-            Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
-        drop(Store::open(&options).expect("a journal"));
-        let connection = Connection::open(&file).expect("opens");
+        let (_folder, connection) = empty_journal();
         let any = Filter::default();
         let failed = Filter { states: vec![JobState::Failed], ..Filter::default() };
         let of_workflow = |filter: &Filter| Filter { workflow: Some("w".into()), ..filter.clone() };
