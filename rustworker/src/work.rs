@@ -106,13 +106,15 @@ pub(crate) async fn perform(handler: &Handler, message: Message) -> Outcome {
     let step = Step { facts: facts.clone(), raw: body.clone(), post, end: end.clone() };
     let mut working = tokio::spawn(handler(body, step));
     let done = tokio::select! {
-        done = &mut working => done,
+        // A function that was told may have ended already: what it gives is dropped all the same.
+        biased;
         ended = ended(&mut end) => {
             tracing::info!(queue, id, why = &*ended, "the work is for nothing");
             // It may finish what it must: it was told.
-            let _ = working.await;
+            let _ = (&mut working).await;
             return Outcome::Dropped;
         }
+        done = &mut working => done,
     };
     let failure = match done {
         Ok(Ok(output)) => return Outcome::Reply(Reply { is_error: false, body: output.into() }),
@@ -154,3 +156,43 @@ pub(crate) fn attempt(text: &str) -> u32 {
 /// A text that is JSON already, for functions that work on texts: `Box<RawValue>` as input or
 /// output keeps every digit.
 pub type RawJson = Box<RawValue>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Post for Nobody {
+        fn progress(&self, _: Bytes) -> Boxed<'_, ()> {
+            Box::pin(async {})
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_function_gives_after_its_end_was_told_is_dropped() {
+        let function = async |_: RawJson, step: Step| -> Result<RawJson, Failure> {
+            let why = step.ended().await;
+            Err(Failure::last(why))
+        };
+        let handler = handler(function);
+        // Both are ready at once; each of these could be the one that is answered.
+        for _ in 0..50 {
+            let (tell, end) = watch::channel(None);
+            let message = Message {
+                facts: Facts::default(),
+                body: Bytes::from_static(b"{}"),
+                is_answerable: true,
+                post: Arc::new(Nobody),
+                end,
+            };
+            let performing = perform(&handler, message);
+            let telling = async {
+                tokio::task::yield_now().await;
+                tell.send_replace(Some("cancelled".into()));
+                tokio::task::yield_now().await;
+            };
+            assert_eq!(tokio::join!(telling, performing).1, Outcome::Dropped);
+        }
+    }
+}
