@@ -1,5 +1,5 @@
-//! A chain of five steps whose workers speak HTTP, beside the same chain over a real broker in the
-//! same run: what counts is the ratios.
+//! A chain of five steps whose workers speak HTTP or gRPC, beside the same chain over a real broker in
+//! the same run: what counts is the ratios.
 //!
 //! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a process
 //! of their own, so that the manager is not charged for them. Then many workers wait for messages
@@ -7,8 +7,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+#[path = "../tests/grpc/mod.rs"]
+mod client;
 mod process;
 
+use client::GrpcWorker;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lapin::options::{
@@ -27,6 +30,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
+use workflow_manager::api::grpc;
+use workflow_manager::api::grpc::wire::Kind;
+use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::load::load_text;
@@ -46,7 +52,11 @@ const WORKERS: usize = 64;
 const WAITING: usize = 10_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
-/// What the process of the workers does: `amqp`, or how many messages each asks for, or `wait`.
+/// How many messages a worker over gRPC has in hand.
+const CREDIT: u32 = 64;
+
+/// What the process of the workers does: `amqp`, `grpc-` and the number of streams, or how many
+/// messages each asks for over HTTP, or `wait`.
 const ROLE: &str = "HTTP_WORKERS_ROLE";
 /// Where the manager listens.
 const MANAGER: &str = "HTTP_WORKERS_MANAGER";
@@ -157,6 +167,19 @@ async fn pull(address: String, queue: &'static str, most: usize) {
     }
 }
 
+/// Gives each message of all queues back, on one stream.
+async fn stream(address: String) {
+    let client = client::client(address.parse().expect("an address")).await;
+    let mut worker = GrpcWorker::open(&client, &QUEUES).await.expect("a stream");
+    worker.want(CREDIT);
+    while let Some(heard) = worker.hear().await.expect("a stream") {
+        if let Tell::Message(message) = heard {
+            worker.reply(&message.receipt, Kind::Result, message.body);
+            worker.want(1);
+        }
+    }
+}
+
 /// Waits for a message that does not come.
 async fn wait(address: String, queue: &'static str) {
     let mut client = Client::open(&address).await;
@@ -208,6 +231,10 @@ fn workers(role: &str) {
                 let address = variable(MANAGER);
                 let all = (0..WAITING).map(|number| wait(address.clone(), QUEUES[number % 5]));
                 join_all(all).await;
+            }
+            streams if streams.starts_with("grpc-") => {
+                let streams = streams.trim_start_matches("grpc-").parse().expect("a number");
+                join_all((0..streams).map(|_: usize| stream(variable(MANAGER)))).await;
             }
             many => {
                 let (address, many) = (variable(MANAGER), many.parse().expect("a number"));
@@ -299,6 +326,20 @@ async fn measure() {
     drop(process);
     print(&format!("{:<34} {:>9} {:>7} {:>9}", "", "steps/s", "ratio", "CPU in µs"));
     row("RabbitMQ, prefetch 2,000", beside, beside.0);
+
+    let mut over_grpc = settings(folder.path(), "grpc.db");
+    over_grpc.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let manager = start(over_grpc).await;
+    let server = grpc::serve(manager.ways().clone()).await.expect("listens").expect("it is on");
+    let address = server.address.to_string();
+    for streams in [1, 4, 16] {
+        let process = Process::start(&format!("grpc-{streams}"), &address);
+        let told = cost(&manager).await;
+        row(&format!("gRPC, credit {CREDIT}, streams: {streams}"), told, beside.0);
+        drop(process);
+    }
+    server.stop().await;
+    manager.stop().await;
 
     let mut over_http = settings(folder.path(), "http.db");
     over_http.http.listen = "127.0.0.1:0".parse().expect("an address");

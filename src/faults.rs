@@ -21,6 +21,7 @@
 //! | `archive::read` | before the archive reads the journal: a delay makes sense here |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
+//! | `router::round` | before the router passes a round of the supervisor on: a delay makes sense here |
 //! | `supervisor::stop` | before a stop: a delay makes sense here |
 //! | `clock::now` | the wall clock is off by so many seconds |
 //! | `amqp::connect` | a connection cannot be opened |

@@ -7,14 +7,15 @@
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, workers, health and metrics; the document that describes them (`api/openapi`); the files of the page, which is a client of it (`page/`) |
+//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, workers, health and metrics; the document that describes them (`api/openapi`); the files of the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`) |
 //! | 4 | [`reload`] | the workflow files, read again while the manager runs |
+//! | 4 | [`service`] | what systemd is told: ready, status, the watchdog |
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
 //! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
-//! | 1 | [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
+//! | 1 | [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | who may do what; time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
-//! | 0 | [`signature`] | what others can tell by that a call comes from us |
+//! | 0 | [`signature`], [`trust`] | what others can tell by that a call comes from us; whose certificates are believed |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
 //! # The two straight lines
@@ -32,8 +33,15 @@
 //! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the
 //! answer to the worker.
 //!
+//! A **worker over gRPC** has a stream of its own: `api/grpc/gate` (who it is) → `api/grpc/stream`,
+//! which asks the same desk for as many messages as the worker wants, and tells it what becomes of
+//! them. What both faces mean by a receipt, a lease and a reply is in `api/lending`.
+//!
 //! A **web service that is called**: `bus/push` keeps the message at a desk until the service may be
 //! called, and makes a reply of its answer; a later one comes through `api/worker`.
+//!
+//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until its verdict, and tells the
+//! journal by `actors/journal` how far the topic is read, behind the commits.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
 //! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to
@@ -50,8 +58,10 @@
 //! - Nothing in `engine` knows the time, chance, I/O, logs or async.
 //! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing
 //!   did. Dropped unsettled it goes back to its queue.
-//! - Each resource has one user: lapin in `bus/amqp`, rusqlite in `journal/sqlite`, the YAML crate in
-//!   `load`, the CEL crate in `engine/expression`, `config` in `settings`.
+//! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
+//!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
+//!   `engine/expression`, `config` in `settings`, tonic and prost in `api/grpc`, `sd_notify` in
+//!   `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
 //! - Actors tell each other by mail. What threads share besides is behind a lock, in the files that
@@ -67,6 +77,7 @@
 //! [`actors::job`], [`actors::journal`], [`actors::router`], [`actors::manager`]; then [`journal`],
 //! [`bus`], [`api`].
 
+pub mod access;
 pub mod actors;
 pub mod api;
 pub mod bus;
@@ -80,8 +91,10 @@ pub mod load;
 pub mod rehearsal;
 pub mod reload;
 pub mod room;
+pub mod service;
 pub mod settings;
 pub mod signature;
 pub mod telemetry;
 pub mod times;
+pub mod trust;
 pub mod view;

@@ -13,10 +13,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use workflow_manager::actors::common::Common;
 use workflow_manager::actors::manager;
+#[cfg(feature = "grpc")]
+use workflow_manager::actors::ways::Ways;
+#[cfg(feature = "grpc")]
+use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
+use workflow_manager::service::Service;
 use workflow_manager::settings::{BusKind, Overrides, Settings};
 use workflow_manager::telemetry::log;
 use workflow_manager::{api, load, reload};
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => told(cli::doctor(&arguments, &mut out)),
         Command::WorkerTest(arguments) => told(cli::worker_test(&arguments, &mut out)),
         Command::Context(command) => told(cli::context(&command, &mut out)),
+        Command::Token(command) => told(cli::token(&command, &mut out)),
         Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => not_written(&error),
@@ -127,6 +133,9 @@ fn check(
         Err(error) => return failed(&error.to_string(), ExitCode::FAILURE),
     };
     let settings = settings.as_ref();
+    for meaning in settings.iter().flat_map(|settings| settings.former_meanings()) {
+        log::say(&format!("workflow-manager: warning: settings: {meaning}"));
+    }
     let Some(journal) = against else {
         return match cli::check::check(files, settings, json, out) {
             Ok(true) => ExitCode::SUCCESS,
@@ -148,6 +157,9 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     log::set_up(&settings.log, clock::ticks)?;
+    for meaning in settings.former_meanings() {
+        tracing::warn!("settings: {meaning}");
+    }
     let loaded = load::load_to_serve(&settings.workflows, &settings)?;
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
@@ -233,20 +245,30 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let stopping = cut_off_late_stops(settings.shutdown.grace.0)?;
+    let stopping = cut_off_late_stops(settings.shutdown.grace.0 + drain(&settings))?;
+    let service = Service::of_environment();
+    service.recovering(&settings.journal.file);
+    let stop_max = settings.shutdown.grace.0 + drain(&settings) + CUT_OFF_AFTER_GRACE;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let ways = manager.ways().clone();
+    let (ways, told) = (manager.ways().clone(), service.clone());
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
-            if let Err(error) = reload::reload(&ways).await {
-                tracing::error!(%error, "SIGHUP: the workflow files were not reloaded, nothing \
-                                         was changed");
-            }
+            told.reloading();
+            let came_of_it = match reload::reload(&ways).await {
+                Ok(_) => "the files were reloaded",
+                Err(error) => {
+                    tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
+                    "the last reload was refused: the log says why"
+                }
+            };
+            told.reloaded(&ways, came_of_it);
         }
     });
     let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
         format!("cannot listen on {listen}; choose another address with --listen")
     })?;
+    #[cfg(feature = "grpc")]
+    let grpc = grpc(manager.ways().clone()).await?;
     let server_handle = server.handle();
     tracing::info!(
         %address,
@@ -255,6 +277,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         "listening"
     );
     actix_rt::spawn(tell_when_ready(manager.common().clone()));
+    let (ways, told) = (manager.ways().clone(), service.clone());
+    actix_rt::spawn(async move { told.attend(&ways).await });
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
         _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }
@@ -263,11 +287,37 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     };
     // The sender is closed only after a signal has begun a stop.
     let _ = stopping.send(());
+    service.stopping(stop_max);
     manager.common().feeds.close();
+    #[cfg(feature = "grpc")]
+    if let Some(grpc) = grpc {
+        // Beside the other: each waits for calls that are under way.
+        actix_rt::spawn(server_handle.stop(true));
+        grpc.stop().await;
+    }
     server_handle.stop(true).await;
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// The server for workers over gRPC, if the settings have one.
+#[cfg(feature = "grpc")]
+async fn grpc(ways: Arc<Ways>) -> Result<Option<GrpcServer>> {
+    let listen = ways.common.settings.grpc.listen;
+    let server = api::grpc::serve(ways).await.with_context(|| {
+        let listen = listen.map_or_else(String::new, |listen| listen.to_string());
+        format!("cannot listen on {listen}; choose another address in grpc.listen")
+    })?;
+    if let Some(server) = &server {
+        tracing::info!(address = %server.address, "listening for workers over gRPC");
+    }
+    Ok(server)
+}
+
+/// How long workers have, at a stop, before the manager itself stops.
+fn drain(settings: &Settings) -> Duration {
+    settings.grpc.listen.map_or(Duration::ZERO, |_| settings.grpc.drain.0)
 }
 
 /// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may,

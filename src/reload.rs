@@ -1,11 +1,15 @@
-//! Reloading the workflow files: all or nothing. Running jobs keep the definition they started
-//! with.
+//! Reloading the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
+//! keep the definition they started with.
 
+use crate::access::Pair;
 use crate::actors::common::by_name;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::load::{self, LoadErrors};
+use crate::settings::TokenSettings;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
 use utoipa::ToSchema;
 
 /// The changes that a reload made, by full names.
@@ -21,6 +25,9 @@ pub struct Reloaded {
     pub unchanged: Vec<String>,
     /// What is allowed, but most likely not meant.
     pub warnings: Vec<String>,
+    /// How many tokens the file of tokens has now, if the settings name one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<usize>,
 }
 
 /// Why nothing was changed.
@@ -40,17 +47,62 @@ pub enum ReloadError {
     Refused(String),
 }
 
-/// Loads the files in the settings again, and replaces the definitions with theirs.
+/// Loads the files in the settings again, and replaces the definitions, and the tokens, with theirs.
 ///
 /// # Errors
 ///
 /// Nothing was changed.
 pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     let files = ways.common.settings.workflows.clone();
-    if files.is_empty() {
+    let has_tokens = !ways.common.settings.http.tokens_file.is_empty();
+    if files.is_empty() && !has_tokens {
         return Err(ReloadError::NoFiles);
     }
-    let common = ways.common.clone();
+    let access = &ways.common.access;
+    let _alone = access.reloading.lock().await;
+    // All is read before anything is replaced.
+    let (tokens, pair) = (tokens(ways).await?, pair(ways).await?);
+    let reloaded = if files.is_empty() { Reloaded::default() } else { workflows(ways).await? };
+    let count = tokens.as_ref().map(BTreeMap::len);
+    if let Some(tokens) = tokens {
+        access.replace(&ways.common.settings.http, &tokens);
+        tracing::info!(tokens = tokens.len(), "the file of tokens was read again");
+    }
+    if let (Some(certificate), Some(pair)) = (access.certificate.get(), pair) {
+        certificate.show(pair);
+        tracing::info!("the certificate of the API was read again");
+    }
+    Ok(Reloaded { tokens: count, ..reloaded })
+}
+
+/// The certificate that the files have now; none: the API speaks without TLS.
+async fn pair(ways: &Ways) -> Result<Option<Pair>, ReloadError> {
+    let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
+    let read = actix_rt::task::spawn_blocking(move || certificate.read()).await;
+    read.map_err(|error| ReloadError::Refused(error.to_string()))?
+        .map(Some)
+        .map_err(ReloadError::Refused)
+}
+
+/// The tokens that the file has now; none: the settings name no file.
+async fn tokens(ways: &Ways) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
+    let file = ways.common.settings.http.tokens_file.clone();
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let http = ways.common.settings.http.clone();
+    let read = move || {
+        let tokens = TokenSettings::read_file(Path::new(&file))?;
+        http.validate_names(&tokens).map(|()| tokens)
+    };
+    let read = actix_rt::task::spawn_blocking(read).await;
+    read.map_err(|error| ReloadError::Refused(error.to_string()))?
+        .map(Some)
+        .map_err(ReloadError::Refused)
+}
+
+async fn workflows(ways: &Ways) -> Result<Reloaded, ReloadError> {
+    let (files, common) = (ways.common.settings.workflows.clone(), ways.common.clone());
     let load = move || load::load_to_serve(&files, &common.settings);
     let loaded = actix_rt::task::spawn_blocking(load).await;
     let loaded = loaded

@@ -3,18 +3,28 @@
 
 mod amqp;
 mod buses;
+mod former;
+mod grpc;
 mod http;
+mod kafka;
 mod networks;
 mod push;
+mod secrets;
 mod sources;
 mod spelling;
+mod text;
+mod tokens;
 
 use crate::engine::Millis;
+use crate::trust::Authorities;
 pub use amqp::{
     AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages, unreadable_queue,
 };
 pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, Kind, Withdraws, is_bus_name};
-pub use http::{HttpSettings, Names, WorkerToken};
+pub use grpc::GrpcSettings;
+pub use http::{HttpSettings, Names, TlsSettings, WorkerToken};
+pub(crate) use kafka::check_topic;
+pub use kafka::{KafkaSection, Properties};
 pub use networks::{Network, Networks};
 pub use push::{
     EndpointSettings, NetworkSettings, PushBus, PushSection, is_in_the_clear, is_url, literal,
@@ -28,6 +38,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use text::SettingsText;
+pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
 
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
@@ -35,6 +47,14 @@ pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 /// The settings that are lists; in the environment, commas separate their parts.
 const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
+
+/// Section `tls`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TrustSettings {
+    pub authorities: String,
+}
 
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,8 +67,11 @@ pub struct Settings {
     pub amqp: AmqpSection,
     pub embedded: EmbeddedSettings,
     pub push: PushSection,
+    pub kafka: KafkaSection,
     pub journal: JournalSettings,
     pub http: HttpSettings,
+    pub grpc: GrpcSettings,
+    pub tls: TrustSettings,
     pub limits: LimitSettings,
     pub fanout: FanOutSettings,
     pub events: EventSettings,
@@ -191,10 +214,13 @@ impl<'de> Deserialize<'de> for LogFormat {
 fn address_to_listen_on<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    spelling::listen(&text).ok_or_else(|| {
-        serde::de::Error::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED))
-    })
+    parsed_address(&String::deserialize(deserializer)?)
+}
+
+/// An address to listen on.
+fn parsed_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
+    let wrong = || E::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED));
+    spelling::listen(text).ok_or_else(wrong)
 }
 
 /// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
@@ -254,12 +280,19 @@ impl ServerAddress {
         let Some((scheme, rest)) = self.0.split_once("://") else {
             return if self.0.is_empty() { String::new() } else { "***".to_owned() };
         };
+        // What a web service is asked may be a secret as well.
+        let rest = match rest.split_once('?') {
+            Some((place, query)) if scheme.starts_with("http") && !query.is_empty() => {
+                &format!("{place}?***")
+            }
+            Some(_) | None => rest,
+        };
         match rest.rsplit_once('@') {
             Some((credentials, host)) => format!(
                 "{scheme}://{}:***@{host}",
                 credentials.split(':').next().unwrap_or_default()
             ),
-            None => self.0.clone(),
+            None => format!("{scheme}://{rest}"),
         }
     }
 }
@@ -330,26 +363,26 @@ impl Overrides {
 fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T, SettingsError> {
     result.map_err(|error| SettingsError::Unusable {
         place: place.to_owned(),
-        reason: error.to_string(),
+        reason: text::without_values(&error.to_string()),
     })
 }
 
 impl Settings {
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
-        let mut builder = config::Config::builder()
-            .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml));
+        let mut builder = config::Config::builder().add_source(SettingsText::defaults());
         let mut sources = Sources::default();
         if let Some(file) = file {
-            let source = config::File::from(file).format(config::FileFormat::Yaml).required(true);
-            builder = builder.add_source(source.clone());
-            // Read by itself, so that an error names its place.
             let place = file.display().to_string();
+            let text = SettingsText::read(file)
+                .map_err(|reason| SettingsError::Unusable { place: place.clone(), reason })?;
+            builder = builder.add_source(text.clone());
+            // Read by itself, so that an error names its place.
             let read = unusable(
                 &place,
                 builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
             );
-            if read.is_err() && spelling::is_workflow_file(file) {
+            if read.is_err() && text.lists_workflows() {
                 let reason = format!(
                     "this is a workflow file, and --config names a file of settings; did you mean \
                      --workflows {place}?"
@@ -357,20 +390,26 @@ impl Settings {
                 return Err(SettingsError::Unusable { place, reason });
             }
             read?;
-            sources.add_file(&unusable(&place, config::Source::collect(&source))?, &place);
+            sources.add_file(text.values(), &place);
         }
-        if let Ok(server) = std::env::var(AMQP_SERVER) {
+        // Values stay text until their setting gives them a type: a token of digits is no number.
+        let variables = secrets::variables().map_err(|reason| SettingsError::Unusable {
+            place: "environment".to_owned(),
+            reason,
+        })?;
+        let value_of = |wanted: &str| {
+            variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
+        };
+        if let Some(server) = value_of(AMQP_SERVER) {
             builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
         }
         for (variable, setting) in LISTS {
-            if let Ok(list) = std::env::var(variable) {
+            if let Some(list) = value_of(variable) {
                 let list: Vec<&str> =
                     list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
                 builder = unusable(variable, builder.set_override(setting, list))?;
             }
         }
-        // Values stay text until their setting gives them a type: a token of digits is no number.
-        let variables: Vec<(String, String)> = std::env::vars().collect();
         sources.add_environment(variables.iter().map(|(name, _)| &**name));
         let variables = variables
             .into_iter()
@@ -394,6 +433,15 @@ impl Settings {
         Settings { sources, ..settings }.validated()
     }
 
+    /// Whose certificates are believed.
+    ///
+    /// # Errors
+    ///
+    /// The file of the setting `tls.authorities` cannot be used.
+    pub fn authorities(&self) -> Result<Authorities, String> {
+        Authorities::of(&self.tls.authorities).map_err(|why| format!("tls.authorities: {why}"))
+    }
+
     /// The name that stands for no file: the journal is removed when the process ends.
     pub fn keeps_nothing(&self) -> bool {
         self.journal.file.as_os_str() == ":memory:"
@@ -401,11 +449,10 @@ impl Settings {
 
     /// The defaults alone.
     pub fn defaults() -> Result<Settings, SettingsError> {
-        let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
         unusable(
             "defaults",
             config::Config::builder()
-                .add_source(source)
+                .add_source(SettingsText::defaults())
                 .build()
                 .and_then(config::Config::try_deserialize),
         )
@@ -413,23 +460,31 @@ impl Settings {
 
     fn validated(self) -> Result<Settings, SettingsError> {
         let refuse = |text: String| Err(SettingsError::Refused(text));
-        if !self.http.listen.ip().is_loopback()
-            && self.http.token.0.is_empty()
-            && !self.http.insecure
-        {
-            return refuse(format!(
-                "http.listen is {}, which others can reach, but http.token is empty: set a token, \
-                 listen on 127.0.0.1, or pass --insecure if the network itself is guarded",
-                self.http.listen
-            ));
+        let listens = [("http.listen", Some(self.http.listen)), ("grpc.listen", self.grpc.listen)];
+        for (name, listen) in listens {
+            let Some(listen) = listen.filter(|listen| !listen.ip().is_loopback()) else { continue };
+            if !self.http.asks_for_token() && !self.http.insecure {
+                return refuse(format!(
+                    "{name} is {listen}, which others can reach, but calls need no token: set http.token, \
+                     listen on 127.0.0.1, or pass --insecure if the network itself is guarded"
+                ));
+            }
         }
+        self.grpc.validate(&self.http).map_err(SettingsError::Refused)?;
         self.http.validate().map_err(SettingsError::Refused)?;
+        self.authorities().map_err(SettingsError::Refused)?;
+        let tokens_of_file = match self.http.tokens_file.as_str() {
+            "" => BTreeMap::new(),
+            file => TokenSettings::read_file(Path::new(file)).map_err(SettingsError::Refused)?,
+        };
+        self.http.validate_names(&tokens_of_file).map_err(SettingsError::Refused)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Refused)?;
         for (place, section) in self.amqp_sections() {
             section.validate(&place).map_err(SettingsError::Refused)?;
         }
         self.validate_buses().map_err(SettingsError::Refused)?;
         self.validate_push().map_err(SettingsError::Refused)?;
+        self.validate_kafka().map_err(SettingsError::Refused)?;
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse(
                 "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"
@@ -471,7 +526,7 @@ impl Settings {
                 return refuse(format!("{name} is 0, expected at least 1"));
             }
         }
-        Ok(self)
+        Ok(Settings { http: HttpSettings { tokens_of_file, ..self.http }, ..self })
     }
 }
 
@@ -489,6 +544,10 @@ mod tests {
 
     #[test]
     fn secrets_are_masked() {
+        let webhook = ServerAddress("https://me:se@cret@host/a?key=cret#x".into()).to_string();
+        assert_eq!(webhook, "https://me:***@host/a?***");
+        let broker = "amqp://host/v?heartbeat=10";
+        assert_eq!(ServerAddress(broker.into()).to_string(), broker);
         let mut settings = Settings::defaults().expect("defaults");
         settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
         settings.http.token = Secret("hidden".into());
@@ -516,7 +575,13 @@ mod tests {
         let mut settings = Settings::defaults().expect("defaults");
         settings.http.listen = "0.0.0.0:80".parse().expect("an address");
         assert!(settings.clone().validated().is_err());
-        settings.http.token = Secret("t".into());
+        settings.http.token = Secret("a token that is long".into());
+        assert!(settings.validated().is_ok());
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.grpc.listen = Some("0.0.0.0:81".parse().expect("an address"));
+        let told = settings.clone().validated().expect_err("open to all").to_string();
+        assert!(told.contains("grpc.listen") && told.contains("http.token"), "{told}");
+        settings.http.token = Secret("a token that is long".into());
         assert!(settings.validated().is_ok());
     }
 }

@@ -83,6 +83,8 @@ pub struct Metrics {
     /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be read,
     /// kept or dropped.
     pub unreadable: IntCounterVec,
+    /// `workflow_api_logins_failed_total{reason}`
+    pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
     /// `workflow_event_streams`: streams of events that are open.
@@ -242,6 +244,11 @@ impl Metrics {
                 "messages_unreadable_total",
                 "messages that could not be read, put aside or dropped",
                 &["bus", "vhost", "queue", "outcome"],
+            ),
+            logins_failed: kept.counters(
+                "api_logins_failed_total",
+                "Calls without a token, or with a wrong one",
+                &["reason"],
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),

@@ -261,10 +261,10 @@ test('a virtual host and a queue of any name', async (t) => {
 
 test('the token comes from the environment, and is not told', async (t) => {
   const start = workersOf(t);
-  const daemon = await Daemon.start(t, ORDERS, { WORKFLOW_MANAGER__HTTP__TOKEN: 'a-secret-word' });
+  const daemon = await Daemon.start(t, ORDERS, { WORKFLOW_MANAGER__HTTP__TOKEN: 'a-secret-word-of-ours' });
   const wrong = await start({ price: 'echo' }, { server: daemon.url, isReady: false, environment: { WORKFLOW_MANAGER_TOKEN: 'another-secret' } });
   await wrong.awaitLog('401');
-  await start({ price: 'echo' }, { server: daemon.url, environment: { WORKFLOW_MANAGER_TOKEN: 'a-secret-word' } });
+  await start({ price: 'echo' }, { server: daemon.url, environment: { WORKFLOW_MANAGER_TOKEN: 'a-secret-word-of-ours' } });
   assert.equal(await daemon.result(await daemon.create('orders', { n: 1 })), '{"echo":{"n":1}}');
   assert.ok(!wrong.log.includes('secret'));
 });

@@ -234,10 +234,10 @@ def test_a_virtual_host_and_a_queue_of_any_name(start_daemon, start_worker_at):
 
 
 def test_the_same_program_takes_a_token_from_the_environment_and_does_not_tell_it(start_daemon, start_worker_at):
-    daemon = start_daemon(ORDERS, WORKFLOW_MANAGER__HTTP__TOKEN="a-secret-word")
+    daemon = start_daemon(ORDERS, WORKFLOW_MANAGER__HTTP__TOKEN="a-secret-word-of-ours")
     wrong = start_worker_at(daemon.url, {"price": "echo"}, ready=False, WORKFLOW_MANAGER_TOKEN="another-secret")
     wrong.await_log("401")
-    start_worker_at(daemon.url, {"price": "echo"}, WORKFLOW_MANAGER_TOKEN="a-secret-word")
+    start_worker_at(daemon.url, {"price": "echo"}, WORKFLOW_MANAGER_TOKEN="a-secret-word-of-ours")
     job = daemon.create("orders", {"n": 1})
     assert json.loads(daemon.result(job)) == {"echo": {"n": 1}}
     assert "secret" not in wrong.log

@@ -2,14 +2,17 @@
 //! into inputs for the router and the jobs.
 
 use super::lost;
-use super::mail::{BusInput, JobInput, RouterInput};
+use super::mail::{BusInput, JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
 use super::ways::Ways;
 use crate::bus::{
-    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Receipt,
+    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Held, Position,
+    Receipt,
 };
-use crate::engine::{CorrelationId, Definition, Input, JobId};
+use crate::clock;
+use crate::engine::{CorrelationId, Definition, Input, JobId, Lease, Millis};
+use crate::journal;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +79,7 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
             ways.mailboxes().router.post(RouterInput::Called { workflow, bus, delivery });
         }
         BusEvent::Taken(receipt) => taken(&ways, receipt),
+        BusEvent::Leased { receipt, lease } => leased(&ways, receipt, lease),
         BusEvent::Unroutable(receipt) => {
             if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
                 unroutable(&ways, &key, *job);
@@ -118,6 +122,10 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
                 .set(i64::from(matches!(state, BusState::Blocked { .. })));
             ways.common.health.set_bus(&key, state);
         }
+        BusEvent::Reached(Position { topic, partition, offset }) => {
+            let position = journal::Position { bus: key.bus.clone(), topic, partition, offset };
+            ways.mailboxes().journal.post(JournalInput::Reached(position));
+        }
         BusEvent::Refused(reason) => ways.common.fail(reason),
         BusEvent::Noted(notice) => {
             let kind = match notice {
@@ -140,7 +148,7 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
 /// that.
 fn taken(ways: &Ways, receipt: Receipt) {
     // Every message that is sent has such a receipt.
-    let Ok(sent) = receipt.open() else { return };
+    let Some(sent) = receipt.open() else { return };
     let (job, created, input) = match sent {
         Sent::Step { job, created, step, attempt } => {
             (job, created, Input::Confirmed { step, attempt })
@@ -152,6 +160,17 @@ fn taken(ways: &Ways, receipt: Receipt) {
     };
     // A job that has ended needs no confirm.
     if let Some(job) = ways.routes.find(job) {
+        job.post(JobInput::Sent { created, input });
+    }
+}
+
+/// A worker has a message: its job hears how long.
+fn leased(ways: &Ways, receipt: Receipt, lease: Held) {
+    let Some(Sent::Step { job, created, step, attempt }) = receipt.open() else { return };
+    if let Some(job) = ways.routes.find(job) {
+        let until = clock::now().after(Some(Millis::of(lease.left)));
+        let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
+        let input = Input::Leased { step, attempt, lease };
         job.post(JobInput::Sent { created, input });
     }
 }

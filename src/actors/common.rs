@@ -7,6 +7,7 @@ use super::mail::Definitions;
 use super::mailbox::Kind;
 use super::queue_looks::QueueLooks;
 use super::rules::Rules;
+use crate::access::Access;
 use crate::clock;
 use crate::engine::{Definition, Job, Limits, Timestamp};
 use crate::events::{Feeds, Webhook};
@@ -30,6 +31,8 @@ pub fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
 pub struct Common {
     /// The settings in force; they never change.
     pub settings: Settings,
+    /// Who may do what.
+    pub access: Access,
     /// The limits that decisions look at; from the settings.
     pub limits: Limits,
     /// The metrics.
@@ -86,11 +89,13 @@ impl Common {
         };
         let (metrics, health) = (Metrics::new(), Health::new(settings.default_bus()));
         let job_kind = Kind::new(&metrics, "job");
-        let webhook = Webhook::new(&settings.events, &metrics).map(Arc::new);
+        let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let creations =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let rooms = Rooms::new(&settings.http);
+        let access = Access::new(&settings.http);
         Common {
+            access,
             settings,
             limits,
             metrics,

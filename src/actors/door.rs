@@ -78,8 +78,12 @@ pub fn operate(
 
 /// Cancels a job, at once; answered after the commit. If the job has ended, the answer is its
 /// state: asking twice does no harm.
-pub fn cancel(ways: &Ways, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = asked(ways, |answer| RouterInput::Cancel(id, answer));
+pub fn cancel(
+    ways: &Ways,
+    id: JobId,
+    by: Option<Arc<str>>,
+) -> impl Future<Output = Result<Now, Refusal>> + use<> {
+    let answered = asked(ways, |answer| RouterInput::Cancel(id, by, answer));
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -218,6 +222,18 @@ pub async fn routed(ways: &Ways) {
     ways.mailboxes().router.post(RouterInput::CatchUp(answer));
     // An error means that the manager is stopping.
     let _ = answered.await;
+}
+
+/// A round of the supervisor: over when supervisor, router and journal, one after the other, have
+/// taken their mail. It ends while the disk is full and while a broker is away, and never when one
+/// of their threads hangs.
+pub async fn round(ways: &Ways) {
+    let (answer, answered) = oneshot::channel();
+    ways.mailboxes().supervisor.post(SupervisorInput::Round(answer));
+    if answered.await.is_err() {
+        // One of them has ended: the manager stops, or is about to.
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Waits until everything that a job has decided is committed.

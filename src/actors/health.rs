@@ -75,11 +75,15 @@ impl Health {
     }
 
     /// Replies to messages sent before this time may lie unread in the reply queue of a bus: while
-    /// the bus is not connected, and for the span `replies_first` after it has connected again.
+    /// the bus is not connected, while it is catching up, and for the span `replies_first` after it
+    /// has connected again.
     /// None: all replies are read.
     pub fn deaf_to(&self, key: &BusKey, replies_first: Duration) -> Option<Timestamp> {
-        match self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.connected {
+        let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
+        let BusHealth { state, connected } = buses.get(key)?;
+        match *connected {
             None => Some(Timestamp(i64::MAX)),
+            Some((at, _)) if *state == BusState::CatchingUp => Some(at),
             Some((at, since)) => {
                 (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
             }
@@ -116,7 +120,8 @@ impl Health {
                     " (embedded)"
                 });
             }
-            checks.push((name, *state == BusState::Connected, sentence));
+            let is_good = matches!(state, BusState::Connected | BusState::CatchingUp);
+            checks.push((name, is_good, sentence));
         }
         checks
     }

@@ -353,7 +353,7 @@ impl JobActor {
             JobInput::Same { workflow, message, answer } => self.same(&workflow, &message, answer),
             JobInput::Called(call) => self.called(call),
             JobInput::Vouch(call) => self.vouch(call),
-            JobInput::Cancel(answer) => self.cancel(answer),
+            JobInput::Cancel(by, answer) => self.cancel(by, answer),
             JobInput::Erase(answer) => self.erase(answer),
             JobInput::Operate(request, answer) => self.operate(request, answer),
             JobInput::QueueMissing { queue, done } => {
@@ -517,7 +517,8 @@ impl JobActor {
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.recorded.entries.as_slice(),
-            [Entry::Step(_, StepEntry::Confirmed) | Entry::Caller(CallerEntry::Answered(_))]
+            [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_))
+                | Entry::Caller(CallerEntry::Answered(_))]
         );
         let effects = std::mem::take(&mut decision.effects).into_iter();
         release.extend(effects.filter_map(|effect| self.outgoing(effect, now)));

@@ -5,6 +5,7 @@ use super::answer::{Answer, Erased, Refusal};
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::outbox::Messages;
+use super::positions::Positions;
 use super::ways::Ways;
 use crate::clock;
 use crate::engine::Millis;
@@ -31,6 +32,8 @@ pub struct JournalActor {
     is_deriving: bool,
     /// Confirms are going to get records of their own.
     is_carrying: bool,
+    /// How far buses have come.
+    positions: Positions,
     /// How many records the last commit had.
     group: usize,
 }
@@ -60,6 +63,10 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 /// How often confirms that no record of their jobs has yet get one of their own.
 const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
 
+/// How often positions of buses are written. What a bus reads again after a crash is what was taken
+/// in so long.
+const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
+
 /// From so many records in the last commit on, the next waits for company: a commit costs almost the
 /// same for a hundred as for ten.
 const GROUP_UNDER_LOAD: usize = 8;
@@ -81,6 +88,7 @@ impl JournalActor {
             is_retried: false,
             is_deriving: false,
             is_carrying: false,
+            positions: Positions::default(),
             group: 0,
         }
     }
@@ -137,6 +145,12 @@ impl JournalActor {
                 }
                 Err(error) => self.broken(&error),
             },
+            JournalInput::Reached(position) => {
+                if self.positions.is_empty() {
+                    ctx.run_later(POSITIONS_WRITTEN_EVERY, Self::place);
+                }
+                self.positions.reached(position);
+            }
             JournalInput::Relate(definitions) => {
                 if !self.commit(ctx) {
                     // No room: the first job of each makes what is missing.
@@ -154,8 +168,11 @@ impl JournalActor {
                     }
                 }
             }
+            // Whoever asked may have gone.
+            JournalInput::Round(answer) => drop(answer.send(())),
             JournalInput::Barrier(answer) => {
                 if self.commit(ctx) && self.derive() {
+                    self.place(ctx);
                     // The asker may have given up at its deadline.
                     let _ = answer.send(());
                 }
@@ -300,6 +317,23 @@ impl JournalActor {
                     actor.followed(carried.map(|_| ()), ctx);
                 }
             });
+        }
+    }
+
+    /// Writes how far buses have come. What that counts as done was committed before.
+    fn place(&mut self, ctx: &mut Context<Self>) {
+        if self.positions.is_empty() || !self.look() {
+            return;
+        }
+        match self.store.place(&self.positions.all()) {
+            Ok(()) => self.positions.placed(),
+            Err(error) => match error.remedy() {
+                // Until there is room, more is read again after a crash.
+                Remedy::WaitForRoom => {
+                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::place);
+                }
+                Remedy::Exit => self.broken(&error),
+            },
         }
     }
 

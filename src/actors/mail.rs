@@ -12,7 +12,7 @@ use crate::engine::{
     ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
 };
 use crate::events::Event;
-use crate::journal::{Creation, JobNumber, NoticeNumber, Record, Recovered};
+use crate::journal::{Creation, JobNumber, NoticeNumber, Position, Record, Recovered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -56,7 +56,7 @@ pub enum RouterInput {
     Found(JobId, Result<Finding, String>),
     /// A client cancels a job. If the job has ended, the answer is its state: asking twice does no
     /// harm.
-    Cancel(JobId, Client<Now>),
+    Cancel(JobId, Option<Arc<str>>, Client<Now>),
     /// A client has a job erased from the journal, if it has ended.
     Erase(JobId, Client<Erased>),
     /// A queue was found missing.
@@ -71,6 +71,8 @@ pub enum RouterInput {
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
     /// Answered when it is taken: by then all that was sent before is done.
     CatchUp(oneshot::Sender<()>),
+    /// The supervisor's round, on its way to the journal.
+    Round(oneshot::Sender<()>),
 }
 
 /// A job that wants to leave.
@@ -129,7 +131,7 @@ pub enum JobInput {
     /// A message on a workflow's queue claims to be from one of this job's steps: is it?
     Vouch(Call),
     /// A client cancels the job. If the job has ended, the answer is its state.
-    Cancel(Client<Now>),
+    Cancel(Option<Arc<str>>, Client<Now>),
     /// A client has the job erased, if it has ended.
     Erase(Client<Erased>),
     /// A client asks something of it; answered after the commit.
@@ -191,10 +193,14 @@ pub enum JournalInput {
     Delete(JobNumber, Client<Erased>),
     /// Delete notices that were delivered.
     Forget(Vec<NoticeNumber>),
+    /// A bus has come this far; written a moment later.
+    Reached(Position),
     /// Make the tables of statuses for newly loaded definitions.
     Relate(Vec<Arc<Definition>>),
     /// Answer once everything appended before is committed and derived.
     Barrier(oneshot::Sender<()>),
+    /// The end of the supervisor's round: answered when it is taken, with the disk full too.
+    Round(oneshot::Sender<()>),
 }
 
 /// A record and what follows its commit.
@@ -254,6 +260,8 @@ pub enum SupervisorInput {
     Reloaded(JobNumber, Option<Box<Recovered>>),
     /// New definitions replace the loaded ones: all of them, or none with the reason.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
+    /// Goes by the router to the journal, which answers: all three take their mail.
+    Round(oneshot::Sender<()>),
 }
 
 /// Mail for the announcer.

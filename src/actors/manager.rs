@@ -203,7 +203,7 @@ fn start_actors(
             tracing::error!(bus = %key, "jobs under way need a bus that the settings do not have: they wait; add it to buses and start again");
             continue;
         }
-        let opening = Opening { served, joins: false };
+        let opening = Opening::of(&ways.common, &key, served, false)?;
         let maker = transport(&ways.common.settings, &key, opening)?;
         makers.push((key, maker));
     }
@@ -300,7 +300,7 @@ impl Manager {
 
     /// Cancels a job at once, unless it has ended; answered after the commit.
     pub fn cancel(&self, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::cancel(&self.ways, id)
+        door::cancel(&self.ways, id, None)
     }
 
     /// Erases an ended job; asked for at once.

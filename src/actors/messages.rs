@@ -1,12 +1,16 @@
 //! The messages that a job sends: to workers, and to its callers. And what their receipts hold.
 
 use crate::bus::{
-    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Publication, Receipt,
+    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Held, Issued,
+    Publication, Receipt,
 };
 use crate::engine::id::span_id;
-use crate::engine::{Caller, Definition, Job, JobId, JobState, Message, StepIndex, Timestamp};
+use crate::engine::{
+    Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp,
+};
 use crate::times;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// What the receipt of a message holds: who hears that the broker has the message.
 #[derive(Debug)]
@@ -40,6 +44,17 @@ pub enum Sent {
         /// The message.
         ack: Acknowledge,
     },
+}
+
+impl Issued for Sent {
+    fn again(&self) -> Option<Receipt> {
+        match *self {
+            Sent::Step { job, created, step, attempt } => {
+                Some(Receipt::new(Sent::Step { job, created, step, attempt }))
+            }
+            Sent::Answer { .. } | Sent::Refusal { .. } => None,
+        }
+    }
 }
 
 impl BodyText for Message {
@@ -99,8 +114,16 @@ pub(super) fn step_message(
         timestamp_s: times::seconds(now),
         headers,
         body: input.into(),
+        lease: job.step(step).lease.map(|lease| left_of(lease, now)),
         receipt: Receipt::new(Sent::Step { job: id, created: job.origin().created, step, attempt }),
     }
+}
+
+/// What is left of a lease.
+fn left_of(lease: Lease, now: Timestamp) -> Held {
+    let left_ns = lease.until.0.saturating_sub(now.0);
+    let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default());
+    Held { delivery: lease.delivery, left }
 }
 
 /// An answer to a caller: the result, or the error.
@@ -137,6 +160,7 @@ pub(super) fn answer(
         timestamp_s: times::seconds(now),
         headers,
         body: result.unwrap_or_else(|error| error),
+        lease: None,
         receipt: Receipt::new(sent),
     }
 }

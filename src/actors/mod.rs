@@ -7,7 +7,7 @@
 //! | what | files |
 //! |---|---|
 //! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
-//! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`health`], [`rules`], [`common`] |
+//! | what all look at: settings, limits, metrics, definitions, health | `losses`, `positions`, [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
 //! | what leaves after a commit | [`outbox`], `callers` |
 //! | the actors | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`], [`transport`], [`supervisor`] |
@@ -33,6 +33,7 @@ pub mod mailbox;
 pub mod manager;
 pub mod messages;
 pub mod outbox;
+mod positions;
 pub mod queue_looks;
 mod refill;
 pub mod router;

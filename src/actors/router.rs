@@ -8,7 +8,7 @@ mod lookups;
 mod operations;
 
 use super::call::Call;
-use super::mail::{Done, JobInput, RouterInput};
+use super::mail::{Done, JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::routes::Table;
 use super::said::beginning;
@@ -16,6 +16,7 @@ use super::ways::Ways;
 use crate::bus::Delivery;
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Input, Reply};
+use crate::faults;
 use actix::{Actor, Context, Handler};
 use asks::{Ask, LookUps};
 use std::collections::VecDeque;
@@ -66,7 +67,7 @@ impl Router {
             RouterInput::Operate(id, operation, answer) => {
                 self.ask(id, Ask::Operate(operation, answer))
             }
-            RouterInput::Cancel(id, answer) => self.ask(id, Ask::Cancel(answer)),
+            RouterInput::Cancel(id, by, answer) => self.ask(id, Ask::Cancel(by, answer)),
             RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
@@ -77,6 +78,10 @@ impl Router {
             }
             // Whoever asked may have gone.
             RouterInput::CatchUp(answer) => drop(answer.send(())),
+            RouterInput::Round(answer) => {
+                faults::hit("router::round");
+                self.ways.mailboxes().journal.post(JournalInput::Round(answer));
+            }
             RouterInput::QueueMissing { queue, taken } => {
                 let done = Done::new(taken);
                 tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");

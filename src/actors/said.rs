@@ -17,6 +17,7 @@ impl Said {
                 Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() })
             }
             Input::Confirmed { .. }
+            | Input::Leased { .. }
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }
             | Input::ChildMissing { .. }

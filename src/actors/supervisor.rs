@@ -1,4 +1,5 @@
-//! The supervisor has jobs rebuilt whose actors panicked, and replaces the definitions at a reload.
+//! The supervisor has jobs rebuilt whose actors panicked, replaces the definitions at a reload, and
+//! begins the rounds that show that router and journal take their mail.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
@@ -63,6 +64,9 @@ impl Supervisor {
                 // Whoever asked may have gone; the definitions are in force all the same.
                 let _ = answer.send(self.redefine(definitions));
             }
+            SupervisorInput::Round(answer) => {
+                self.ways.mailboxes().router.post(RouterInput::Round(answer));
+            }
         }
     }
 
@@ -76,8 +80,9 @@ impl Supervisor {
             .collect();
         let mut makers = Vec::new();
         for (key, served) in by_bus {
-            let opening = Opening { served, joins: true };
-            let maker = (self.transport)(&self.ways.common.settings, &key, opening)
+            let opening = Opening::of(&self.ways.common, &key, served, true);
+            let maker = opening
+                .and_then(|opening| (self.transport)(&self.ways.common.settings, &key, opening))
                 .map_err(|error| error.to_string())?;
             makers.push((key, maker));
         }

@@ -2,6 +2,7 @@
 
 use super::bus::{BusActor, event_sink};
 use super::buses::Buses;
+use super::common::Common;
 use super::mail::{BusInput, Definitions};
 use super::mailbox::{Kind, Mailbox, Owner};
 use super::ways::Ways;
@@ -10,13 +11,14 @@ use crate::bus::desk::{Desks, Lending};
 use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
 use crate::bus::push::{Caller, Calling, Endpoint, Pauses, PushBus, PushOpening};
 use crate::bus::topic::TopicMaker;
-use crate::bus::{Bus, BusKey, BusState, EventSink, Served};
+use crate::bus::{Bus, BusKey, BusState, EventSink, Position, Served};
 use crate::engine::Definition;
-use crate::journal::JournalError;
-use crate::settings::{BusKind, EndpointSettings, PushSection, Settings, is_url};
+use crate::journal::{self, JournalError};
+use crate::settings::{BusKind, EndpointSettings, KafkaSection, PushSection, Settings, is_url};
 use actix::{Actor, ArbiterHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +44,29 @@ pub struct Opening {
     pub served: Served,
     /// Whether a reload has brought it.
     pub joins: bool,
+    /// How far its topics were read and written.
+    pub positions: Vec<Position>,
+}
+
+impl Opening {
+    /// Of a bus with these queues, which goes on where it was.
+    ///
+    /// # Errors
+    ///
+    /// The journal does not tell its positions.
+    pub(super) fn of(
+        common: &Common,
+        key: &BusKey,
+        served: Served,
+        joins: bool,
+    ) -> Result<Opening, StartError> {
+        let kept = common.reader.positions(&key.bus)?.into_iter();
+        let position = |kept: journal::Position| {
+            let journal::Position { topic, partition, offset, .. } = kept;
+            Position { topic, partition, offset }
+        };
+        Ok(Opening { served, joins, positions: kept.map(position).collect() })
+    }
 }
 
 /// Chooses the transport of a bus.
@@ -63,10 +88,14 @@ fn make(
     (workers, desks): (Workers, Arc<Desks>),
 ) -> Result<BusMaker, StartError> {
     if let Some(section) = settings.amqp_bus(&key.bus) {
-        let Opening { served, joins } = opening;
-        let connector = Connector::new(AmqpSettings::of(section, &key.vhost, served, joins))
-            .map_err(|error| StartError::Bus(error.to_string()))?;
+        let Opening { served, joins, .. } = opening;
+        let amqp = AmqpSettings::of(section, &key.vhost, served, joins)
+            .trusting(settings.authorities().map_err(StartError::Bus)?);
+        let connector = Connector::new(amqp).map_err(|error| StartError::Bus(error.to_string()))?;
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
+    }
+    if let Some(section) = settings.kafka_bus(&key.bus) {
+        return kafka(section, key, opening);
     }
     if let Some(opening) = push(settings, key, &desks)? {
         return Ok(Box::new(move |sink| Box::new(PushBus::new(opening, sink))));
@@ -75,9 +104,26 @@ fn make(
         return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.bus)));
     }
     let section = &settings.embedded;
-    let lending = Lending { lease: section.lease.0, deliveries_max: section.deliveries_max };
+    let lending =
+        Lending { lease: section.lease.0, deliveries_max: section.deliveries_max, reports: true };
     let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks };
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+}
+
+#[cfg(feature = "kafka")]
+fn kafka(section: &KafkaSection, key: &BusKey, opening: Opening) -> Result<BusMaker, StartError> {
+    use crate::bus::kafka::{Connector, KafkaBus};
+    let Opening { served, positions, .. } = opening;
+    let connector = Connector::new(section.clone(), served, positions);
+    let connector = connector
+        .map_err(|why| StartError::Bus(format!("the bus \"{}\" over Kafka: {why}", key.bus)))?;
+    Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
+}
+
+/// The settings are refused before.
+#[cfg(not(feature = "kafka"))]
+fn kafka(_: &KafkaSection, key: &BusKey, _: Opening) -> Result<BusMaker, StartError> {
+    Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))
 }
 
 /// What a bus that calls web services is made of; none: it is no such bus.
@@ -94,6 +140,7 @@ fn push(
         connect_timeout: section.connect_timeout.0,
         reply_bytes_max: settings.limits.reply_bytes_max,
         public_url: settings.http.public_url.clone(),
+        authorities: settings.authorities().map_err(StartError::Bus)?,
     };
     let pauses = Pauses {
         min: section.retry_min.0,
@@ -137,7 +184,8 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
         return Ok(None);
     }
     let connector = TopicConnector::new(
-        AmqpSettings::of(&settings.amqp, "", Served::default(), false),
+        AmqpSettings::of(&settings.amqp, "", Served::default(), false)
+            .trusting(settings.authorities().map_err(StartError::Bus)?),
         events.exchange.clone(),
         events.exchange_buffer_max,
     );
@@ -153,23 +201,31 @@ pub(super) fn queues_by_bus<'a>(
     used: impl Iterator<Item = &'a Arc<Definition>>,
 ) -> BTreeMap<BusKey, Served> {
     let mut workers: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
+    let mut waits: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
     for definition in used.filter(|definition| seen.insert(Arc::as_ptr(definition))) {
         workers.entry(buses.of(definition)).or_default();
         for step in definition.sending_steps() {
             let bus = buses.of_step(definition, step);
+            if let Some(timeout) = step.timeout {
+                let timeout = Duration::from_millis(timeout.0);
+                let waits = waits.entry(bus.clone()).or_default();
+                let longest = waits.entry(step.queue.clone()).or_default();
+                *longest = timeout.max(*longest);
+            }
             workers.entry(bus).or_default().insert(step.queue.clone());
         }
     }
-    let of_bus = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
+    let mut of_bus = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
         let calls = loaded
             .values()
             .filter(|definition| buses.of(definition) == bus)
             .map(|definition| Definition::call_queue(&definition.name).into());
-        let served = Served { workers: workers.into_iter().collect(), calls: calls.collect() };
+        let (workers, calls) = (workers.into_iter().collect(), calls.collect());
+        let served = Served { workers, calls, waits: waits.remove(&bus).unwrap_or_default() };
         (bus, served)
     };
-    workers.into_iter().map(of_bus).collect()
+    workers.into_iter().map(&mut of_bus).collect()
 }
 
 /// The bus's side of its gate.

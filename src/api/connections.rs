@@ -1,7 +1,7 @@
 //! How many connections there may be: as many as the file descriptors allow once the others have
 //! theirs.
 
-use crate::settings::HttpSettings;
+use crate::settings::{GrpcSettings, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// File descriptors that are not for connections: those of the broker, the journal's writer, the
@@ -16,25 +16,50 @@ const IDLE_READERS: u64 = 8;
 
 /// Raises the limit of file descriptors as far as possible. Returns how many connections it leaves
 /// room for, at most as many as the settings allow.
-pub(super) fn connections_max(http: &HttpSettings) -> usize {
-    let asked = http.connections_max;
-    let Some(descriptors) = raised() else { return asked };
-    let possible =
-        left_for_connections(descriptors, u64::try_from(http.reads_max).unwrap_or(u64::MAX));
-    let allowed = usize::try_from(possible).unwrap_or(usize::MAX).min(asked);
-    if allowed < asked {
-        tracing::warn!(
-            descriptors,
-            asked,
-            allowed,
-            "fewer connections than http.connections_max: raise the limit of open files (ulimit -n)"
-        );
-    }
+pub(super) fn connections_max(settings: &Settings) -> usize {
+    let http = &settings.http;
+    let left = left(settings);
+    let left = left.map(|left| left - for_grpc(&settings.grpc, left));
+    let allowed = at_most(left, http.connections_max, "http.connections_max");
     if allowed <= http.event_streams_max {
         tracing::warn!(
             allowed,
             streams = http.event_streams_max,
             "streams of events (http.event_streams_max) can take all connections"
+        );
+    }
+    allowed
+}
+
+/// The same for connections of gRPC.
+#[cfg(feature = "grpc")]
+pub(super) fn grpc_connections_max(settings: &Settings) -> usize {
+    let left = left(settings).map(|left| for_grpc(&settings.grpc, left));
+    at_most(left, settings.grpc.connections_max, "grpc.connections_max")
+}
+
+/// How many connections there can be in all; none: there is no limit.
+fn left(settings: &Settings) -> Option<u64> {
+    let reads = u64::try_from(settings.http.reads_max).unwrap_or(u64::MAX);
+    raised().map(|descriptors| left_for_connections(descriptors, reads))
+}
+
+/// How many of these are for gRPC: a quarter at most.
+fn for_grpc(grpc: &GrpcSettings, left: u64) -> u64 {
+    match grpc.listen {
+        Some(_) => u64::try_from(grpc.connections_max).unwrap_or(u64::MAX).min((left / 4).max(1)),
+        None => 0,
+    }
+}
+
+fn at_most(left: Option<u64>, asked: usize, setting: &str) -> usize {
+    let Some(left) = left else { return asked };
+    let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(asked).max(1);
+    if allowed < asked {
+        tracing::warn!(
+            asked,
+            allowed,
+            "fewer connections than {setting}: raise the limit of open files (ulimit -n)"
         );
     }
     allowed
@@ -73,5 +98,17 @@ mod tests {
         assert_eq!(left_for_connections(4096, 16), 4096 - 256 - 72);
         assert_eq!(left_for_connections(256, 16), 64);
         assert_eq!(left_for_connections(2, 16), 1);
+    }
+
+    #[test]
+    fn grpc_has_a_quarter_of_the_connections_at_most_and_none_if_it_is_off() {
+        let mut grpc = Settings::defaults().expect("defaults").grpc;
+        assert_eq!(for_grpc(&grpc, 4000), 0);
+        grpc.listen = Some(([127, 0, 0, 1], 0).into());
+        grpc.connections_max = 900;
+        assert_eq!(
+            (for_grpc(&grpc, 4000), for_grpc(&grpc, 400), for_grpc(&grpc, 1)),
+            (900, 100, 1)
+        );
     }
 }

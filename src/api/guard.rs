@@ -94,17 +94,37 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         }
     }
     match host {
-        Some(host)
-            if http.token.0.is_empty() && !is_health(request.path()) && !is_ours(&host, http) =>
-        {
-            Err(Problem::forbidden(format!(
-                "this manager does not go by the name {} (header Host): add it to the setting \
-                 http.hosts, or set http.token",
-                quoted(&host.text)
-            )))
-        }
+        Some(host) if !is_health(request.path()) => named_as_ours(&host, http, http.listen),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Without a token, the manager must go by the name that a request is sent to.
+fn named_as_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
+    if http.asks_for_token() || is_ours(host, http, listen) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(format!(
+        "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or \
+         set http.token",
+        quoted(&host.text)
+    )))
+}
+
+/// The same for a call of gRPC on another address; `authority`: the name it is sent to.
+#[cfg(feature = "grpc")]
+pub(super) fn authority_is_ours(
+    authority: &str,
+    http: &HttpSettings,
+    listen: SocketAddr,
+) -> Result<(), Problem> {
+    let host = Host::parse(authority).ok_or_else(|| {
+        Problem::malformed(format!(
+            "the header :authority is {}, expected a name or address, such as localhost:8089",
+            quoted(authority)
+        ))
+    })?;
+    named_as_ours(&host, http, listen)
 }
 
 fn shown(value: &HeaderValue) -> String {
@@ -185,7 +205,7 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
 
 /// Whether the manager goes by this name. Ports do not matter, except those in `http.hosts`:
 /// forwarding changes them, and a rebound page has a name of its own whatever its port.
-fn is_ours(host: &Host, http: &HttpSettings) -> bool {
+fn is_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
     // Web services reply later to this name.
     let public = web_address(&http.public_url).ok();
     let public = public.as_ref().and_then(|url| url.host_str());
@@ -193,7 +213,7 @@ fn is_ours(host: &Host, http: &HttpSettings) -> bool {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
     };
     host.name == "localhost"
-        || host.address().is_some_and(|address| is_own(address, http.listen))
+        || host.address().is_some_and(|address| is_own(address, listen))
         || public.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }

@@ -1,6 +1,7 @@
 //! Workflows and jobs: create, list, show, end.
 
 use super::history;
+use super::holder::By;
 use super::incoming::Incoming;
 use super::live;
 use super::named::{definition, job_id, with_jobs};
@@ -427,6 +428,7 @@ pub async fn end(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    by: By,
 ) -> Result<HttpResponse, Problem> {
     let [erase] = query.of(["erase"])?;
     let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
@@ -434,6 +436,6 @@ pub async fn end(
     if erases {
         respond_erased(id, door::erase(&ways, id).await)
     } else {
-        respond(id, door::cancel(&ways, id).await)
+        respond(id, door::cancel(&ways, id, by.0).await)
     }
 }

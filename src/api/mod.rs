@@ -5,11 +5,15 @@ mod children;
 mod connections;
 mod definitions;
 pub mod events;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 mod guard;
 mod history;
+mod holder;
 mod incoming;
 mod items;
 pub mod jobs;
+mod lending;
 mod live;
 mod manager;
 mod named;
@@ -26,20 +30,25 @@ mod search;
 pub mod status;
 mod step;
 mod token;
+mod topic;
 pub mod why;
 mod worker;
 mod workflows;
 
+use crate::access::Certificate;
 use crate::actors::common::Common;
 use crate::actors::ways::Ways;
+use actix_http::HttpService;
+use actix_service::{IntoServiceFactory, ServiceFactoryExt, map_config};
 use actix_web::body::{BoxBody, MessageBody};
-use actix_web::dev::{Server, ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::dev::{AppConfig, Server, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, Resource, Route};
 use actix_web::{guard as method, web};
 pub use problem::Problem;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,10 +62,15 @@ const LINGER: Duration = Duration::from_secs(5);
 /// A server that is bound and ready to run, and its address: the system chooses one for port 0.
 pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
     let listen = ways.common.settings.http.listen;
-    let http = ways.common.settings.http.clone();
+    let settings = ways.common.settings.clone();
+    let http = &settings.http;
+    let certificate = ways.common.access.certificate(&http.tls).map_err(std::io::Error::other)?;
+    if let Some(certificate) = certificate {
+        return serve_over_tls(ways, &certificate);
+    }
     let server = HttpServer::new(move || app(ways.clone()))
         .workers(HTTP_WORKERS)
-        .max_connections(connections::connections_max(&http).div_ceil(HTTP_WORKERS))
+        .max_connections(connections::connections_max(&settings).div_ceil(HTTP_WORKERS))
         .client_request_timeout(http.header_timeout.0)
         .keep_alive(http.keep_alive.0)
         .client_disconnect_timeout(LINGER)
@@ -66,6 +80,47 @@ pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
         .shutdown_timeout(1)
         .bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
+    Ok((server.run(), address))
+}
+
+/// The same over TLS. HTTP/1.1 alone is spoken, as without: the bounds on connections, headers and
+/// bodies are those of that protocol.
+fn serve_over_tls(
+    ways: Arc<Ways>,
+    certificate: &Arc<Certificate>,
+) -> io::Result<(Server, SocketAddr)> {
+    let http = ways.common.settings.http.clone();
+    let config = certificate.config(b"http/1.1").map_err(io::Error::other)?;
+    let listener = TcpListener::bind(http.listen)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let connections_max =
+        connections::connections_max(&ways.common.settings).div_ceil(HTTP_WORKERS);
+    // A connection may always begin its handshake, which has three seconds: whoever sends nothing
+    // takes a place among the connections and holds up nobody.
+    actix_tls::accept::max_concurrent_tls_connect(connections_max);
+    let service = move || {
+        let app = app(ways.clone())
+            .into_factory()
+            .map_err(|error: actix_web::Error| error.as_response_error().error_response());
+        // The only way to a server without HTTP/2.
+        let of_app = move |()| AppConfig::__priv_test_new(true, address.to_string(), address);
+        HttpService::build()
+            .keep_alive(http.keep_alive.0)
+            .client_request_timeout(http.header_timeout.0)
+            .client_disconnect_timeout(LINGER)
+            .h1_allow_half_closed(false)
+            .secure()
+            .local_addr(address)
+            .h1(map_config(app, of_app))
+            .rustls_0_23(config.clone())
+    };
+    let server = Server::build()
+        .workers(HTTP_WORKERS)
+        .max_concurrent_connections(connections_max)
+        .disable_signals()
+        .shutdown_timeout(1)
+        .listen("api", listener, service)?;
     Ok((server.run(), address))
 }
 
@@ -121,6 +176,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(resource("/api/queues", "GET, HEAD").route(get().to(queues::all)))
         .service(resource("/api/queue/{queue}", "GET, HEAD").route(get().to(queues::one)))
         .service(resource("/api/manager", "GET, HEAD").route(get().to(manager::about)))
+        .service(resource("/api/whoami", "GET, HEAD").route(get().to(holder::whoami)))
         .service(resource("/api/settings", "GET, HEAD").route(get().to(manager::settings)))
         .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
         .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))

@@ -1,10 +1,15 @@
 //! Health and metrics.
 
+use crate::access::{Holder, Needed};
 use crate::actors::common::Common;
 use crate::engine::words::escaped;
+use crate::settings::Scope;
 use actix_web::http::StatusCode;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use std::fmt::Write;
+
+/// What a check says to somebody without a token.
+const NOT_TOLD: &str = "not good (a token with the scope read is told why)";
 
 /// `GET /livez`: the process answers.
 pub async fn live() -> HttpResponse {
@@ -14,6 +19,9 @@ pub async fn live() -> HttpResponse {
 /// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
 /// each check.
 pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+    // Whoever may not look around hears no address and no name of a user.
+    let holder = request.extensions().get::<Holder>().cloned();
+    let is_told = holder.is_some_and(|holder| holder.may(&Needed::Scope(Scope::Read)));
     let checks = common.health.checks();
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request
@@ -28,7 +36,7 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
             "[{}] {}: {}",
             if *good { "+" } else { "-" },
             escaped(name),
-            escaped(sentence)
+            if is_told || *good { escaped(sentence) } else { NOT_TOLD.into() }
         );
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });

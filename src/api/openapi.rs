@@ -50,7 +50,7 @@ fn document() -> Value {
             "schemas": schemas.into_components(),
             "responses": call::problems(),
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "The setting http.token" },
+                "token": { "type": "http", "scheme": "bearer", "description": "One of the settings http.token, http.tokens, http.tokens_file and http.workers. GET needs the scope read; DELETE, /api/jobs/delete and /api/reload need admin; the calls of workers need their queue; others need operate" },
             },
         },
     })

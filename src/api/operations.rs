@@ -1,5 +1,6 @@
 //! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
 
+use super::holder::By;
 use super::incoming::Incoming;
 use super::named::job_id;
 use super::problem::Problem;
@@ -33,6 +34,7 @@ pub async fn operate(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
+    by: By,
 ) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
     let [step, reason] = query.of(["step", "reason"])?;
@@ -40,15 +42,16 @@ pub async fn operate(
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = job_id(&id)?;
-    respond(id, door::operate(&ways, id, request(operation, reason)?).await)
+    respond(id, door::operate(&ways, id, request(operation, reason, by)?).await)
 }
 
-/// An operation, and why it is asked for.
+/// An operation, why it is asked for, and by whom.
 pub(super) fn request(
     mut operation: Operation,
     reason: Option<String>,
+    By(by): By,
 ) -> Result<Request, Problem> {
-    let Some(reason) = reason else { return Ok(operation.into()) };
+    let Some(reason) = reason else { return Ok(Request { operation, reason: None, by }) };
     let chars = reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&chars) {
         return Err(Problem::malformed(format!(
@@ -59,7 +62,7 @@ pub(super) fn request(
     if let Operation::Cancel { reason: by } = &mut operation {
         *by = format!("{by}: {reason}").into();
     }
-    Ok(Request { operation, reason: Some(reason.into()) })
+    Ok(Request { operation, reason: Some(reason.into()), by })
 }
 
 /// The operation named `word`; none: deletion.
@@ -96,6 +99,7 @@ pub async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
+    by: By,
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
@@ -109,7 +113,7 @@ pub async fn reply(
         ReplyType::Error => Reply::Error(body_text),
         ReplyType::Progress => Reply::Progress(body_text),
     };
-    let request = request(Operation::Reply { step, reply }, reason)?;
+    let request = request(Operation::Reply { step, reply }, reason, by)?;
     respond(id, door::operate(&ways, id, request).await)
 }
 
@@ -193,13 +197,14 @@ pub async fn operate_all(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    By(by): By,
 ) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
     let asked = SearchQuery::parse(&ways.common, query.into_pairs(), Kind::Bulk).await?;
     let (order, beyond, limit) = (asked.order, asked.beyond(), asked.limit());
     // Refused before anything is done.
     if let Some(operation) = operation(&word, asked.step.clone())? {
-        request(operation, asked.reason.clone())?;
+        request(operation, asked.reason.clone(), By(None))?;
     } else if asked.reason.is_some() {
         return Err(Problem::malformed(
             "delete takes no reason: nothing is left of the job's record".to_owned(),
@@ -234,7 +239,7 @@ pub async fn operate_all(
         let asks = some.iter().map(|hit| async {
             match operation(&word, asked.step.clone())? {
                 Some(operation) => {
-                    let request = request(operation, asked.reason.clone())?;
+                    let request = request(operation, asked.reason.clone(), By(by.clone()))?;
                     respond(hit.id, door::operate(&ways, hit.id, request).await)
                 }
                 None => respond_erased(hit.id, door::erase(&ways, hit.id).await),

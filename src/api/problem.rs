@@ -34,7 +34,7 @@ pub(super) struct ProblemDetails<'a> {
     kind: &'a str,
 }
 
-/// After how many seconds a client that was answered 503 may try again.
+/// After how many seconds a client that was answered 429 or 503 may try again.
 const RETRY_AFTER_S: &str = "1";
 
 impl Problem {
@@ -98,6 +98,11 @@ impl Problem {
         Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
     }
 
+    /// 429: too many of this kind; with `Retry-After`.
+    pub fn too_many(detail: String) -> Problem {
+        Problem { status: StatusCode::TOO_MANY_REQUESTS, detail, allowed: None, reason: None }
+    }
+
     /// 500: something broke here.
     pub fn broken(detail: String) -> Problem {
         Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
@@ -118,6 +123,12 @@ impl Problem {
     /// The same, with a reason for programs.
     pub fn because(self, reason: &'static str) -> Problem {
         Problem { reason: Some(reason), ..self }
+    }
+
+    /// Why, in a word for programs.
+    #[cfg(feature = "grpc")]
+    pub(super) fn reason(&self) -> Option<&'static str> {
+        self.reason
     }
 
     /// What is wrong, in a sentence.
@@ -152,7 +163,7 @@ impl ResponseError for Problem {
         });
         let mut response = HttpResponse::build(self.status);
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
         }
         if let Some(allowed) = self.allowed {

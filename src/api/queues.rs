@@ -1,9 +1,9 @@
 //! The queues of the loaded workflows: what they hold, and who uses them.
 
+use super::lending::after;
 use super::problem::Problem;
 use super::query::Query;
 use super::redispatch;
-use super::worker::after;
 use crate::actors::bulk::Wait;
 use crate::actors::door;
 use crate::actors::ways::Ways;

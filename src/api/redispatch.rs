@@ -1,6 +1,7 @@
 //! Step messages sent once more, as the same attempts (SPEC §6): of one step, or of all that wait
 //! on a queue.
 
+use super::holder::By;
 use super::named::job_id;
 use super::operations::{refused, request, respond};
 use super::problem::Problem;
@@ -19,11 +20,12 @@ pub async fn one(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
     query: Query,
+    by: By,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     let [reason] = query.of(["reason"])?;
     let id = job_id(&id)?;
-    let request = request(Operation::Redispatch { step }, reason)?;
+    let request = request(Operation::Redispatch { step }, reason, by)?;
     respond(id, door::operate(&ways, id, request).await)
 }
 

@@ -1,28 +1,32 @@
-//! Tokens: who may send which call. The manager's token is for every call; a worker's for its queues
-//! alone.
+//! Tokens: who may send which call. The audit lines of the log say who has changed what.
 
+use super::lending::Receipt;
 use super::problem::Problem;
 use super::{guard, page};
+use crate::access::{Failed, Holder, Needed};
 use crate::actors::common::Common;
-use crate::engine::words::{enumerated, quoted, shortened};
-use crate::settings::{HttpSettings, WorkerToken};
+use crate::actors::ways::Ways;
+use crate::bus::BusKey;
+use crate::engine::words::{enumerated, escaped, quoted, shortened};
+use crate::settings::{HttpSettings, Scope};
 use actix_web::body::MessageBody;
-use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::header;
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
+use actix_web::http::{ConnectionType, Method, StatusCode, header};
 use actix_web::middleware::Next;
-use actix_web::{Error, ResponseError, web};
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, ResponseError, web};
 use percent_encoding::percent_decode_str;
-use sha2::{Digest, Sha256};
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::str::Utf8Error;
+use std::sync::Arc;
 
-/// Whom a token belongs to.
-enum Holder<'s> {
-    /// The manager's operators, or everybody where no token is set.
-    All,
-    /// The workers of this name.
-    Worker(&'s str, &'s WorkerToken),
-}
+/// What somebody without a token is told.
+const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: Bearer <token>\"";
 
-/// With a token configured every call but health needs one.
+/// The target of the log's audit lines.
+const AUDIT: &str = "workflow_manager::audit";
+
+/// With tokens configured every call but health needs one.
 pub(super) async fn authorise(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -30,84 +34,195 @@ pub(super) async fn authorise(
     let Some(common) = request.app_data::<web::Data<Common>>().cloned() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let Err(problem) = admitted(&request, &common) else {
-        return Ok(next.call(request).await?.map_into_left_body());
-    };
-    Ok(request.into_response(problem.error_response()).map_into_right_body())
-}
-
-fn admitted(request: &ServiceRequest, common: &Common) -> Result<(), Problem> {
-    let (http, path) = (&common.settings.http, request.path());
-    if page::is_page(path, http) || guard::is_health(path) {
-        return Ok(());
-    }
     let given = request.headers().get(header::AUTHORIZATION);
     let given = given.and_then(|value| value.to_str().ok()).and_then(bearer);
-    match holder(http, given) {
-        Some(Holder::All) => Ok(()),
-        Some(Holder::Worker(name, worker)) => of_worker(name, worker, path),
+    let holder = common.access.tokens().holder(given);
+    // As the router reads it: with its letters decoded.
+    let path = request.match_info().as_str();
+    let needed = needed(request.method(), path, &common.settings.http);
+    let refusal = match (&needed, &holder) {
+        (None, _) => None,
+        (Some(needed), Some(holder)) => {
+            (!holder.may(needed)).then(|| forbidden(holder, needed).error_response())
+        }
+        (Some(_), None) => {
+            let stranger = Stranger { has_token: given.is_some() };
+            let problem = stranger.problem(&common, request.path(), request.peer_addr()).await;
+            let mut response = problem.error_response();
+            if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                response.head_mut().set_connection_type(ConnectionType::Close);
+            }
+            Some(response)
+        }
+    };
+    let audited = Audited::of(&request, needed.as_ref(), holder.as_ref());
+    let response = match refusal {
         None => {
-            log_unauthorised(request, common, given.is_some());
-            let detail = match given {
-                None => "this manager needs a token: send it as \"Authorization: Bearer <token>\"",
-                Some(_) => "the token is not the one in the setting http.token",
-            };
-            Err(Problem::unauthorized(detail.to_owned()))
+            if let Some(holder) = holder {
+                request.extensions_mut().insert(holder);
+            }
+            next.call(request).await?.map_into_left_body()
+        }
+        Some(refusal) => request.into_response(refusal).map_into_right_body(),
+    };
+    if let Some(mut audited) = audited {
+        audited.status = Some(response.status().as_u16());
+    }
+    Ok(response)
+}
+
+/// What a call needs; none: anybody may send it.
+fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
+    if page::is_page(path, http) || guard::is_health(path) {
+        return None;
+    }
+    if let Some(queue) = queue_in(path) {
+        return Some(match queue {
+            Ok(queue) => Needed::Queue(queue),
+            Err(_) => Needed::Scope(Scope::Admin),
+        });
+    }
+    let path = path.trim_end_matches('/');
+    let scope = match *method {
+        _ if path == "/api/whoami" => return Some(Needed::Token),
+        Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
+        // What is deleted nobody can look at any more.
+        Method::DELETE => Scope::Admin,
+        _ if matches!(path, "/api/reload" | "/api/jobs/delete") => Scope::Admin,
+        _ => Scope::Operate,
+    };
+    Some(Needed::Scope(scope))
+}
+
+/// The queue of a call of a worker: `/api/queue/{queue}/receive` or `/api/queue/{queue}/message/…`.
+fn queue_in(path: &str) -> Option<Result<String, Utf8Error>> {
+    let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
+    let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
+    is_workers.then(|| percent_decode_str(queue).decode_utf8().map(Into::into))
+}
+
+/// Who sends a call that was admitted.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(Holder);
+
+impl Caller {
+    /// Whether it may take messages of a queue.
+    pub(super) fn may_use(&self, queue: &str) -> Result<(), Problem> {
+        let needed = Needed::Queue(queue.to_owned());
+        if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
+    }
+
+    /// Whether it may settle what a receipt names: the queue must be its own, and the message that
+    /// queue's.
+    pub(super) async fn may_settle(
+        &self,
+        ways: &Ways,
+        bus: &BusKey,
+        receipt: &Receipt,
+    ) -> Result<(), Problem> {
+        self.may_use(&receipt.queue)?;
+        if self.0.scope == Some(Scope::Admin) || receipt.is_of_its_queue(ways, bus).await {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!(
+            "the token {} is for messages of its queues alone, and this message is not of the \
+             queue {}",
+            quoted(self.0.name.as_deref().unwrap_or_default()),
+            quoted(&receipt.queue)
+        )))
+    }
+}
+
+impl FromRequest for Caller {
+    type Error = Problem;
+    type Future = Ready<Result<Caller, Problem>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let holder = request.extensions().get::<Holder>().cloned();
+        // Only calls that need no token come without.
+        ready(holder.map(Caller).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())))
+    }
+}
+
+/// Who sends a call of gRPC, by its metadata.
+#[cfg(feature = "grpc")]
+pub(super) fn caller(common: &Common, header: Option<&str>) -> Result<Caller, Stranger> {
+    let given = header.and_then(bearer);
+    let holder = common.access.tokens().holder(given);
+    holder.map(Caller).ok_or(Stranger { has_token: given.is_some() })
+}
+
+/// Somebody without the right token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    has_token: bool,
+}
+
+impl Stranger {
+    /// What it is answered. That comes late if it has tried many tokens.
+    pub(super) async fn problem(
+        self,
+        common: &Common,
+        path: &str,
+        peer: Option<SocketAddr>,
+    ) -> Problem {
+        let reason = if self.has_token { "wrong" } else { "missing" };
+        common.metrics.logins_failed.with_label_values(&[reason]).inc();
+        self.log(common, path, peer);
+        if !self.has_token {
+            return Problem::unauthorized(NO_TOKEN.to_owned());
+        }
+        match common.access.logins.failed(peer.map(|peer| peer.ip())).await {
+            Failed::Told | Failed::Paused => Problem::unauthorized(
+                "the token is none of those in the settings (http.token, http.tokens, \
+                 http.tokens_file, http.workers)"
+                    .to_owned(),
+            ),
+            Failed::TooMany => Problem::too_many(
+                "too many wrong tokens came from this address: try again later, with the right one"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Guessing at tokens shows in the log and cannot fill it; `workflow_api_logins_failed_total`
+    /// counts every attempt.
+    fn log(self, common: &Common, path: &str, peer: Option<SocketAddr>) {
+        let Stranger { has_token } = self;
+        if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+            let (peer, path) = (peer.map(|peer| peer.to_string()), shortened(path));
+            tracing::warn!(
+                peer,
+                path,
+                has_token,
+                "a request without the right token is refused (logged once a minute per kind)"
+            );
         }
     }
 }
 
-fn holder<'s>(http: &'s HttpSettings, given: Option<&str>) -> Option<Holder<'s>> {
-    if http.token.0.is_empty() {
-        return Some(Holder::All);
-    }
-    // Digests are compared, each with every token, so that the time it takes tells nothing of them.
-    let digest = |text: &str| Sha256::digest(text.as_bytes());
-    let given = digest(given?);
-    let is_all = given == digest(&http.token.0);
-    let workers: Vec<(&String, &WorkerToken)> =
-        http.workers.iter().filter(|(_, worker)| given == digest(&worker.token.0)).collect();
-    match workers.first() {
-        _ if is_all => Some(Holder::All),
-        Some((name, worker)) => Some(Holder::Worker(name, worker)),
-        None => None,
-    }
-}
-
-/// A worker takes and settles the messages of its queues; nothing else is its business.
-fn of_worker(name: &str, worker: &WorkerToken, path: &str) -> Result<(), Problem> {
-    if queue_in(path).is_some_and(|queue| worker.queues.0.contains(&queue)) {
-        return Ok(());
-    }
-    let queues = enumerated(worker.queues.0.iter().map(String::as_str), "and");
-    let noun = if worker.queues.0.len() == 1 { "queue" } else { "queues" };
-    Err(Problem::forbidden(format!(
-        "the token of the worker {} is for messages of the {noun} {queues} alone (setting \
-         http.workers)",
-        quoted(name)
-    )))
-}
-
-/// The queue of a call of a worker: `/api/queue/{queue}/receive` or `/api/queue/{queue}/message/…`.
-fn queue_in(path: &str) -> Option<String> {
-    let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
-    let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
-    is_workers.then(|| percent_decode_str(queue).decode_utf8().ok().map(Into::into))?
-}
-
-/// Guessing at tokens shows in the log and cannot fill it; `workflow_api_requests_total` counts
-/// every attempt.
-fn log_unauthorised(request: &ServiceRequest, common: &Common, has_token: bool) {
-    if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
-        let (peer, path) =
-            (request.peer_addr().map(|peer| peer.to_string()), shortened(request.path()));
-        tracing::warn!(
-            peer,
-            path,
-            has_token,
-            "a request without the right token is refused (logged once a minute per kind)"
-        );
-    }
+/// The problem of a token that is good for other calls.
+fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
+    let name = quoted(holder.name.as_deref().unwrap_or_default());
+    let scope = holder.scope.map(|scope| format!("the scope {}", scope.word()));
+    let queues = (!holder.queues.is_empty()).then(|| {
+        let noun = if holder.queues.len() == 1 { "queue" } else { "queues" };
+        format!(
+            "messages of the {noun} {}",
+            enumerated(holder.queues.iter().map(String::as_str), "and")
+        )
+    });
+    let allows: Vec<String> = scope.into_iter().chain(queues).collect();
+    let allows = allows.join(" and ");
+    let needs = match needed {
+        Needed::Token => "a token".to_owned(),
+        Needed::Scope(scope) => format!("the scope {}", scope.word()),
+        Needed::Queue(queue) => format!("the queue {}, or the scope admin", quoted(queue)),
+    };
+    Problem::forbidden(format!(
+        "the token {name} is for {allows} alone, and this call needs {needs} (settings http.tokens, \
+         http.tokens_file and http.workers)"
+    ))
 }
 
 /// The token of an `Authorization` header; the scheme's name may be in upper or lower case (RFC
@@ -117,9 +232,51 @@ fn bearer(header: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
+/// A call that changes something, for the log. The creation of a job is its own record, and so are
+/// the messages of workers.
+struct Audited {
+    by: Arc<str>,
+    peer: Option<String>,
+    method: String,
+    path: String,
+    query: String,
+    /// What it was answered; none: its sender has gone before, and it may be done all the same.
+    status: Option<u16>,
+}
+
+impl Audited {
+    fn of(
+        request: &ServiceRequest,
+        needed: Option<&Needed>,
+        holder: Option<&Holder>,
+    ) -> Option<Audited> {
+        let by = holder?.name.clone().unwrap_or_else(|| "anybody".into());
+        let is_operation = matches!(needed, Some(Needed::Scope(Scope::Operate | Scope::Admin)))
+            && !request.match_info().as_str().starts_with("/api/workflow/");
+        is_operation.then(|| Audited {
+            by,
+            peer: request.peer_addr().map(|peer| peer.ip().to_string()),
+            method: request.method().to_string(),
+            path: shortened(request.path()),
+            query: shortened(&percent_decode_str(request.query_string()).decode_utf8_lossy()),
+            status: None,
+        })
+    }
+}
+
+/// A call is logged when it is over, also if its sender does not wait for the answer.
+impl Drop for Audited {
+    fn drop(&mut self) {
+        let Audited { by, peer, method, path, query, status } = self;
+        let (path, query) = (escaped(path), escaped(query));
+        tracing::info!(target: AUDIT, by = &**by, peer = peer.as_deref(), method = method.as_str(), %path, %query, status, "operation");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn only_the_calls_of_workers_name_a_queue() {
@@ -129,12 +286,44 @@ mod tests {
             ("/api/queue/a%20b%2Fc/message/x/1/reply", Some("a b/c")),
             ("/api/queue/price/redispatch", None),
             ("/api/queue/price", None),
-            ("/api/queue/%FF/receive", None),
+            ("/api/queue/%FF/receive", Some("")),
             ("/api/queues", None),
             ("/api/job/price/receive", None),
             ("//api/queue/price/receive", None),
         ] {
-            assert_eq!(queue_in(path).as_deref(), queue, "{path}");
+            let found = queue_in(path).map(|found| found.unwrap_or_default());
+            assert_eq!(found.as_deref(), queue, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_erases_or_replaces_needs_more_than_what_does_not() {
+        let http = Settings::defaults().expect("defaults").http;
+        let (read, operate, admin) = (
+            Some(Needed::Scope(Scope::Read)),
+            Some(Needed::Scope(Scope::Operate)),
+            Some(Needed::Scope(Scope::Admin)),
+        );
+        for (method, path, expected) in [
+            (Method::GET, "/readyz", None),
+            (Method::GET, "/", None),
+            (Method::GET, "/metrics", read.clone()),
+            (Method::GET, "/api/settings", read.clone()),
+            (Method::GET, "/api/whoami", Some(Needed::Token)),
+            (Method::GET, "/nowhere", read),
+            (Method::POST, "/api/workflow/chain", operate.clone()),
+            (Method::POST, "/api/job/x/cancel", operate.clone()),
+            (Method::POST, "/api/jobs/retry", operate.clone()),
+            (Method::POST, "/api/queue/price/redispatch", operate.clone()),
+            (Method::PUT, "/api/job/x", operate),
+            (Method::POST, "/api/jobs/delete", admin.clone()),
+            (Method::POST, "/api/jobs/delete/", admin.clone()),
+            (Method::POST, "/api/reload", admin.clone()),
+            (Method::DELETE, "/api/job/x", admin),
+            (Method::POST, "/api/queue/price/receive", Some(Needed::Queue("price".to_owned()))),
+            (Method::POST, "/api/queue/%FF/receive", Some(Needed::Scope(Scope::Admin))),
+        ] {
+            assert_eq!(needed(&method, path, &http), expected, "{method} {path}");
         }
     }
 }

@@ -4,11 +4,14 @@ use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;
+use super::topic::{TopicStep, Where};
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook, Trouble};
 use crate::clock;
-use crate::engine::{Definition, Job, JobId, JobState, Millis, StepIndex, StepState, Timestamp};
+use crate::engine::{
+    Definition, Job, JobId, JobState, Lease, Millis, StepIndex, StepState, Timestamp,
+};
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
@@ -156,7 +159,16 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     }
     let bus = ways.buses.of_step(job.definition(), step);
     match ways.common.health.bus(&bus) {
-        Some(BusState::Connected) => {}
+        Some(BusState::Connected | BusState::CatchingUp) => {}
+        Some(BusState::Unfit { queues, reason })
+            if queues.contains(&step.queue) && !run.confirmed =>
+        {
+            return told(
+                WaitCause::BrokerBlocked,
+                format!("the message of step \"{name}\" is not sent: {reason}"),
+            );
+        }
+        Some(BusState::Unfit { .. }) => {}
         Some(BusState::Blocked { reason }) if !run.confirmed => {
             return told(
                 WaitCause::BrokerBlocked,
@@ -190,11 +202,34 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     );
     let has_broker = ways.common.settings.amqp_bus(&bus.bus).is_some();
     let found = look(ways, &bus, queue).await;
+    if let Some(section) = ways.common.settings.kafka_bus(&bus.bus) {
+        let is_confirmed = run.confirmed;
+        let asked = TopicStep { name, queue, timeout: &timeout, is_confirmed };
+        let (place, why) = asked.where_it_is(section, found);
+        let cause = match place {
+            Where::Sending => WaitCause::Sending,
+            Where::Unattended => WaitCause::NoConsumer,
+            Where::Attended => WaitCause::Working,
+            Where::Unknown => WaitCause::Unknown,
+        };
+        return told(cause, why);
+    }
     if has_broker && run.confirmed {
         let asked = ConfirmedStep { ways, job, index, timeout: &timeout };
         if let Some((cause, why)) = asked.where_it_is(&found) {
             return told(cause, why);
         }
+    }
+    let is_lent = |lease: &Lease| lease.until > clock::now();
+    if let Some(Lease { delivery, until }) = run.lease.filter(is_lent) {
+        let until = rfc3339(until);
+        return told(
+            WaitCause::Working,
+            format!(
+                "a worker has it: delivery {delivery} of the message of step \"{name}\" is lent \
+                 until {until} at the latest, and goes to another worker after that; {timeout}"
+            ),
+        );
     }
     match found {
         QueueLook::Service { waiting, calls, trouble } => {

@@ -3,18 +3,17 @@
 //! worker can be a loop around any HTTP client.
 
 use super::incoming::Incoming;
-use super::live;
+use super::lending::{
+    self, Asked, DELAY_MAX, LEASE_MAX, LEASE_MIN, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX,
+    after, desk_of, named, own_bus, within,
+};
 use super::problem::Problem;
-use super::query::{self, Query, ReplyType};
-use super::redispatch::known;
-use crate::actors::door;
+use super::query::{self, Query};
+use super::token::Caller;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, NotLent, Said, reply_path};
-use crate::bus::{Address, BusKey, ERROR, Header, HeaderValue};
-use crate::clock;
+use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted};
+use crate::bus::{Header, HeaderValue};
 use crate::engine::words::quoted;
-use crate::engine::{CorrelationId, JobState, StepState, Timestamp};
-use crate::settings::BusKind;
 use crate::times::Time;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
 use bytes::Bytes;
@@ -23,32 +22,6 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
-
-/// How long a worker waits for a message, unless it says another time.
-const WAIT_DEFAULT: Duration = Duration::from_secs(30);
-
-/// Proxies in between close a connection that is silent for a minute.
-const WAIT_MAX: Duration = Duration::from_secs(50);
-
-const LEASE_MIN: Duration = Duration::from_secs(1);
-const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
-
-/// The longest pause before a message that is given back is lent again.
-const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
-
-/// The longest name of a worker, in characters.
-const WORKER_CHARS_MAX: usize = 100;
-
-/// The most messages of one answer.
-const MESSAGES_MAX: u32 = 100;
-
-/// The bodies of the messages of one answer have no more bytes than this in total; the first is
-/// always given.
-const MESSAGES_BYTES_MAX: usize = 4 << 20;
-
-/// What waited longer than this, or was lent before, is looked at before it is lent: its attempt may
-/// be over.
-const FRESH: Duration = Duration::from_secs(1);
 
 /// A message, where several are asked for.
 #[derive(Serialize, ToSchema)]
@@ -106,63 +79,30 @@ pub(super) async fn receive(
 ) -> Result<HttpResponse, Problem> {
     let [vhost, wait, lease, max, worker] =
         query.of(["vhost", "wait", "lease", "max", "worker"])?;
-    let (name, vhost) = (path.into_inner(), vhost.unwrap_or_default());
+    let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
     let wait = span("wait", wait, Duration::ZERO, WAIT_MAX)?.unwrap_or(WAIT_DEFAULT);
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let max = max.as_deref().map(most).transpose()?;
-    let worker = worker.map(named).transpose()?;
-    let borrower = Borrower { lease, worker };
-    let address = Address { bus: own_bus(&ways, &vhost), queue: name.as_str().into() };
-    known(&ways, &address, |other| {
-        Problem::conflict(format!(
-            "queue {} is on the bus \"{other}\": its workers take their messages there, not over \
-             HTTP",
-            quoted(&name)
-        ))
-    })?;
-    let desk = desk_of(&ways, &vhost)?;
-    let Some(_place) = ways.common.rooms.waiters.take(1) else {
-        let limit = ways.common.settings.http.waiters_max;
-        return Err(Problem::overloaded(format!(
-            "{limit} workers wait for messages (setting http.waiters_max)"
-        )));
+    let worker = worker.as_deref().map(named).transpose()?;
+    let borrower = Borrower { lease, worker, line: None };
+    let asked = Asked {
+        queue: queue.clone(),
+        vhost: vhost.clone(),
+        borrower,
+        wait,
+        max: max.unwrap_or(1),
+        way: "over HTTP",
     };
-    let (queue, until) = (address.queue, clock::ticks() + wait);
-    let Some(first) = next(&ways, &desk, &queue, &borrower, until).await else {
-        return Ok(match max {
-            Some(_) => HttpResponse::Ok().json([(); 0]),
+    let mut loans = lending::receive(&ways, asked).await?;
+    if max.is_none() {
+        return Ok(match loans.pop() {
+            Some(loan) => one(&queue, &vhost, loan),
             None => HttpResponse::NoContent().finish(),
         });
-    };
-    let Some(max) = max else { return Ok(one(&queue, &vhost, first)) };
-    let mut loans = vec![first];
-    let mut bytes = loans.iter().map(|loan| loan.body.len()).sum::<usize>();
-    while loans.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(loan) = next(&ways, &desk, &queue, &borrower, clock::ticks()).await else { break };
-        bytes += loan.body.len();
-        loans.push(loan);
     }
     let views: Result<Vec<MessageView>, Problem> =
         loans.into_iter().map(|loan| MessageView::of(&queue, &vhost, loan)).collect();
     Ok(HttpResponse::Ok().json(views?))
-}
-
-/// The next message whose attempt is not over.
-async fn next(
-    ways: &Ways,
-    desk: &Desk,
-    queue: &Arc<str>,
-    borrower: &Borrower,
-    until: tokio::time::Instant,
-) -> Option<Loan> {
-    loop {
-        let loan = desk.receive(queue, borrower, until).await?;
-        let is_fresh = loan.waited < FRESH && loan.delivery == 1;
-        if is_fresh || over(ways, &loan.id).await.is_none() {
-            return Some(loan);
-        }
-        desk.forget(queue, &loan.id);
-    }
 }
 
 /// `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`: answered once
@@ -172,33 +112,23 @@ pub(super) async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
     query: Query,
+    caller: Caller,
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let [kind, vhost, bus] = query.of(["type", "vhost", "bus"])?;
-    let kind = match query::reply_type(kind.as_deref())? {
-        ReplyType::Result => None,
-        ReplyType::Error => Some(ERROR),
-        ReplyType::Progress => Some("progress"),
+    let kind = query::reply_type(kind.as_deref())?;
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    let (desk, bus) = match bus {
+        Some(bus) => {
+            let key = ways.buses.named(Some(&bus.as_str().into()), "");
+            (pushing_desk(&ways, bus)?, key)
+        }
+        None => (desk_of(&ways, &receipt.vhost)?, own_bus(&ways, &receipt.vhost)),
     };
-    let (queue, id, number) = path.into_inner();
-    let number = delivery(&number)?;
-    let message = MessageId::parse(&id)?;
-    let desk = match bus {
-        Some(bus) => pushing_desk(&ways, bus)?,
-        None => desk_of(&ways, &vhost.unwrap_or_default())?,
-    };
-    let body = incoming.read(&ways.common).await?;
+    caller.may_settle(&ways, &bus, &receipt).await?;
     // Its room is kept until the answer.
-    let said = Said {
-        queue: queue.into(),
-        correlation_id: message.of.to_string(),
-        attempt: Some(message.attempt),
-        id,
-        delivery: number,
-        kind,
-        body: body.bytes().clone(),
-    };
-    taken(desk.reply(said).await)
+    let body = incoming.read(&ways.common).await?;
+    taken(lending::reply(&desk, receipt, kind, body.bytes().clone()).await)
 }
 
 fn taken(told: Result<Option<&'static str>, NotCommitted>) -> Result<HttpResponse, Problem> {
@@ -216,30 +146,13 @@ pub(super) async fn extend(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
     query: Query,
+    caller: Caller,
 ) -> Result<HttpResponse, Problem> {
     let [lease, vhost] = query.of(["lease", "vhost"])?;
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
-    let (queue, id, number) = path.into_inner();
-    let number = delivery(&number)?;
-    MessageId::parse(&id)?;
-    let vhost = vhost.unwrap_or_default();
-    let desk = desk_of(&ways, &vhost)?;
-    let queue: Arc<str> = queue.into();
-    if let Some(why) = over(&ways, &id).await {
-        desk.forget(&queue, &id);
-        let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
-        return Err(problem.because(why));
-    }
-    let ask = || desk.extend(&queue, &id, number, lease);
-    let extended = match ask() {
-        Err(NotLent::NotThere) => {
-            // After a start the message may be on its way to the bus, whose answer comes behind it.
-            door::inspect(&ways, &own_bus(&ways, &vhost), Vec::new()).await;
-            ask()
-        }
-        known => known,
-    };
-    let lease = extended.map_err(not_lent)?;
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    caller.may_settle(&ways, &own_bus(&ways, &receipt.vhost), &receipt).await?;
+    let lease = lending::extend(&ways, &receipt, lease).await?;
     Ok(HttpResponse::Ok().json(Extended { until: after(lease) }))
 }
 
@@ -249,36 +162,16 @@ pub(super) async fn nack(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
     query: Query,
+    caller: Caller,
 ) -> Result<HttpResponse, Problem> {
     let [requeue, delay, vhost] = query.of(["requeue", "delay", "vhost"])?;
     let requeue = requeue.map_or(Ok(false), |value| query::flag("requeue", &value))?;
     query::refuse_alone("delay", delay.is_some(), "requeue", requeue)?;
     let delay = span("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or_default();
-    let (_, id, number) = path.into_inner();
-    let number = delivery(&number)?;
-    MessageId::parse(&id)?;
-    let desk = desk_of(&ways, &vhost.unwrap_or_default())?;
-    if requeue {
-        desk.give_back(&id, number, delay).map_err(not_lent)?;
-        return taken(Ok(None));
-    }
-    taken(desk.refuse(&id, number).await.map_err(not_lent)?)
-}
-
-/// The bus whose messages are lent over HTTP.
-fn own_bus(ways: &Ways, vhost: &str) -> BusKey {
-    ways.buses.named(Some(&BusKind::Embedded.name().into()), vhost)
-}
-
-/// The desk of that bus.
-fn desk_of(ways: &Ways, vhost: &str) -> Result<Arc<Desk>, Problem> {
-    ways.desks.of(&own_bus(ways, vhost)).ok_or_else(|| {
-        let place = match vhost {
-            "" => String::new(),
-            vhost => format!(" in the virtual host {}", quoted(vhost)),
-        };
-        Problem::not_found(format!("no loaded workflow uses the embedded bus{place}"))
-    })
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    let desk = desk_of(&ways, &receipt.vhost)?;
+    caller.may_settle(&ways, &own_bus(&ways, &receipt.vhost), &receipt).await?;
+    taken(lending::nack(&desk, &receipt, requeue.then_some(delay)).await?)
 }
 
 /// The desk of a bus that calls web services.
@@ -298,74 +191,6 @@ fn pushing_desk(ways: &Ways, bus: String) -> Result<Arc<Desk>, Problem> {
     })
 }
 
-/// Why the attempt of a message is over, if it is.
-async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
-    let MessageId { of, attempt } = MessageId::parse(id).ok()?;
-    let (job, step) = (of.job, of.step);
-    if !ways.routes.is_live(job) {
-        // After a start the router may not have taken up the jobs of the journal yet.
-        door::routed(ways).await;
-        if !ways.routes.is_live(job) {
-            return Some("settled");
-        }
-    }
-    let told = live::look(ways, job, move |job| {
-        let Some(index) = job.graph().index_of(&step) else { return Some("unknown step") };
-        let run = job.step(index);
-        match (job.state(), job.step_state(index)) {
-            (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
-            (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
-            (_, StepState::Waiting) => Some("cancelled"),
-            (_, StepState::Running) if run.attempt != attempt || !run.is_under_way() => {
-                Some("timed out")
-            }
-            (_, StepState::Running) => None,
-        }
-    });
-    told.await.flatten()
-}
-
-fn not_lent(why: NotLent) -> Problem {
-    let why = match why {
-        NotLent::ToAnother => "another worker has the message",
-        NotLent::NotThere => "this delivery is not yours any more",
-    };
-    Problem::gone(format!(
-        "lease expired: {why}; a reply to it counts all the same, if it is the first"
-    ))
-    .because("lease expired")
-}
-
-/// What the id of a message tells.
-struct MessageId {
-    of: CorrelationId,
-    attempt: u32,
-}
-
-impl MessageId {
-    fn parse(text: &str) -> Result<MessageId, Problem> {
-        let wrong = || {
-            Problem::malformed(format!(
-                "the message's id is {}, expected <job UUID>:<step name>:<attempt>: pass on the \
-                 Reply-To of the message",
-                quoted(text)
-            ))
-        };
-        let (of, attempt) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let (of, attempt) = (of.parse().map_err(|_| wrong())?, attempt.parse());
-        Ok(MessageId { of, attempt: attempt.map_err(|_| wrong())? })
-    }
-}
-
-fn delivery(text: &str) -> Result<u32, Problem> {
-    text.parse().map_err(|_| {
-        Problem::malformed(format!(
-            "the delivery is {}, expected its number: pass on the Reply-To of the message",
-            quoted(text)
-        ))
-    })
-}
-
 fn most(text: &str) -> Result<u32, Problem> {
     let asked: Option<u32> = text.parse().ok();
     asked.filter(|max| (1..=MESSAGES_MAX).contains(max)).ok_or_else(|| {
@@ -376,17 +201,7 @@ fn most(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// The name that a worker gives itself.
-fn named(name: String) -> Result<Arc<str>, Problem> {
-    let length = name.chars().count();
-    if !(1..=WORKER_CHARS_MAX).contains(&length) {
-        return Err(Problem::malformed(format!(
-            "worker has {length} characters, expected a name of 1 to {WORKER_CHARS_MAX}"
-        )));
-    }
-    Ok(name.into())
-}
-
+/// A span of time, if one is given.
 fn span(
     key: &str,
     text: Option<String>,
@@ -395,21 +210,7 @@ fn span(
 ) -> Result<Option<Duration>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let span = humantime::parse_duration(&text).ok();
-    let span = span.filter(|span| (min..=max).contains(span)).ok_or_else(|| {
-        let shown = humantime::format_duration;
-        Problem::malformed(format!(
-            "{key} is {}, expected a time from {} to {}, such as 30s",
-            quoted(&text),
-            shown(min),
-            shown(max)
-        ))
-    })?;
-    Ok(Some(span))
-}
-
-pub(super) fn after(span: Duration) -> Time {
-    let nanoseconds = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-    Time(Timestamp(clock::now().0.saturating_add(nanoseconds)))
+    within(key, span, || quoted(&text), (min, max)).map(Some)
 }
 
 /// One message: the input is the body, all else stands in headers.
@@ -430,18 +231,13 @@ fn one(queue: &str, vhost: &str, loan: Loan) -> HttpResponse {
     }
     set("Delivery", &loan.delivery.to_string());
     set("Lease-Until", &crate::times::rfc3339(after(loan.lease).0));
-    set("Reply-To", &reply_to(queue, vhost, &loan));
+    set("Reply-To", &Receipt::text(queue, vhost, &loan));
     answer.body(loan.body.to_bytes())
 }
 
 /// A header whose value fits into one; names and ids do.
 fn header(answer: &mut HttpResponseBuilder, name: &str, value: &str) {
     answer.insert_header((name, value.as_bytes()));
-}
-
-fn reply_to(queue: &str, vhost: &str, loan: &Loan) -> String {
-    let vhost = (!vhost.is_empty()).then_some(("vhost", vhost));
-    reply_path(queue, &loan.id, loan.delivery, vhost)
 }
 
 impl MessageView {
@@ -455,7 +251,7 @@ impl MessageView {
             priority: loan.priority,
             delivery: loan.delivery,
             lease_until: after(loan.lease),
-            reply_to: reply_to(queue, vhost, &loan),
+            reply_to: Receipt::text(queue, vhost, &loan),
             body: raw(loan.body.to_bytes())?,
             correlation_id: loan.correlation_id,
             message_id: loan.id,

@@ -2,20 +2,29 @@
 //! which messages are lent. Who takes a message has it until its lease ends; a message that nobody has settled by then is lent again.
 //! Threads of this process take messages for good. Any thread may use a desk.
 
+mod desks;
+mod lent;
+mod lines;
 mod loan;
 
-pub use loan::{Borrower, LeaseLook, Lending, Loan, NotCommitted, NotLent, Said, reply_path};
+pub use desks::Desks;
+pub use lines::{Counted, Ended, Line, Why};
+pub use loan::{
+    Borrower, LEASE_MAX, LeaseLook, Lending, Loan, NotCommitted, NotLent, Said, reply_path,
+};
+
+use lent::Lent;
 
 use super::{
-    BusEvent, BusKey, DeadLetter, Delivery, EventSink, Publication, QueueLook, Settled, Settlement,
-    Verdict,
+    BusEvent, DeadLetter, Delivery, EventSink, Held, Over, Publication, QueueLook, Settled,
+    Settlement, Verdict,
 };
 use crate::clock;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -25,6 +34,10 @@ const PRIORITY_DEFAULT: u8 = 0;
 
 /// How long a worker that asked for messages and got none counts as one that is there.
 const SEEN_FOR: Duration = Duration::from_secs(60);
+
+/// A lease is reported as this part of it longer than it is, so that not every extension needs a
+/// report of its own.
+const REPORTED_LONGER_BY: u32 = 8;
 
 /// The queues of a bus.
 pub struct Desk {
@@ -56,8 +69,12 @@ struct Queue {
     lent: usize,
     /// Threads of this process that serve it.
     threads: usize,
+    /// How many of those are lent to workers that stay.
+    lent_to_lines: usize,
     /// Workers that wait for a message now.
     receivers: Arc<AtomicUsize>,
+    /// Workers that stay, whether they wait or not.
+    lines: Arc<AtomicUsize>,
     /// When a worker asked last.
     asked: Option<Instant>,
     /// A message has come, for threads and for workers elsewhere.
@@ -75,34 +92,51 @@ struct Waiting {
     since: Instant,
 }
 
-struct Lent {
-    queue: Arc<str>,
-    place: Place,
-    message: Publication,
-    /// The number by which its worker knows it.
-    delivery: u32,
-    /// How often it was lent.
-    deliveries: u32,
-    lease: Duration,
-    until: Instant,
-    /// Who has it, by the name that it gave itself.
-    worker: Option<Arc<str>>,
-}
-
 impl Desk {
     /// A desk without messages; it reports to `sink`.
     pub fn new(lending: Lending, sink: EventSink) -> Desk {
         Desk { state: Mutex::default(), ends: Notify::new(), lending, sink }
     }
 
-    /// Puts a message into its queue.
+    /// Puts a message into its queue; one that a worker has stays lent until its lease ends.
     pub(super) fn put(&self, message: Publication) {
+        let now = clock::ticks();
         let mut state = self.state();
         state.taken += 1;
         let place = (Reverse(message.priority.unwrap_or(PRIORITY_DEFAULT)), state.taken);
-        let name = message.to.queue.clone();
-        let waiting = Waiting { message, deliveries: 0, since: clock::ticks() };
-        state.queue(&name).wait(place, waiting);
+        let queue = message.to.queue.clone();
+        // A job that was rebuilt sends its messages again.
+        if message.lease.is_some() && state.lent.contains_key(message.id.as_str()) {
+            return;
+        }
+        state.take_waiting(&queue, &message.id);
+        let deliveries = message.lease.map_or(0, |lease| lease.delivery);
+        match message.lease {
+            // One that was lent too often is given up as soon as leases are looked at.
+            Some(Held { left, delivery })
+                if !left.is_zero() || delivery >= self.lending.deliveries_max =>
+            {
+                // The wall clock may have been set back.
+                let until = now + left.min(LEASE_MAX);
+                let lent = Lent {
+                    queue,
+                    place,
+                    delivery,
+                    deliveries,
+                    lease: self.lending.lease,
+                    until,
+                    reported: Some(until),
+                    shortened: None,
+                    worker: None,
+                    line: None,
+                    message,
+                };
+                self.hold(&mut state, lent);
+            }
+            Some(_) | None => {
+                state.queue(&queue).wait(place, Waiting { message, deliveries, since: now });
+            }
+        }
     }
 
     /// Says that so many threads of this process serve a queue.
@@ -131,7 +165,9 @@ impl Desk {
         let now = clock::ticks();
         let mut state = self.state();
         let place_of = state.queue(queue);
-        place_of.asked = Some(now);
+        if borrower.line.is_none() {
+            place_of.asked = Some(now);
+        }
         let (place, Waiting { message, deliveries, since }) = place_of.take()?;
         let lease = borrower.lease.unwrap_or(self.lending.lease);
         let (until, delivery) = (now + lease, deliveries + 1);
@@ -139,6 +175,7 @@ impl Desk {
             id: message.id.as_str().into(),
             correlation_id: message.correlation_id.clone(),
             priority: message.priority,
+            timestamp_s: message.timestamp_s,
             headers: message.headers.clone(),
             body: message.body.clone(),
             delivery,
@@ -146,9 +183,21 @@ impl Desk {
             waited: now.saturating_duration_since(since),
         };
         let (queue, deliveries) = (queue.clone(), delivery);
-        let worker = borrower.worker.clone();
-        let lent = Lent { queue, place, message, delivery, deliveries, lease, until, worker };
-        self.hold(&mut state, loan.id.clone(), lent);
+        let (worker, line) = (borrower.worker.clone(), borrower.line.clone());
+        let lent = Lent {
+            queue,
+            place,
+            message,
+            delivery,
+            deliveries,
+            lease,
+            until,
+            reported: None,
+            shortened: None,
+            worker,
+            line,
+        };
+        self.hold(&mut state, lent);
         Some(loan)
     }
 
@@ -162,7 +211,8 @@ impl Desk {
         let (changed, _counted) = {
             let mut state = self.state();
             let queue = state.queue(queue);
-            (queue.changed.clone(), Counted::new(&queue.receivers))
+            let waits = borrower.line.is_none().then(|| Counted::new(&queue.receivers));
+            (queue.changed.clone(), waits)
         };
         loop {
             let arrives = changed.notified();
@@ -211,9 +261,21 @@ impl Desk {
         let (until, deliveries) = (clock::ticks() + lease, deliveries.max(delivery));
         let queue = queue.clone();
         // Its name is not known any more.
-        let worker = None;
-        let lent = Lent { queue, place, message, delivery, deliveries, lease, until, worker };
-        self.hold(&mut state, id.into(), lent);
+        let (worker, line) = (None, None);
+        let lent = Lent {
+            queue,
+            place,
+            message,
+            delivery,
+            deliveries,
+            lease,
+            until,
+            reported: None,
+            shortened: None,
+            worker,
+            line,
+        };
+        self.hold(&mut state, lent);
         Ok(lease)
     }
 
@@ -226,11 +288,18 @@ impl Desk {
         self.end_in(&mut self.state(), id, delivery, Some(after)).map(drop)
     }
 
-    /// Forgets a message of a queue, lent or waiting: its attempt is over.
+    /// Forgets a message of a queue, lent or waiting: its attempt is over, by a reply.
     pub fn forget(&self, queue: &Arc<str>, id: &str) {
+        self.withdraw(queue, id, Over::Answered);
+    }
+
+    /// Forgets a message of a queue, lent or waiting: its attempt is over. A worker that stays and
+    /// has it is told.
+    pub(super) fn withdraw(&self, queue: &Arc<str>, id: &str, over: Over) {
         let mut state = self.state();
-        if state.forget(id).is_none() {
-            state.take_waiting(queue, id);
+        match state.forget(id) {
+            Some(lent) => lent.tell(id, Why::Over(over)),
+            None => drop(state.take_waiting(queue, id)),
         }
     }
 
@@ -350,11 +419,14 @@ impl Desk {
         let mut state = self.state();
         let queue = state.queue(queue);
         let is_seen = queue.asked.is_some_and(|at| at.elapsed() < SEEN_FOR);
+        let lines = queue.lines.load(Ordering::Relaxed);
         let receivers = queue.receivers.load(Ordering::Relaxed).max(usize::from(is_seen));
+        // Each of the others has one message, or waits.
+        let others = receivers.max(queue.lent.saturating_sub(queue.lent_to_lines));
         QueueLook::There {
             messages: count(queue.waiting.len()),
             unacknowledged: Some(queue.lent as u64),
-            consumers: count(queue.threads + receivers.max(queue.lent)),
+            consumers: count(queue.threads + lines + others),
         }
     }
 
@@ -367,8 +439,9 @@ impl Desk {
             if *until > now {
                 return Some(*until);
             }
-            let ended = state.ends.pop_first().and_then(|(_, id)| state.forget(&id));
-            let Some(lent) = ended else { continue };
+            let Some((_, id)) = state.ends.pop_first() else { continue };
+            let Some(lent) = state.forget(&id) else { continue };
+            lent.tell(&id, Why::LeaseEnded);
             let Lent { message, deliveries, .. } = lent;
             if deliveries >= self.lending.deliveries_max {
                 dead(message);
@@ -406,11 +479,17 @@ impl Desk {
     }
 
     /// Has a message lent until its lease ends.
-    fn hold(&self, state: &mut State, id: Arc<str>, lent: Lent) {
+    fn hold(&self, state: &mut State, mut lent: Lent) {
+        let id: Arc<str> = lent.message.id.as_str().into();
         // One with this id may be lent already, if it was dispatched once more.
-        state.forget(&id);
-        state.queue(&lent.queue).lent += 1;
-        let until = lent.until;
+        if let Some(before) = state.forget(&id) {
+            before.tell(&id, Why::LeaseEnded);
+        }
+        let queue = state.queue(&lent.queue);
+        queue.lent += 1;
+        queue.lent_to_lines += usize::from(lent.line.is_some());
+        let (lease, until) = (lent.lease, lent.until);
+        self.report(&mut lent, lease);
         state.lent.insert(id.clone(), lent);
         self.ends_at(state, until, id);
     }
@@ -424,12 +503,26 @@ impl Desk {
         lease: Option<Duration>,
     ) -> Result<Duration, NotLent> {
         let lent = state.lent_as(id, delivery)?;
-        let lease = lease.unwrap_or(lent.lease);
-        let (before, until) = (lent.until, clock::ticks() + lease);
+        let (before, now) = (lent.until, clock::ticks());
+        // Who names no time loses none.
+        let until = match lease {
+            Some(lease) => now + lease,
+            None => before.max(now + lent.lease),
+        };
+        let left = until.saturating_duration_since(now);
         lent.until = until;
+        self.report(lent, left);
         state.ends.remove(&(before, id.into()));
         self.ends_at(state, until, id.into());
-        Ok(lease)
+        Ok(left)
+    }
+
+    fn report(&self, lent: &mut Lent, lease: Duration) {
+        if self.lending.reports
+            && let Some(event) = lent.report(lease / REPORTED_LONGER_BY)
+        {
+            (self.sink)(event);
+        }
     }
 
     fn ends_at(&self, state: &mut State, until: Instant, id: Arc<str>) {
@@ -469,6 +562,8 @@ impl State {
         self.ends.remove(&(lent.until, id.into()));
         let queue = self.queue(&lent.queue);
         queue.lent = queue.lent.saturating_sub(1);
+        let of_line = usize::from(lent.line.is_some());
+        queue.lent_to_lines = queue.lent_to_lines.saturating_sub(of_line);
         Some(lent)
     }
 }
@@ -490,38 +585,5 @@ impl Queue {
             self.places.remove(first.message.id.as_str());
         }
         Some((place, first))
-    }
-}
-
-/// Counts a worker as long as it waits.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Counted {
-        count.fetch_add(1, Ordering::Relaxed);
-        Counted(count.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The desks of a process, by their buses. Each is its bus's, and ends with it.
-#[derive(Default)]
-pub struct Desks(RwLock<BTreeMap<BusKey, Weak<Desk>>>);
-
-impl Desks {
-    /// Makes a desk known.
-    pub(super) fn add(&self, bus: BusKey, desk: &Arc<Desk>) {
-        let desk = Arc::downgrade(desk);
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, desk);
-    }
-
-    /// The desk of a bus.
-    pub fn of(&self, bus: &BusKey) -> Option<Arc<Desk>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(bus)?.upgrade()
     }
 }

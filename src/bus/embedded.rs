@@ -174,9 +174,9 @@ impl Bus for EmbeddedBus {
         self.desk.put(message);
     }
 
-    /// It waits no more; whoever has it learns so when asking for more time.
-    fn withdraw(&mut self, queue: &Arc<str>, id: &str, _: Over) {
-        self.desk.forget(queue, id);
+    /// It waits no more; whoever has it learns so at once, or when asking for more time.
+    fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
+        self.desk.withdraw(queue, id, over);
     }
 
     fn unconfirmed(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`]
-//! speaks AMQP 0-9-1 to RabbitMQ, [`embedded`] keeps the queues in this process, [`push`] calls web
-//! services.
+//! speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads one,
+//! [`embedded`] keeps the queues in this process, [`push`] calls web services.
 //!
 //! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
 //! told to close, keeps each until the broker has taken it, and gives back the receipt that came
@@ -9,18 +9,26 @@
 pub mod amqp;
 pub mod desk;
 pub mod embedded;
+mod event;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 mod look;
 pub mod push;
+mod receipt;
 pub mod topic;
 
+pub use event::{BusEvent, BusNotice, BusState, EventSink, Position};
 pub use look::{QueueDepth, QueueLook, Trouble};
+pub use receipt::{Issued, Receipt};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// Which bus: its name in the settings, and the virtual host that it serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,36 +127,6 @@ impl From<Bytes> for Body {
     }
 }
 
-/// What the sender of a message wants back once the message is taken. A bus does not look inside.
-pub struct Receipt(Box<dyn Any + Send>);
-
-impl Receipt {
-    /// A receipt that holds `value`.
-    pub fn new<T: Any + Send>(value: T) -> Receipt {
-        Receipt(Box::new(value))
-    }
-
-    /// What it holds, for its sender, who knows the type. A receipt of another type is given back.
-    ///
-    /// # Errors
-    ///
-    /// The receipt holds no `T`.
-    pub fn open<T: Any>(self) -> Result<T, Receipt> {
-        self.0.downcast().map(|value| *value).map_err(Receipt)
-    }
-
-    /// A look at what it holds.
-    pub fn peek<T: Any>(&self) -> Option<&T> {
-        self.0.downcast_ref()
-    }
-}
-
-impl fmt::Debug for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Receipt")
-    }
-}
-
 /// The property `type` of a message that says that something failed (SPEC §4).
 pub const ERROR: &str = "error";
 
@@ -233,8 +211,19 @@ pub struct Publication {
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
+    /// How long a worker has it already, to whom it was lent before the process was started again.
+    pub lease: Option<Held>,
     /// Given back once the message is taken.
     pub receipt: Receipt,
+}
+
+/// What is left of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which delivery the worker has, from 1.
+    pub delivery: u32,
+    /// How long it still has it.
+    pub left: Duration,
 }
 
 impl Publication {
@@ -434,109 +423,16 @@ impl Acknowledge {
     }
 }
 
-/// Whether a bus can do its work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BusState {
-    /// Not yet connected, or between two connections; with the last error.
-    Disconnected {
-        /// Why, in one line; empty before the first try.
-        reason: String,
-    },
-    /// Both connections are open.
-    Connected,
-    /// The broker blocks publishers (an alarm); acks go on.
-    Blocked {
-        /// The broker's words.
-        reason: String,
-    },
-}
-
-impl fmt::Display for BusState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BusState::Disconnected { reason } if reason.is_empty() => {
-                f.write_str("not connected yet")
-            }
-            BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
-            BusState::Connected => f.write_str("connected"),
-            BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
-        }
-    }
-}
-
-/// What a bus reports.
-#[derive(Debug)]
-pub enum BusEvent {
-    /// A message came in on the reply queue.
-    Reply(Delivery),
-    /// A message came in on a queue on which messages ask for jobs.
-    Call {
-        /// The queue.
-        queue: Arc<str>,
-        /// The message.
-        delivery: Delivery,
-    },
-    /// The broker has taken responsibility for a message.
-    Taken(Receipt),
-    /// There is no queue of the name that a caller gave: nobody will ever read the message.
-    Unroutable(Receipt),
-    /// A message could not be read, whatever it was meant to be; it is off its queue.
-    Unreadable {
-        /// The queue it came on.
-        queue: Arc<str>,
-        /// What is wrong with it.
-        reason: String,
-        /// Its property `correlation_id`, as far as it can be read.
-        correlation_id: Option<String>,
-        /// The size of its body.
-        bytes: usize,
-        /// Whether it was put aside; otherwise it was dropped.
-        is_kept: bool,
-    },
-    /// The state changed.
-    State(BusState),
-    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once
-    /// `taken` is answered (or dropped): by then all its running steps are journaled as unconfirmed
-    /// (SPEC §4).
-    QueueMissing {
-        /// The queue.
-        queue: Arc<str>,
-        /// Answered after the commit.
-        taken: oneshot::Sender<()>,
-    },
-    /// The bus cannot work at all, whatever is tried again: another process consumes the reply
-    /// queue. The daemon ends.
-    Refused(String),
-    /// Something about a single message that is only counted: a return, a negative confirm.
-    Noted(BusNotice),
-}
-
-/// What happens to single messages and is only counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BusNotice {
-    /// The broker returned a message as unroutable; it is sent again.
-    Returned,
-    /// The broker refused a message (nack of a publish); it is sent again.
-    Refused,
-    /// A message was sent again after a connection was lost.
-    Resent,
-    /// A call of a web service did not deliver its message, which waits for another one.
-    NotDelivered,
-    /// A call of a web service was broken off: its attempt is over.
-    BrokenOff,
-}
-
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// By a reply, from whoever has the message or from somebody else.
     Answered,
-    /// By time, by a failure or by being cancelled: nobody should work on it any more.
-    Abandoned,
+    /// It failed, most likely by time: nobody should work on it any more.
+    Failed,
+    /// It was cancelled: nobody should work on it any more.
+    Cancelled,
 }
-
-/// Where a bus reports; it may be called from any thread and never blocks.
-pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
 /// The queues that a bus serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -545,6 +441,8 @@ pub struct Served {
     pub workers: Vec<Arc<str>>,
     /// Those on which messages ask for jobs.
     pub calls: Vec<Arc<str>>,
+    /// The longest time that a step waits for a reply to a message on these queues of workers.
+    pub waits: BTreeMap<Arc<str>, Duration>,
 }
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.

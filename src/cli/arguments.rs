@@ -4,6 +4,7 @@ mod contexts;
 mod operate;
 mod parts;
 mod reach;
+mod tokens;
 mod work;
 mod worker_test;
 
@@ -24,6 +25,10 @@ pub use reach::{
     ClientArguments, Format, FormatArguments, ListArguments, ReachArguments, TimeArguments,
     TimeStyle,
 };
+pub(super) use tokens::NewTokenArguments;
+#[cfg(test)]
+pub(super) use tokens::ScopeArgument;
+pub use tokens::TokenCommand;
 pub use work::WorkArguments;
 pub use worker_test::{TestedBus, WorkerTestArguments};
 
@@ -87,6 +92,9 @@ pub enum Command {
     /// Name managers: their addresses and tokens, to be chosen with --context
     #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
     Context(ContextCommand),
+    /// Make tokens for the HTTP API
+    #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
+    Token(TokenCommand),
     /// Print what a shell needs to complete commands and options
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -210,6 +218,16 @@ pub enum ClientCommand {
     Wait(WaitArguments),
     /// Be a worker: run a program for each message of queues of the embedded bus
     Work(WorkArguments),
+    /// Tell whether the manager can do its work: exit code 0, 1 with the checks that are bad, 3 if
+    /// nobody answers
+    Health {
+        /// Only whether the process answers, whatever its checks say: for what restarts a process
+        #[arg(long)]
+        live: bool,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "flattened")]
+        reach: ReachArguments,
+    },
     /// Tell which manager is asked, and what the token allows
     Whoami {
         #[command(flatten)]

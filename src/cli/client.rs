@@ -4,6 +4,7 @@ use super::arguments::ReachArguments;
 use super::error::ClientError;
 use super::reach::Reach;
 use crate::engine::words::{escaped, escaped_lines};
+use crate::trust::Authorities;
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use ureq::http::{HeaderMap, Response, StatusCode};
@@ -52,7 +53,13 @@ impl Client {
     }
 
     pub(super) fn of(reach: Reach) -> Client {
+        let is_over_tls = reach.shown().starts_with("https");
+        let tls = if is_over_tls { Authorities::of_machine() } else { Authorities::default() };
+        let tls = tls.blocking();
+        // The token goes to the manager alone, whatever proxy the environment names.
         let config = Agent::config_builder()
+            .proxy(None)
+            .tls_config(tls)
             .http_status_as_error(false)
             .timeout_global(Some(CALL_TIMEOUT))
             .build();
@@ -232,11 +239,19 @@ impl Client {
             ""
         };
         let detail = detail.unwrap_or(text);
-        // Problems of files come one a line; other refusals may repeat what anybody has sent.
-        let is_of_files = response.status() == StatusCode::UNPROCESSABLE_ENTITY
-            && response.get_uri().path().ends_with("/api/reload");
-        let detail =
-            if is_of_files { escaped_lines(&detail) } else { escaped(&detail).into_owned() };
+        // Problems of files, and checks, come one a line; other refusals may repeat what anybody has
+        // sent.
+        let path = response.get_uri().path();
+        let has_lines = match response.status() {
+            StatusCode::UNPROCESSABLE_ENTITY => path.ends_with("/api/reload"),
+            StatusCode::SERVICE_UNAVAILABLE => path.ends_with("/readyz"),
+            _ => false,
+        };
+        let detail = if has_lines {
+            escaped_lines(detail.trim_end())
+        } else {
+            escaped(&detail).into_owned()
+        };
         Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }
 }

@@ -6,6 +6,7 @@ use super::error::ClientError;
 use super::listing::{Form, Listing};
 use super::table::{Role, Table};
 use crate::engine::words::{did_you_mean, escaped, quoted};
+use crate::service;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -75,7 +76,9 @@ impl Named {
             ))
         };
         // What it says to people, such as a question for a passphrase, goes to the terminal.
-        let output = Command::new("sh")
+        let mut shell = Command::new("sh");
+        service::keep_from(&mut shell);
+        let output = shell
             .args(["-c", command])
             .stderr(Stdio::inherit())
             .stdin(Stdio::inherit())

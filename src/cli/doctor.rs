@@ -2,6 +2,8 @@
 
 mod broker;
 mod finding;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod local;
 mod manager;
 
@@ -42,6 +44,8 @@ pub(super) fn doctor(
     };
     if let Some(local) = &local {
         broker::look(local, has_manager, &mut found);
+        #[cfg(feature = "kafka")]
+        kafka::look(local, &mut found);
     }
     print(arguments.client.json, &found, out)?;
     let is_wrong = found.iter().any(|finding| finding.level == Level::Error);

@@ -12,6 +12,7 @@ mod contexts;
 mod doctor;
 mod error;
 mod follow;
+mod health;
 mod history;
 mod items;
 mod job;
@@ -29,6 +30,7 @@ mod stream;
 mod table;
 pub mod test;
 mod text;
+mod tokens;
 mod wait;
 mod watch;
 mod whoami;
@@ -48,8 +50,8 @@ pub use arguments::{
     FormatArguments, HistoryArguments, ItemsArguments, ListArguments, OperateArguments,
     ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments, RestoreArguments,
     RunArguments, ServeArguments, SettingsArguments, StatusArguments, StepArguments, StepStatus,
-    TestedBus, TimeArguments, TimeStyle, WaitArguments, WaitedFor, WatchArguments, WorkArguments,
-    WorkerTestArguments,
+    TestedBus, TimeArguments, TimeStyle, TokenCommand, WaitArguments, WaitedFor, WatchArguments,
+    WorkArguments, WorkerTestArguments,
 };
 pub use error::{ClientError, is_closed_pipe};
 
@@ -115,6 +117,16 @@ pub fn context(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode
     contexts::run(command, out)
 }
 
+/// Makes tokens.
+///
+/// # Errors
+///
+/// The arguments make no sense, the file of tokens cannot be read or written, or what writing to
+/// `out` gives.
+pub fn token(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    tokens::run(command, out)
+}
+
 /// Looks for what is wrong with an installation.
 ///
 /// # Errors
@@ -154,6 +166,10 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Queues { unattended, list } => lists::queues(unattended, &list, out),
         ClientCommand::Wait(arguments) => wait::wait(&arguments, out),
         ClientCommand::Work(arguments) => work::work(&arguments),
+        ClientCommand::Health { live, reach } => {
+            health::health(live, &reach, out)?;
+            Ok(ExitCode::SUCCESS)
+        }
         ClientCommand::Whoami { client } => whoami::whoami(&client, out),
         ClientCommand::Why { id, client } => operate::why(id, &client, out),
         ClientCommand::Reload { client } => operate::reload(&client, out),

@@ -86,16 +86,6 @@ impl Reach {
         Ok(Reach { server, token, server_source, token_source })
     }
 
-    /// The same manager, without a token.
-    pub(super) fn without_token(&self) -> Reach {
-        Reach {
-            server: self.server.clone(),
-            token: String::new(),
-            server_source: self.server_source.clone(),
-            token_source: Source::Default,
-        }
-    }
-
     /// The address without a password.
     pub(super) fn shown(&self) -> String {
         match self.server.split_once("://") {

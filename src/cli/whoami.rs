@@ -29,6 +29,33 @@ pub(super) struct CheckAnswer {
     pub(super) detail: Text,
 }
 
+/// What a manager says about a token.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TokenAnswer {
+    asks_for_token: bool,
+    name: Option<Text>,
+    scope: Option<Text>,
+    queues: Vec<Text>,
+}
+
+impl TokenAnswer {
+    fn allows(&self) -> String {
+        if !self.asks_for_token {
+            return "every call: this manager asks for no token".to_owned();
+        }
+        let queues: Vec<String> = self.queues.iter().map(ToString::to_string).collect();
+        let queues = (!queues.is_empty()).then(|| format!("messages of {}", queues.join(", ")));
+        let scope = self.scope.as_ref().map(|scope| match scope.to_string().as_str() {
+            "admin" => "every call: the token is right".to_owned(),
+            "operate" => "to look, to create jobs, and operations that erase nothing".to_owned(),
+            "read" => "to look".to_owned(),
+            other => format!("the scope {other}"),
+        });
+        scope.into_iter().chain(queues).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// `whoami`: exit code 1 if the manager does not take the token.
 pub(super) fn whoami(
     arguments: &ClientArguments,
@@ -38,25 +65,28 @@ pub(super) fn whoami(
     let (server, server_source) = (reach.shown(), reach.server_source.to_string());
     let has_token = !reach.token.is_empty();
     let token_source = has_token.then(|| reach.token_source.to_string());
-    let bare = Client::of(reach.without_token());
     let client = Client::of(reach);
-    let answer = client.ask("/api/manager")?;
-    // A manager without a token takes any: only a call without one tells.
-    let is_open = bare.ask("/api/manager")?.is_ok();
-    let allowed = match &answer {
-        Ok(_) if is_open => "every call: this manager asks for no token",
-        Ok(_) => "every call: the token is right",
-        Err((StatusCode::UNAUTHORIZED, _)) if has_token => "nothing: the token is wrong",
-        Err((StatusCode::UNAUTHORIZED, _)) => "nothing: this manager asks for a token",
-        Err(_) => "unknown",
+    let answer = client.ask("/api/whoami")?;
+    let token: Option<TokenAnswer> = answer.as_ref().ok().map(|body| parse(body)).transpose()?;
+    let allowed = match (&token, &answer) {
+        (Some(token), _) => token.allows(),
+        (None, Err((StatusCode::UNAUTHORIZED, _))) if has_token => {
+            "nothing: the token is wrong".to_owned()
+        }
+        (None, Err((StatusCode::UNAUTHORIZED, _))) => {
+            "nothing: this manager asks for a token".to_owned()
+        }
+        (None, _) => "unknown".to_owned(),
     };
-    let manager: Option<ManagerAnswer> =
-        answer.as_ref().ok().map(|body| parse(body)).transpose()?;
+    // A token of a worker is told no more.
+    let manager = client.ask("/api/manager")?.ok();
+    let manager: Option<ManagerAnswer> = manager.map(|body| parse(&body)).transpose()?;
+    let name = token.as_ref().and_then(|token| token.name.as_ref()).map(ToString::to_string);
     let version = manager.as_ref().map(|manager| manager.version.to_string());
     if arguments.json {
         let told = json!({
             "server": server, "serverFrom": server_source, "tokenFrom": token_source,
-            "allowed": allowed, "isAllowed": answer.is_ok(), "version": version,
+            "name": name, "allowed": allowed, "isAllowed": answer.is_ok(), "version": version,
             "ready": manager.as_ref().map(|manager| manager.ready),
             "clientVersion": env!("CARGO_PKG_VERSION"),
         });
@@ -66,7 +96,10 @@ pub(super) fn whoami(
         let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
         tell("manager", &format!("{server} ({server_source})"))?;
         tell("token", token_source.as_deref().unwrap_or("none"))?;
-        tell("allows", allowed)?;
+        if let Some(name) = &name {
+            tell("name", name)?;
+        }
+        tell("allows", &allowed)?;
         if let (Some(version), Some(manager)) = (&version, &manager) {
             let differs = if version == own {
                 String::new()

@@ -1,7 +1,7 @@
 //! What follows from an input. Nothing is changed here, neither the job nor anything else.
 
 use super::cause::Cause;
-use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
+use super::entry::{Entry, Failure, FanOutEntry, JobEntry, Lease, StepEntry};
 use super::fail::{expired, failed};
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply};
@@ -16,6 +16,7 @@ impl Job {
         match input {
             Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
             Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
+            Input::Leased { step, attempt, lease } => self.decide_leased(step, attempt, lease),
             Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
             Input::ChildEnded { step, index, ended } => {
                 self.decide_child_ended(step, index, ended, ctx)
@@ -95,6 +96,20 @@ impl Job {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
         if self.is_awaited(step) && run.attempt == attempt && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
+        } else {
+            Err(Rejected::Void)
+        }
+    }
+
+    fn decide_leased(
+        &self,
+        step: StepIndex,
+        attempt: u32,
+        lease: Lease,
+    ) -> Result<Vec<Entry>, Rejected> {
+        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        if self.is_awaited(step) && run.attempt == attempt && run.lease != Some(lease) {
+            Ok(vec![Entry::Step(step, StepEntry::Leased(lease))])
         } else {
             Err(Rejected::Void)
         }

@@ -94,15 +94,19 @@ pub enum JobEntry {
     },
     /// Its end is told to its parent once more: the parent did not hear of it.
     ToldAgain,
-    /// Somebody asked for what follows, and said why.
+    /// Somebody asked for what follows: it is known who, or why.
     Asked {
         /// The operation.
         operation: Arc<str>,
         /// The step that it concerns, if it concerns one alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
-        /// Why.
-        reason: Arc<str>,
+        /// Why, if that was said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+        /// Who: the name of the token, where calls need one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Arc<str>>,
     },
 }
 
@@ -120,6 +124,8 @@ pub enum StepEntry {
     },
     /// The broker confirmed the message of the attempt.
     Confirmed,
+    /// A worker has the message of the attempt, for a time; or has it for another time than before.
+    Leased(Lease),
     /// The confirmed message is to be sent again, as the same attempt: it was lost with its queue,
     /// or somebody asked for it.
     Unconfirmed,
@@ -234,6 +240,15 @@ pub struct Progress {
     /// A sentence for the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Arc<str>>,
+}
+
+/// How long a worker has the message of an attempt. A bus without a broker lends its messages so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Which delivery of the message the worker has, from 1.
+    pub delivery: u32,
+    /// When it ends: then the message is lent again.
+    pub until: Timestamp,
 }
 
 /// Why a step failed.
@@ -354,9 +369,10 @@ impl StepEntry {
             | StepEntry::Skipped
             | StepEntry::Cancelled
             | StepEntry::Failed(_) => true,
-            StepEntry::Confirmed | StepEntry::Unconfirmed | StepEntry::AttemptFailed { .. } => {
-                false
-            }
+            StepEntry::Confirmed
+            | StepEntry::Leased(_)
+            | StepEntry::Unconfirmed
+            | StepEntry::AttemptFailed { .. } => false,
         }
     }
 }

@@ -75,6 +75,7 @@ impl Job {
                 self.awaited += u32::from(self.is_awaited(step));
             }
             StepEntry::Confirmed => self.steps[step.at()].confirmed = true,
+            StepEntry::Leased(lease) => self.steps[step.at()].lease = Some(*lease),
             StepEntry::Unconfirmed => self.dispatched(step, at),
             StepEntry::Completed(output) => self.complete(step, at, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
@@ -152,6 +153,7 @@ impl Job {
     fn dispatched(&mut self, step: StepIndex, at: Timestamp) {
         let run = &mut self.steps[step.at()];
         run.confirmed = false;
+        run.lease = None;
         run.dispatch = self.length;
         run.sent = Some(at);
     }

@@ -3,6 +3,7 @@
 
 use super::caller::Caller;
 use super::cause::Cause;
+use super::entry::Lease;
 use super::id::{JobId, StepIndex};
 use super::json::Message;
 use super::time::{Millis, Timestamp};
@@ -62,6 +63,15 @@ pub enum Input {
         step: StepIndex,
         /// The attempt that was dispatched.
         attempt: u32,
+    },
+    /// The bus has lent a step message to a worker.
+    Leased {
+        /// The step.
+        step: StepIndex,
+        /// The attempt that was dispatched.
+        attempt: u32,
+        /// How long the worker has it.
+        lease: Lease,
     },
     /// The queue of these steps was found missing: what was in it is lost.
     QueueMissing(Vec<StepIndex>),
@@ -172,18 +182,20 @@ pub enum Instruction {
     Retry,
 }
 
-/// An operation that is asked for, and why.
+/// An operation that is asked for, by whom, and why.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// What is to be done.
     pub operation: Operation,
     /// Why, in the words of whoever asks, for the reader of the record.
     pub reason: Option<Arc<str>>,
+    /// Who asks: the name of a token.
+    pub by: Option<Arc<str>>,
 }
 
 impl From<Operation> for Request {
     fn from(operation: Operation) -> Request {
-        Request { operation, reason: None }
+        Request { operation, reason: None, by: None }
     }
 }
 

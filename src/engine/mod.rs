@@ -66,7 +66,7 @@ pub use definition::{
 };
 pub use effect::Effect;
 pub use entry::{
-    CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
+    CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Lease, Progress, Recorded, StepEntry,
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemState};

@@ -90,6 +90,10 @@ impl Job {
             format!(
                 "no attempt of step \"{step}\" of job {id} is under way: the next one follows by itself"
             )
+        } else if run.lease.is_some() && !run.confirmed {
+            format!(
+                "a worker was lent the message of step \"{step}\" of job {id}: it is lent again when its lease ends, or when somebody gives it back (nack with requeue=true)"
+            )
         } else if !run.confirmed {
             format!(
                 "the message of step \"{step}\" of job {id} is still with the manager, which sends it by itself: no broker has confirmed it"
@@ -132,11 +136,12 @@ impl Job {
         request: Request,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
-        let Request { operation, reason } = request;
-        let asked = reason.map(|reason| {
+        let Request { operation, reason, by } = request;
+        let is_told = reason.is_some() || by.is_some();
+        let asked = is_told.then(|| {
             let (operation, step) = (operation.word().into(), operation.step());
             let step = step.and_then(|step| self.graph().index_of(step));
-            Entry::Job(JobEntry::Asked { operation, step, reason })
+            Entry::Job(JobEntry::Asked { operation, step, reason, by })
         });
         let decided = self.decide_operation(operation, ctx)?;
         Ok(asked.into_iter().chain(decided).collect())

@@ -1,7 +1,7 @@
 //! One step of a job, and the pauses between its attempts.
 
 use super::definition::{Retry, Step};
-use super::entry::{Failure, Progress};
+use super::entry::{Failure, Lease, Progress};
 use super::fanout::FanOut;
 use super::id::{JobId, retry_chance};
 use super::json::Message;
@@ -24,6 +24,8 @@ pub struct StepRun {
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
+    /// How long a worker has the message of the last dispatch, if the bus lends its messages.
+    pub lease: Option<Lease>,
     /// The number of the entry that dispatched it last, from 1. No two dispatches have the same.
     pub dispatch: u64,
     /// When it was dispatched last, if the entry says so.

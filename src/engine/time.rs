@@ -13,7 +13,7 @@ pub struct Timestamp(pub i64);
 
 impl Timestamp {
     /// The time after a span from this one.
-    pub(super) fn after(self, span: Option<Millis>) -> Option<Timestamp> {
+    pub fn after(self, span: Option<Millis>) -> Option<Timestamp> {
         let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
         Some(Timestamp(self.0.saturating_add(span_ns)))
     }

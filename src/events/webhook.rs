@@ -10,10 +10,11 @@ use super::event::CONTENT_TYPE;
 use crate::clock;
 use crate::engine::Timestamp;
 use crate::journal::{JournalError, Notice, NoticeNumber, Records};
-use crate::settings::{EventSettings, WebhookSettings};
+use crate::settings::{Settings, WebhookSettings};
 use crate::signature::{SIGNATURE, TIMESTAMP, signature};
 use crate::telemetry::Metrics;
 use crate::times;
+use crate::trust::Authorities;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// The webhook of a process.
 pub struct Webhook {
     settings: WebhookSettings,
+    authorities: Authorities,
     metrics: Metrics,
     /// Pauses are measured by a clock that nobody sets, from the time at which it was first read.
     since: (Timestamp, Instant),
@@ -111,9 +113,12 @@ enum Outcome {
 
 impl Webhook {
     /// The webhook in the settings, if there is one.
-    pub fn new(settings: &EventSettings, metrics: &Metrics) -> Option<Webhook> {
-        settings.webhook.is_on().then(|| Webhook {
-            settings: settings.webhook.clone(),
+    pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Webhook> {
+        let webhook = &settings.events.webhook;
+        webhook.is_on().then(|| Webhook {
+            settings: webhook.clone(),
+            // The file of authorities was read when the settings were.
+            authorities: settings.authorities().unwrap_or_default(),
             metrics: metrics.clone(),
             since: (clock::now(), clock::instant()),
             desk: Mutex::new(Desk { has_more: true, ..Desk::default() }),
@@ -129,7 +134,10 @@ impl Webhook {
     /// The journal cannot be read.
     pub fn start(self: &Arc<Self>, around: Surroundings) -> Result<(), JournalError> {
         self.metrics.webhook_waiting.set(around.reader.notice_count()?);
+        // No proxy of the environment reads along.
         let config = Agent::config_builder()
+            .proxy(None)
+            .tls_config(self.authorities.blocking())
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_global(Some(self.settings.timeout.0))

@@ -16,7 +16,7 @@ pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
     ItemRow, KeptJob, NEWEST, ParentRow, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
-pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Record};
+pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record};
 pub use recover::Recovered;
 pub use sqlite::{Copied, INDEXED_COLUMNS_MAX, Options, Reader, Store, back_up, check, restore};
 pub use traits::{Journal, Records};

@@ -62,6 +62,19 @@ pub struct Notice {
 /// A notice's number: rising, and never used again.
 pub type NoticeNumber = i64;
 
+/// How far a bus has come in a partition of a topic: what lies before is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The bus, by its name in the settings.
+    pub bus: Arc<str>,
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition.
+    pub partition: i32,
+    /// The offset of the first message that is not done.
+    pub offset: i64,
+}
+
 /// What a deletion took away.
 #[derive(Debug, Default)]
 pub struct Deleted {

@@ -6,7 +6,7 @@ use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
     ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
-use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Record};
+use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record};
 use super::recover::Recovered;
 use crate::engine::{Definition, DefinitionHash, JobId, JobState, Millis, StepIndex, Timestamp};
 use std::collections::{BTreeSet, HashMap};
@@ -49,6 +49,10 @@ pub trait Journal: Send {
     /// Gives confirms that have waited since the last call a record of their own; whether some wait
     /// still.
     fn carry(&mut self) -> Result<bool, JournalError>;
+
+    /// Commits positions, all or none, over those of the same partitions. Whatever they count as
+    /// done must be committed already.
+    fn place(&mut self, positions: &[Position]) -> Result<(), JournalError>;
 
     /// All jobs that take input, parents before their children, with what is to be done for them.
     fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
@@ -231,6 +235,9 @@ pub trait Records: Send + Sync {
 
     /// How many notices there are.
     fn notice_count(&self) -> Result<i64, JournalError>;
+
+    /// The positions of a bus.
+    fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError>;
 
     /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
     /// `patience`; those that come are refused. Whether none is left.

@@ -40,6 +40,7 @@ mod report;
 mod schema;
 mod singular;
 mod syntax;
+mod topics;
 mod values;
 mod yaml;
 
@@ -250,6 +251,7 @@ impl Loading<'_> {
             None => buses::advise(draft, report),
         }
         buses::check_services(draft, self.settings, report);
+        topics::check(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]
         } else {

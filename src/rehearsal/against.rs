@@ -122,6 +122,7 @@ impl<'r> Play<'r> {
             StepEntry::Failed(_)
             | StepEntry::Started { .. }
             | StepEntry::Confirmed
+            | StepEntry::Leased(_)
             | StepEntry::Unconfirmed
             | StepEntry::Skipped
             | StepEntry::Cancelled => return,

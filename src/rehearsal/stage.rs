@@ -324,7 +324,7 @@ fn told_of_step(name: &str, entry: &StepEntry) -> Option<String> {
         StepEntry::Skipped => format!("step {name} is skipped"),
         StepEntry::Cancelled => format!("step {name} is cancelled"),
         StepEntry::Failed(failure) => format!("step {name} fails: {}", failure.reason),
-        StepEntry::Confirmed | StepEntry::Unconfirmed => return None,
+        StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Unconfirmed => return None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The buses of the settings: what kinds there are, which names, and section `buses`.
 
-use super::{AmqpSection, DEFAULTS, PushBus, Settings};
+use super::text::SettingsText;
+use super::{AmqpSection, KafkaSection, PushBus, Settings};
 use crate::engine::words::{enumerated, nearest, quoted};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,6 +20,8 @@ pub enum BusKind {
     Amqp,
     /// Web services that are called.
     Push,
+    /// Brokers that speak Kafka's protocol.
+    Kafka,
 }
 
 /// What buses of a kind can do. It is for those who explain: what loads and checks files, `why`, and
@@ -34,6 +37,10 @@ pub struct Kind {
     pub withdraws: Withdraws,
     /// It has virtual hosts.
     pub vhosts: bool,
+    /// It gives messages of a higher priority to workers first, if the queue honours that.
+    pub priorities: bool,
+    /// Nobody notices when a message was given up: a step needs a `timeout`.
+    pub needs_timeouts: bool,
 }
 
 /// Which messages a bus takes back when their attempts are over.
@@ -50,7 +57,7 @@ pub enum Withdraws {
 
 impl BusKind {
     /// All of them.
-    pub const ALL: [BusKind; 3] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push];
+    pub const ALL: [BusKind; 4] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push, BusKind::Kafka];
 
     /// What buses of this kind can do.
     pub const fn traits(self) -> Kind {
@@ -60,18 +67,32 @@ impl BusKind {
                 takes_calls: true,
                 withdraws: Withdraws::Abandoned,
                 vhosts: true,
+                priorities: true,
+                needs_timeouts: false,
             },
             BusKind::Amqp => Kind {
                 has_broker: true,
                 takes_calls: true,
                 withdraws: Withdraws::Nothing,
                 vhosts: true,
+                priorities: true,
+                needs_timeouts: false,
             },
             BusKind::Push => Kind {
                 has_broker: false,
                 takes_calls: false,
                 withdraws: Withdraws::All,
                 vhosts: false,
+                priorities: true,
+                needs_timeouts: true,
+            },
+            BusKind::Kafka => Kind {
+                has_broker: true,
+                takes_calls: false,
+                withdraws: Withdraws::Nothing,
+                vhosts: false,
+                priorities: false,
+                needs_timeouts: true,
             },
         }
     }
@@ -82,6 +103,7 @@ impl BusKind {
             BusKind::Embedded => "embedded",
             BusKind::Amqp => "amqp",
             BusKind::Push => "push",
+            BusKind::Kafka => "kafka",
         }
     }
 }
@@ -95,6 +117,8 @@ pub enum BusSettings {
     Amqp(Box<AmqpSection>),
     /// Web services that are called.
     Push(PushBus),
+    /// Brokers that speak Kafka's protocol.
+    Kafka(Box<KafkaSection>),
 }
 
 impl BusSettings {
@@ -103,6 +127,7 @@ impl BusSettings {
         match self {
             BusSettings::Amqp(_) => BusKind::Amqp,
             BusSettings::Push(_) => BusKind::Push,
+            BusSettings::Kafka(_) => BusKind::Kafka,
         }
     }
 }
@@ -117,13 +142,16 @@ impl<'de> Deserialize<'de> for BusSettings {
             .ok_or_else(|| D::Error::custom("a bus has a kind, such as `kind: amqp`"))?;
         match kind.to_string().as_str() {
             "amqp" => with_defaults("amqp", given).map(BusSettings::Amqp).map_err(D::Error::custom),
+            "kafka" => {
+                with_defaults("kafka", given).map(BusSettings::Kafka).map_err(D::Error::custom)
+            }
             "push" => {
                 let given: config::Map<String, config::Value> = given.into_iter().collect();
                 let bus = config::Value::from(given).try_deserialize();
                 bus.map(BusSettings::Push).map_err(D::Error::custom)
             }
             other => Err(D::Error::custom(format!(
-                "a bus is of the kind {}, expected amqp or push; the bus \"embedded\" is always there",
+                "a bus is of the kind {}, expected amqp, push or kafka; the bus \"embedded\" is always there",
                 quoted(other)
             ))),
         }
@@ -135,8 +163,10 @@ fn with_defaults<T: serde::de::DeserializeOwned>(
     section: &str,
     given: Table,
 ) -> Result<T, config::ConfigError> {
-    let source = config::File::from_str(DEFAULTS, config::FileFormat::Yaml);
-    let defaults = config::Config::builder().add_source(source).build()?.get_table(section)?;
+    let defaults = config::Config::builder()
+        .add_source(SettingsText::defaults())
+        .build()?
+        .get_table(section)?;
     let mut table: config::Map<String, config::Value> = defaults;
     table.extend(given);
     config::Value::from(table).try_deserialize()
@@ -163,6 +193,7 @@ impl Settings {
         let is_there = |kind: &BusKind| match kind {
             BusKind::Embedded | BusKind::Push => true,
             BusKind::Amqp => !self.amqp.server.0.is_empty(),
+            BusKind::Kafka => !self.kafka.servers.0.is_empty(),
         };
         let own = BusKind::ALL.into_iter().filter(is_there).map(|kind| (kind.name(), kind));
         own.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
@@ -172,7 +203,7 @@ impl Settings {
     pub fn amqp_bus(&self, name: &str) -> Option<&AmqpSection> {
         match self.buses.get(name) {
             Some(BusSettings::Amqp(section)) => Some(section),
-            Some(BusSettings::Push(_)) => None,
+            Some(BusSettings::Push(_) | BusSettings::Kafka(_)) => None,
             None if name == BusKind::Amqp.name() && !self.amqp.server.0.is_empty() => {
                 Some(&self.amqp)
             }
@@ -185,7 +216,7 @@ impl Settings {
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
-            BusSettings::Push(_) => None,
+            BusSettings::Push(_) | BusSettings::Kafka(_) => None,
         });
         std::iter::once(("amqp".to_owned(), &self.amqp)).chain(named)
     }
@@ -197,20 +228,28 @@ impl Settings {
         } else if bus == BusKind::Amqp.name() {
             // Of the section, whether it has an address or not.
             Some(&self.amqp.reply_queue)
+        } else if let Some(section) = self.kafka_bus(bus) {
+            Some(&section.reply_topic)
         } else {
             self.amqp_bus(bus).map(|section| section.reply_queue.as_str())
         }
     }
 
     /// How long a step whose timeout has passed waits for a reply once its bus is connected again.
+    /// A bus over Kafka tells by itself when it has read what lay there.
     pub fn replies_first(&self, bus: &str) -> Duration {
+        if self.bus_kind(bus) == Some(BusKind::Kafka) {
+            return Duration::ZERO;
+        }
         self.amqp_bus(bus).unwrap_or(&self.amqp).replies_first.0
     }
 
     /// The setting that names the reply queue of a bus.
     pub fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
+            Some(BusSettings::Kafka(_)) => format!("setting buses.{bus}.reply_topic"),
             Some(_) => format!("setting buses.{bus}.reply_queue"),
+            None if bus == BusKind::Kafka.name() => "setting kafka.reply_topic".to_owned(),
             None if bus == BusKind::Embedded.name() => "of the embedded bus".to_owned(),
             None => "setting amqp.reply_queue".to_owned(),
         }
@@ -253,7 +292,7 @@ impl Settings {
                          amqp://user:password@host:port/vhost"
                     ));
                 }
-                BusSettings::Amqp(_) | BusSettings::Push(_) => {}
+                BusSettings::Amqp(_) | BusSettings::Push(_) | BusSettings::Kafka(_) => {}
             }
         }
         self.refuse_shared_replies()?;

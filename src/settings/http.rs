@@ -1,6 +1,6 @@
 //! Settings of the HTTP API.
 
-use super::{Secret, Span};
+use super::{Secret, Span, TokenSettings};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +15,13 @@ pub struct HttpSettings {
     #[serde(deserialize_with = "super::address_to_listen_on")]
     pub listen: SocketAddr,
     pub token: Secret,
+    pub tokens: BTreeMap<String, TokenSettings>,
+    pub tokens_file: String,
+    /// What the file of tokens had at the start.
+    #[serde(skip)]
+    pub tokens_of_file: BTreeMap<String, TokenSettings>,
+    pub failed_logins_max: u32,
+    pub tls: TlsSettings,
     pub workers: BTreeMap<String, WorkerToken>,
     pub insecure: bool,
     pub hosts: Vec<String>,
@@ -35,6 +42,23 @@ pub struct HttpSettings {
     pub event_heartbeat: Span,
 }
 
+/// Section `http.tls`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TlsSettings {
+    pub certificate: String,
+    pub key: String,
+    pub client_authorities: String,
+}
+
+impl TlsSettings {
+    /// Whether the API speaks TLS.
+    pub fn is_on(&self) -> bool {
+        !self.certificate.is_empty()
+    }
+}
+
 /// A token for workers, which may take the messages of their queues and nothing else.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,9 +69,16 @@ pub struct WorkerToken {
 }
 
 /// Names, as a list or as a text in which commas separate them, as the environment has them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Names(pub Vec<String>);
+
+impl Names {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -91,24 +122,16 @@ impl HttpSettings {
                  manager.example:8088"
             ));
         }
-        for (name, worker) in &self.workers {
-            if self.token.0.is_empty() {
-                return Err(format!(
-                    "http.workers has the worker {name:?}, but http.token is empty, so that every \
-                     call is open to all: set http.token"
-                ));
-            }
-            if worker.token.0.is_empty() || worker.token.0 == self.token.0 {
-                return Err(format!(
-                    "http.workers.{name}.token is empty or that of http.token, expected another \
-                     one: it is for the worker's queues alone"
-                ));
-            }
-            if worker.queues.0.is_empty() {
-                return Err(format!(
-                    "http.workers.{name}.queues is empty, expected the queues of the worker"
-                ));
-            }
+        self.validate_tokens()?;
+        let TlsSettings { certificate, key, client_authorities } = &self.tls;
+        if certificate.is_empty() != key.is_empty() {
+            return Err("http.tls has a certificate or a key, expected both or none".to_owned());
+        }
+        if certificate.is_empty() && !client_authorities.is_empty() {
+            return Err(
+                "http.tls.client_authorities needs TLS: set http.tls.certificate and http.tls.key"
+                    .to_owned(),
+            );
         }
         let large = self.large_bodies_bytes_max();
         if self.body_bytes_max > large {

@@ -141,7 +141,7 @@ impl Settings {
         static NONE: BTreeMap<String, EndpointSettings> = BTreeMap::new();
         match self.buses.get(name) {
             Some(BusSettings::Push(bus)) => Some(&bus.endpoints),
-            Some(BusSettings::Amqp(_)) => None,
+            Some(BusSettings::Amqp(_) | BusSettings::Kafka(_)) => None,
             None => (name == BusKind::Push.name()).then_some(&NONE),
         }
     }

@@ -92,7 +92,7 @@ impl Sources {
         self.0.extend(names.map(|name| (name, Source::Flag, String::new())));
     }
 
-    fn of(&self, setting: &str) -> (Source, Option<&str>) {
+    pub(super) fn of(&self, setting: &str) -> (Source, Option<&str>) {
         let is_meant = |name: &str| {
             setting.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
@@ -121,7 +121,7 @@ impl Settings {
 }
 
 /// The names below this one that have a value.
-fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
+pub(super) fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
     match &value.kind {
         ValueKind::Table(table) => {
             table.iter().for_each(|(key, value)| leaves(format!("{name}.{key}"), value, names));
@@ -151,19 +151,19 @@ fn flat(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::DEFAULTS;
+    use crate::settings::text::SettingsText;
 
     #[test]
     fn what_is_set_last_counts_and_the_place_is_told() {
         let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
-        let file = config::File::from_str(text, config::FileFormat::Yaml);
+        let file = SettingsText::parse(text, "s.yaml").expect("YAML");
         let mut settings: Settings = config::Config::builder()
-            .add_source(config::File::from_str(DEFAULTS, config::FileFormat::Yaml))
+            .add_source(SettingsText::defaults())
             .add_source(file.clone())
             .build()
             .and_then(config::Config::try_deserialize)
             .expect("settings");
-        settings.sources.add_file(&config::Source::collect(&file).expect("a table"), "s.yaml");
+        settings.sources.add_file(file.values(), "s.yaml");
         let variables = [
             AMQP_SERVER,
             "WORKFLOW_MANAGER__AMQP__SERVER",

@@ -43,17 +43,6 @@ pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file lists workflows rather than the names of their files.
-pub(super) fn is_workflow_file(file: &Path) -> bool {
-    let source = config::File::from(file).format(config::FileFormat::Yaml);
-    let listed = config::Config::builder()
-        .add_source(source)
-        .build()
-        .and_then(|file| file.get_array("workflows"));
-    listed
-        .is_ok_and(|workflows| workflows.into_iter().any(|workflow| workflow.into_table().is_ok()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

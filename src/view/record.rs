@@ -49,6 +49,9 @@ pub struct EntryView<'a> {
     /// The operation that somebody asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'a str>,
+    /// Who asked for it: the name of the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +62,11 @@ pub struct EntryView<'a> {
     deadline: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
+    /// Which delivery of a step's message a worker was given, from 1, and when its lease ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<Time>,
     /// How often the job was retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     round: Option<u32>,
@@ -164,11 +172,12 @@ impl<'a> EntryView<'a> {
                 ..self
             },
             JobEntry::ToldAgain => EntryView { kind: "job.told-again", ..self },
-            JobEntry::Asked { operation, step, reason } => {
+            JobEntry::Asked { operation, step, reason, by } => {
                 let view = EntryView {
                     kind: "job.asked",
                     operation: Some(operation),
-                    reason: Some(reason),
+                    reason: reason.as_deref(),
+                    by: by.as_deref(),
                     ..self
                 };
                 match step {
@@ -185,6 +194,12 @@ impl<'a> EntryView<'a> {
                 EntryView { kind: "step.started", attempt: Some(*attempt), ..self }.until(*deadline)
             }
             StepEntry::Confirmed => EntryView { kind: "step.confirmed", ..self },
+            StepEntry::Leased(lease) => EntryView {
+                kind: "step.leased",
+                delivery: Some(lease.delivery),
+                lease_until: Some(Time(lease.until)),
+                ..self
+            },
             StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
             StepEntry::Completed(output) => {
                 EntryView { kind: "step.completed", ..self }.with(Payload::Message(output))

@@ -76,6 +76,12 @@ struct Attempt {
     /// When the broker took its message.
     #[serde(skip_serializing_if = "Option::is_none")]
     confirmed: Option<Time>,
+    /// Which delivery of its message a worker was given last, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery: Option<u32>,
+    /// When the lease of that delivery ends, or ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<Time>,
     /// How often the message was sent once more.
     #[serde(skip_serializing_if = "is_never")]
     redispatched: u32,
@@ -133,9 +139,17 @@ impl Attempts {
                     last.confirmed = Some(Time(at));
                 }
             }
+            StepEntry::Leased(lease) => {
+                if let Some(last) = self.shown.back_mut() {
+                    last.delivery = Some(lease.delivery);
+                    last.lease_until = Some(Time(lease.until));
+                }
+            }
             StepEntry::Unconfirmed => {
                 if let Some(last) = self.shown.back_mut() {
                     last.confirmed = None;
+                    last.delivery = None;
+                    last.lease_until = None;
                     last.redispatched += 1;
                 }
             }
@@ -176,6 +190,8 @@ impl Attempts {
             attempt,
             start_time: Time(at),
             confirmed: None,
+            delivery: None,
+            lease_until: None,
             redispatched: 0,
             end_time: None,
             state: AttemptState::Running,

@@ -221,31 +221,33 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
 
 #[test]
 fn tokens_of_workers_are_settings_too() {
-    let text =
-        "http: { token: all, workers: { pricing: { token: hunter2, queues: [ price, stock ] } } }";
+    let text = "http: { token: the-one-for-all-calls, workers: { pricing: { token: hunter2-and-hunter3, queues: [ price, stock ] } } }";
     let pricing = &settings(text).expect("valid").http.workers["pricing"];
     assert_eq!(pricing.queues.0, ["price", "stock"]);
-    let from_environment = "http: { token: all, workers: { w: { token: t, queues: 'a, b' } } }";
+    let from_environment = "http: { token: the-one-for-all-calls, workers: { w: { token: worker-and-no-more, queues: 'a, b' } } }";
     assert_eq!(settings(from_environment).expect("valid").http.workers["w"].queues.0, ["a", "b"]);
     let shown = serde_json::to_string(&settings(text).expect("valid")).expect("JSON");
     assert!(
-        !shown.contains("hunter2") && shown.contains(r#""queues":["price","stock"]"#),
+        !shown.contains("hunter") && shown.contains(r#""queues":["price","stock"]"#),
         "{shown}"
     );
     for (text, said) in [
         (
-            "http: { workers: { w: { token: t, queues: [ a ] } } }",
-            "http.token is empty, so that every call is open",
+            "http: { workers: { w: { token: worker-and-no-more, queues: [ a ] } } }",
+            "so that every call is open",
         ),
         (
-            "http: { token: t, workers: { w: { token: t, queues: [ a ] } } }",
+            "http: { token: the-one-for-all-calls, workers: { w: { token: the-one-for-all-calls, queues: [ a ] } } }",
             "http.workers.w.token is empty or that",
         ),
         (
-            "http: { token: all, workers: { w: { token: t, queues: [] } } }",
+            "http: { token: the-one-for-all-calls, workers: { w: { token: worker-and-no-more, queues: [] } } }",
             "http.workers.w.queues is empty",
         ),
-        ("http: { token: all, workers: { w: { token: t, queues: 7 } } }", "a list of names"),
+        (
+            "http: { token: the-one-for-all-calls, workers: { w: { token: t, queues: 7 } } }",
+            "a list of names",
+        ),
     ] {
         let told = settings(text).expect_err(text);
         assert!(told.contains(said), "{text}: {told}");
@@ -286,7 +288,8 @@ fn two_buses(came: &Came, shut: &'static str) -> Parts {
                 Ok(message.body.to_bytes())
             });
         }
-        let lending = Lending { lease: Duration::from_secs(300), deliveries_max: 5 };
+        let lending =
+            Lending { lease: Duration::from_secs(300), deliveries_max: 5, reports: false };
         let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks: known.clone() };
         Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
     });

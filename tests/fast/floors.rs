@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 /// The floor of each module of the crate.
 fn floor(module: &str) -> u32 {
     match module {
-        "engine" | "faults" | "signature" => 0,
-        "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal" | "bus"
-        | "room" => 1,
+        "engine" | "faults" | "signature" | "trust" => 0,
+        "access" | "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal"
+        | "bus" | "room" => 1,
         "events" => 2,
         "actors" | "rehearsal" => 3,
-        "reload" => 4,
+        "reload" | "service" => 4,
         "api" => 5,
         "cli" => 6,
         other => panic!("src/{other} has no floor: give it one here and in the map of src/lib.rs"),
@@ -154,14 +154,22 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
 fn each_resource_has_one_user() {
     for (word, owner) in [
         ("lapin::", "bus/amqp/"),
+        ("rdkafka::", "bus/kafka/"),
         ("rusqlite::", "journal/sqlite/"),
-        ("serde_yaml::", "load/"),
+        ("serde_yaml::", "load/|settings/text.rs"),
         (" cel::", "engine/expression"),
         ("config::Config", "settings"),
+        ("sd_notify::", "service.rs"),
+        ("tonic::", "api/grpc/"),
+        ("prost::", "api/grpc/"),
+        ("prost_types::", "api/grpc/"),
     ] {
         for (_, path, text) in sources() {
             assert!(
-                path.to_string_lossy().contains(&format!("src/{owner}")) || !text.contains(word),
+                owner
+                    .split('|')
+                    .any(|owner| path.to_string_lossy().contains(&format!("src/{owner}")))
+                    || !text.contains(word),
                 "{} uses {word}, which belongs to {owner}",
                 path.display()
             );
@@ -169,9 +177,23 @@ fn each_resource_has_one_user() {
     }
 }
 
+/// What a service manager gives the process is not for programs that it starts.
+#[test]
+fn programs_that_are_started_get_nothing_of_the_service_manager() {
+    let mut seen = 0;
+    for (_, path, text) in sources() {
+        let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let started = release.matches("Command::new(").count();
+        let kept = release.matches("service::keep_from(").count();
+        seen += started;
+        assert!(started == kept, "{}: {started} programs, {kept} kept from", path.display());
+    }
+    assert!(seen >= 3, "only {seen} were found");
+}
+
 /// The folders in which no file imports itself, not even through others.
-const WITHOUT_CIRCLES: [&str; 7] =
-    ["actors", "api", "bus/amqp", "cli", "engine", "journal", "load"];
+const WITHOUT_CIRCLES: [&str; 8] =
+    ["actors", "api", "bus/amqp", "bus/kafka", "cli", "engine", "journal", "load"];
 
 /// The files of a folder below `src` by their module paths, such as `actors::router::calls`.
 fn modules(folder: &str) -> BTreeMap<String, String> {
@@ -185,7 +207,7 @@ fn modules(folder: &str) -> BTreeMap<String, String> {
         let name = name.strip_suffix("::mod").unwrap_or(&name).to_owned();
         (name, fs::read_to_string(&path).expect("readable"))
     });
-    modules.collect()
+    modules.filter(|(_, text)| !text.starts_with("// This file is @generated")).collect()
 }
 
 /// The paths that a file names, from the crate's root: in its `use` lines and in its code.
@@ -256,7 +278,7 @@ fn the_paths_of_a_file_are_read_from_its_imports_and_from_its_code() {
 fn no_file_imports_itself_through_others() {
     for folder in WITHOUT_CIRCLES {
         let modules = modules(folder);
-        assert!(modules.len() > 10, "only {} files were found", modules.len());
+        assert!(modules.len() > 5, "only {} files were found", modules.len());
         let imports: BTreeMap<&str, BTreeSet<&str>> = modules
             .iter()
             .map(|(module, text)| {
@@ -278,7 +300,7 @@ fn no_file_imports_itself_through_others() {
                 (module.as_str(), imported.filter(|other| other != module).collect())
             })
             .collect();
-        assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 20, "{imports:?}");
+        assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 10, "{imports:?}");
         // Files that import nothing are removed, again and again: what is left are circles, and
         // files that import one.
         let mut left = imports.clone();
@@ -299,16 +321,21 @@ fn no_file_imports_itself_through_others() {
 }
 
 /// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 18] = [
+const LOCKS: [(&str, &str); 23] = [
+    ("access/certificate.rs", "the certificate, which a reload replaces"),
+    ("access/logins.rs", "the addresses that have sent wrong tokens"),
+    ("access/mod.rs", "the tokens, which a reload replaces"),
     ("actors/bulk.rs", "the counts that all jobs add to"),
     ("actors/buses.rs", "the buses that are started"),
     ("actors/common.rs", "the definitions; when each kind of line was logged"),
     ("actors/health.rs", "the states of the buses"),
     ("actors/losses.rs", "what queues have lost"),
     ("actors/queue_looks.rs", "the last look at all queues"),
+    ("api/grpc/arriving.rs", "what comes in on a call, until the call takes it"),
     ("bus/amqp/wire/burst.rs", "whether writing is held back"),
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
     ("bus/desk.rs", "the messages that workers on other threads take"),
+    ("bus/desk/desks.rs", "the desks, by their buses"),
     ("bus/embedded.rs", "the replies without a verdict"),
     ("events/feeds.rs", "the ring of events"),
     ("events/webhook.rs", "the notices that its threads take"),

@@ -31,7 +31,7 @@ pub(crate) fn downgrade(file: &Path) {
         .expect("reads");
     connection
         .execute_batch(
-            "DROP INDEX jobs_top_by_state; DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
+            "DROP TABLE bus_positions; DROP INDEX jobs_top_by_state; DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
              CREATE TABLE entries(
                seq INTEGER PRIMARY KEY,
                job INTEGER NOT NULL,
@@ -114,6 +114,7 @@ fn step_before(step: Field, entry: &StepEntry, at: Field) -> String {
             object("step_started", &[&[step, at], &rest[..]].concat())
         }
         StepEntry::Confirmed => object("step_confirmed", &[step]),
+        StepEntry::Leased(_) => panic!("no version before wrote {entry:?}"),
         // The first version did not tell when.
         StepEntry::Unconfirmed => object("step_unconfirmed", &[step]),
         StepEntry::Completed(output) => {

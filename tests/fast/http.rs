@@ -2,6 +2,7 @@
 
 mod rooms;
 mod sites;
+mod tokens;
 
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::{Method, StatusCode, header};

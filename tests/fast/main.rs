@@ -16,16 +16,20 @@ mod events;
 mod floors;
 mod former;
 mod fuzzed;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod history;
 mod http;
 mod journal;
 mod journal_files;
 #[cfg(feature = "failpoints")]
+mod kafka;
 mod leaving;
 mod load;
 mod openapi;
 mod orders;
 mod page;
+mod positions;
 mod properties;
 mod push;
 mod races;

@@ -1,6 +1,8 @@
 //! Workers over HTTP, on the embedded bus: messages are lent, replies count once, leases end.
 
-use crate::http::{Answer, Api, serving, serving_in};
+mod leases;
+
+use crate::http::{Answer, Api, serving};
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -296,107 +298,6 @@ fn what_was_replied_to_is_not_given_out_any_more() {
 }
 
 #[test]
-fn a_lease_that_has_ended_is_taken_up_again_while_nobody_else_has_the_message() {
-    served(
-        |settings| settings.embedded.deliveries_max = 3,
-        |api| async move {
-            create(&api, "orders", "{}").await;
-            let first = receive(&api, "price/receive").await;
-            give_back(&api, &first).await;
-            assert_eq!(tell(&api, &first, "extend").await.status, StatusCode::OK);
-            none_waits(&api).await;
-
-            give_back(&api, &first).await;
-            let second = receive(&api, "price/receive").await;
-            assert_eq!(second.header("delivery"), "2");
-            let late = tell(&api, &first, "extend").await;
-            assert_eq!(late.status, StatusCode::GONE);
-            let detail = late.detail();
-            assert!(detail.starts_with("lease expired: another worker has"), "{detail}");
-
-            // Progress takes it up as well, and no delivery is forgotten.
-            give_back(&api, &second).await;
-            let progress = reply(&api, &first, "?type=progress", r#"{"progress":0.5}"#).await;
-            assert_eq!(progress, json!({ "taken": true }));
-            none_waits(&api).await;
-            give_back(&api, &first).await;
-            let third = receive(&api, "price/receive").await;
-            assert_eq!((third.header("delivery"), third.header("attempt")), ("3", "1"));
-            give_back(&api, &third).await;
-            let fourth = receive(&api, "price/receive").await;
-            assert_eq!((fourth.header("delivery"), fourth.header("attempt")), ("1", "2"));
-            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json();
-            assert!(record.to_string().contains("delivery_limit"), "{record}");
-        },
-    );
-}
-
-#[test]
-fn a_delivery_that_cannot_be_takes_nothing_up() {
-    served(
-        |settings| settings.embedded.deliveries_max = 3,
-        |api| async move {
-            create(&api, "orders", "{}").await;
-            let first = receive(&api, "price/receive").await;
-            give_back(&api, &first).await;
-            let extend = async |queue: &str, delivery: u32| {
-                let path = format!("/api/queue/{queue}/message/{ID}:price:1/{delivery}/extend");
-                post(&api, &path, "").await
-            };
-            for (queue, delivery) in
-                [("price", 0), ("price", 4), ("price", 4_000_000_000), ("ship", 1), ("nowhere", 1)]
-            {
-                let answer = extend(queue, delivery).await;
-                assert_eq!(answer.status, StatusCode::GONE, "{queue} {delivery}");
-                assert!(answer.detail().starts_with("lease expired"), "{}", answer.detail());
-            }
-            let second = receive(&api, "price/receive").await;
-            assert_eq!((second.header("delivery"), second.header("attempt")), ("2", "1"));
-            // The largest that can be is counted, and the message is not given out once more.
-            give_back(&api, &second).await;
-            assert_eq!(extend("price", 3).await.status, StatusCode::OK);
-            let path = format!("/api/queue/price/message/{ID}:price:1/3/nack?requeue=true");
-            assert_eq!(post(&api, &path, "").await.status, StatusCode::OK);
-            assert_eq!(receive(&api, "price/receive").await.header("attempt"), "2");
-        },
-    );
-}
-
-#[test]
-fn a_lease_is_taken_up_again_after_a_restart() {
-    // Also by a worker that asks before the manager has taken up all jobs.
-    for others in [100, 1000] {
-        let first_start = async |api: Api| {
-            for _ in 0..others {
-                let other = post(&api, "/api/workflow/ranked", "{}").await;
-                assert_eq!(other.status, StatusCode::CREATED);
-            }
-            create(&api, "orders", "{}").await;
-            give_back(&api, &receive(&api, "price/receive").await).await;
-            receive(&api, "price/receive").await
-        };
-        let second_start = async |api: Api, message: Answer| {
-            let extended = tell(&api, &message, "extend").await;
-            let said = String::from_utf8_lossy(&extended.body);
-            assert_eq!(extended.status, StatusCode::OK, "{others} others: {said}");
-            none_waits(&api).await;
-            give_back(&api, &message).await;
-            let other = receive(&api, "price/receive").await;
-            assert_eq!((message.header("delivery"), other.header("delivery")), ("2", "3"));
-            assert_eq!(reply(&api, &message, "", "{}").await, json!({ "taken": true }));
-            receive(&api, "ship/receive").await;
-        };
-        actix_rt::System::new().block_on(async {
-            let folder = tempfile::tempdir().expect("a folder");
-            let (place, none) = (folder.path(), Workers::new);
-            let begun = serving_in(place, WORKFLOW, none(), |_| {}, |api, _| first_start(api));
-            let message = begun.await;
-            serving_in(place, WORKFLOW, none(), |_| {}, |api, _| second_start(api, message)).await;
-        });
-    }
-}
-
-#[test]
 fn a_worker_hears_of_the_end_of_its_attempt_and_can_refuse_it() {
     served(
         |_| {},
@@ -546,7 +447,7 @@ fn the_token_of_a_worker_is_for_its_queues_alone() {
         let refused = ask("rr", Method::POST, &format!("{message}/extend")).await.detail();
         assert!(
             refused.contains(
-                r#"the worker "ranking" is for messages of the queues "ranks" and "ship" alone"#
+                r#"the token "ranking" is for messages of the queues "ranks" and "ship" alone"#
             ),
             "{refused}"
         );

@@ -228,7 +228,7 @@ fn many_queues_are_looked_at_quickly() {
         let prefix = unique("many");
         let queues: Vec<Arc<str>> = (0..100).map(|i| format!("{prefix}-{i}").into()).collect();
         let mut observed = Observed::connect(AmqpSettings {
-            served: Served { workers: queues.clone(), calls: Vec::new() },
+            served: Served { workers: queues.clone(), ..Served::default() },
             ..settings(&server(), "many")
         });
         observed.until("all are reported", |seen| seen.missing.len() == queues.len()).await;

@@ -189,7 +189,7 @@ fn settings_are_shown_with_their_secrets_masked() {
             "--amqp-server",
             "amqp://me:secret-4711@broker.example:5672/%2f",
         ])
-        .env("WORKFLOW_MANAGER__HTTP__TOKEN", "sesame-4711")
+        .env("WORKFLOW_MANAGER__HTTP__TOKEN", "sesame-4711-open-it")
         .env("WORKFLOW_MANAGER__AMQP__REPLY_QUEUE", "from-the-environment"));
     assert_eq!(shown.code, Some(0), "{shown}");
     assert!(

@@ -1,5 +1,6 @@
-//! One suite for every bus: the manager in this process, on the embedded bus, on RabbitMQ and with
-//! web services that it calls, with the same workflows and the same workers.
+//! One suite for every bus: the manager in this process, on the embedded bus with workers in the
+//! process and over gRPC, on RabbitMQ and with web services that it calls, with the same workflows and
+//! the same workers.
 
 use std::path::Path;
 
@@ -7,18 +8,24 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::transport::{self, Opening};
+use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
-    Address, Addressee, BusEvent, BusKey, EventSink, Header, Publication, Receipt, Served,
+    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Publication, Receipt, Served,
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{
     AmqpSection, BusSettings, EndpointSettings, PushBus, ServerAddress, Settings,
 };
+#[cfg(feature = "kafka")]
+use {std::time::Duration, workflow_manager::settings::Span};
 
 use crate::amqp::{Answer, Vhost, Worker};
+use crate::grpc::{self, Remote};
 use crate::harness::eventually;
+#[cfg(feature = "kafka")]
+use crate::kafka;
 use crate::load::LONG;
 use crate::service::{self, Service};
 
@@ -67,8 +74,48 @@ fn work(queue: &str, body: &[u8]) -> Vec<u8> {
 /// The transports, each with its workers.
 enum Transport {
     Embedded,
+    Grpc,
     Amqp(Vhost),
     Push,
+    #[cfg(feature = "kafka")]
+    Kafka(kafka::Broker),
+}
+
+/// The workers of a broker.
+#[allow(dead_code, reason = "they are kept until the end of a test")]
+enum Other {
+    Amqp(Worker),
+    #[cfg(feature = "kafka")]
+    Kafka(kafka::Worker),
+}
+
+/// A bus on this broker that notices soon what has changed there.
+#[cfg(feature = "kafka")]
+fn kafka_bus(broker: &kafka::Broker) -> BusSettings {
+    let mut section = Settings::defaults().unwrap().kafka;
+    section.servers.0.push(broker.server());
+    (section.reconnect_min, section.reconnect_max) =
+        (Span(Duration::from_millis(50)), Span(Duration::from_millis(500)));
+    section.partitions = 3;
+    // This broker tells the first record of the last batch for the end of a topic.
+    section.properties.0.insert("batch.num.messages".to_owned(), "1".to_owned());
+    BusSettings::Kafka(Box::new(section))
+}
+
+/// What keeps the workers of a manager at work.
+#[derive(Default)]
+struct Others {
+    _of_brokers: Vec<Other>,
+    grpc: Option<(GrpcServer, Remote)>,
+}
+
+impl Others {
+    async fn stop(self) {
+        if let Some((server, worker)) = self.grpc {
+            server.stop().await;
+            drop(worker);
+        }
+    }
 }
 
 /// A web service that does the work of each queue under a path of its name. While the gate is shut it
@@ -90,7 +137,13 @@ impl Transport {
         let mut settings = Settings::defaults().unwrap();
         match self {
             Transport::Embedded => {}
+            Transport::Grpc => grpc::listen(&mut settings),
             Transport::Amqp(vhost) => settings.amqp.server = ServerAddress(vhost.url.clone()),
+            #[cfg(feature = "kafka")]
+            Transport::Kafka(broker) => {
+                settings.bus = "events".to_owned();
+                settings.buses.insert("events".to_owned(), kafka_bus(broker));
+            }
             Transport::Push => {
                 settings.bus = "hooks".to_owned();
                 settings.buses.insert("hooks".to_owned(), services(true));
@@ -101,7 +154,7 @@ impl Transport {
 
     /// Starts a manager on the journal in `folder`; while the gate is shut nobody works on the
     /// queue of that name.
-    async fn start(&self, folder: &Path, gate_is_open: bool) -> (Manager, Vec<Worker>) {
+    async fn start(&self, folder: &Path, gate_is_open: bool) -> (Manager, Others) {
         let settings = {
             let mut settings = self.settings();
             settings.journal.file = folder.join("journal.db");
@@ -113,7 +166,7 @@ impl Transport {
         };
         let definitions = load_text("suite.yaml", WORKFLOWS).unwrap().definitions;
         let mut embedded = Workers::new();
-        let mut others = Vec::new();
+        let (mut others, mut remote) = (Vec::new(), Vec::new());
         for queue in QUEUES {
             if queue == "gate" && !gate_is_open {
                 continue;
@@ -125,37 +178,53 @@ impl Transport {
                     };
                     embedded = embedded.with(queue, 2, work);
                 }
+                Transport::Grpc => remote.push(queue),
                 Transport::Amqp(vhost) => {
-                    others.push(Worker::start(&vhost.url, &[queue], move |message| {
+                    others.push(Other::Amqp(Worker::start(&vhost.url, &[queue], move |message| {
                         Answer::Reply(work(queue, &message.body))
-                    }))
+                    })))
+                }
+                #[cfg(feature = "kafka")]
+                Transport::Kafka(broker) => {
+                    others.push(Other::Kafka(kafka::Worker::start(broker, &[queue], move |seen| {
+                        Some(work(queue, &seen.body))
+                    })))
                 }
                 Transport::Push => {}
             }
         }
-        (manager::start(settings, definitions, embedded).await.unwrap(), others)
+        let manager = manager::start(settings, definitions, embedded).await.unwrap();
+        let grpc = match workflow_manager::api::grpc::serve(manager.ways().clone()).await.unwrap() {
+            Some(server) => {
+                let worker = Remote::start(server.address, &remote, 16, work);
+                Some((server, worker))
+            }
+            None => None,
+        };
+        (manager, Others { _of_brokers: others, grpc })
     }
 }
 
-/// A workflow for each ordered pair of buses, with steps on the first, then on the second: alone, and
-/// in the child jobs of a fan-out.
-fn pairs(buses: &[&str]) -> (String, Vec<String>) {
+/// A workflow for each ordered pair of ways to workers, with steps on the first, then on the second:
+/// alone, and in the child jobs of a fan-out. A way is a bus, and what its queues' names begin with.
+fn pairs(ways: &[(&str, &str)]) -> (String, Vec<String>) {
     let (mut text, mut names) = ("workflows:\n".to_owned(), Vec::new());
-    for (one, other) in buses.iter().flat_map(|one| buses.iter().map(move |other| (one, other))) {
-        let name = format!("{one}-{other}");
+    for (way, next) in ways.iter().flat_map(|way| ways.iter().map(move |next| (way, next))) {
+        let ((one, first), (other, second)) = (way, next);
+        let name = format!("{first}{one}-{second}{other}");
         text.push_str(&format!(
             "
   - name: {name}
     bus: {one}
     steps:
-      - {{ name: mark }}
+      - {{ name: mark, queue: {first}mark }}
       - {{ name: each, task: item, depends: [ mark ] }}
-      - {{ name: left, bus: {other}, depends: [ each, mark ] }}
-      - {{ name: echo, depends: [ each, left, mark ] }}
+      - {{ name: left, queue: {second}left, bus: {other}, depends: [ each, mark ] }}
+      - {{ name: echo, queue: {first}echo, depends: [ each, left, mark ] }}
     tasks:
       - name: item
         itemListKey: items
-        steps: [ {{ name: here, queue: echo }}, {{ name: there, queue: mark, bus: {other}, depends: [ here ] }} ]
+        steps: [ {{ name: here, queue: {first}echo }}, {{ name: there, queue: {second}mark, bus: {other}, depends: [ here ] }} ]
 "
         ));
         names.push(name);
@@ -174,8 +243,21 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
     let other = AmqpSection { server, reply_queue: "answers".to_owned(), ..settings.amqp.clone() };
     settings.buses.insert("second".to_owned(), BusSettings::Amqp(Box::new(other)));
     settings.buses.insert("hooks".to_owned(), services(true));
-    let (text, names) = pairs(&["embedded", "amqp", "second", "hooks"]);
-    assert_eq!(names.len(), 16);
+    #[cfg(feature = "kafka")]
+    let broker = kafka::Broker::start();
+    #[cfg(feature = "kafka")]
+    settings.buses.insert("events".to_owned(), kafka_bus(&broker));
+    grpc::listen(&mut settings);
+    let mut ways = vec![
+        ("embedded", ""),
+        ("embedded", "remote-"),
+        ("amqp", ""),
+        ("second", ""),
+        ("hooks", ""),
+    ];
+    ways.extend(cfg!(feature = "kafka").then_some(("events", "")));
+    let (text, names) = pairs(&ways);
+    assert_eq!(names.len(), ways.len() * ways.len());
     let definitions = load_text("pairs.yaml", &text).unwrap().definitions;
     actix_rt::System::new().block_on(async {
         let mut embedded = Workers::new();
@@ -185,12 +267,22 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
             embedded =
                 embedded.with(queue, 2, move |message| Ok(work(&message.body.to_bytes()).into()));
             for vhost in [&first, &second] {
-                others.push(Worker::start(&vhost.url, &[queue], move |message| {
+                others.push(Other::Amqp(Worker::start(&vhost.url, &[queue], move |message| {
                     Answer::Reply(work(&message.body))
-                }));
+                })));
             }
+            #[cfg(feature = "kafka")]
+            others.push(Other::Kafka(kafka::Worker::start(&broker, &[queue], move |seen| {
+                Some(work(&seen.body))
+            })));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
+        let server = workflow_manager::api::grpc::serve(manager.ways().clone()).await.unwrap();
+        let server = server.expect("it is on");
+        let queues = ["remote-echo", "remote-mark", "remote-left"];
+        let remote = Remote::start(server.address, &queues, 16, |queue, body| {
+            work(queue.trim_start_matches("remote-"), body)
+        });
         let digits =
             r#"{"z":12345678901234567890123,"a":0.10,"items":[1e400,{ "b" : [ 1 ] },"\u00e9"]}"#;
         let mut jobs = Vec::new();
@@ -204,6 +296,8 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
         for (name, result) in names.iter().zip(&results) {
             assert_eq!(result, &results[0], "{name}");
         }
+        server.stop().await;
+        drop(remote);
         manager.stop().await;
     });
 }
@@ -256,16 +350,23 @@ async fn suite(transport: Transport) {
     assert!(job.reason().unwrap().contains("no JSON object"), "{:?}", job.reason());
 
     // Stopped in the middle, and started again: the job goes on where it was.
+    workers.stop().await;
     manager.stop().await;
-    drop(workers);
-    let (manager, _workers) = transport.start(folder.path(), true).await;
+    let (manager, workers) = transport.start(folder.path(), true).await;
     assert_eq!(ended(&manager, held).result().to_text(), digits);
+    workers.stop().await;
     manager.stop().await;
 }
 
 /// What is sent along with a message, known to the sender alone.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark(u32);
+
+impl Issued for Mark {
+    fn again(&self) -> Option<Receipt> {
+        Some(Receipt::new(Mark(self.0)))
+    }
+}
 
 /// What a bus said about the messages with these marks, and the ids of the replies that it brought.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -288,6 +389,7 @@ fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
         timestamp_s: 1_700_000_000,
         headers: vec![Header::number("attempt", number)],
         body: Bytes::from_static(b"{}").into(),
+        lease: None,
         receipt: Receipt::new(Mark(number)),
     }
 }
@@ -312,14 +414,17 @@ async fn receipts(transport: Transport) {
             }
             // As if the answer were journaled at once.
             BusEvent::QueueMissing { taken, .. } => drop(taken.send(())),
-            BusEvent::State(_) | BusEvent::Noted(_) => {}
+            BusEvent::State(_)
+            | BusEvent::Noted(_)
+            | BusEvent::Leased { .. }
+            | BusEvent::Reached(_) => {}
             BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),
         }
     });
     let settings = transport.settings();
-    let served = Served { workers: Vec::new(), calls: vec!["workflow.chain".into()] };
+    let served = Served { calls: vec!["workflow.chain".into()], ..Served::default() };
     let key = BusKey { bus: settings.default_bus().into(), vhost: "".into() };
-    let opening = Opening { served, joins: false };
+    let opening = Opening { served, ..Opening::default() };
     let make =
         transport::transport(Workers::new(), std::sync::Arc::default())(&settings, &key, opening)
             .unwrap();
@@ -335,8 +440,13 @@ async fn receipts(transport: Transport) {
         calls: vec![("workflow.chain".to_owned(), "id 3".to_owned())],
     };
     let expected = match transport {
-        Transport::Embedded => on_queues(vec![Mark(1)]),
+        Transport::Embedded | Transport::Grpc => on_queues(vec![Mark(1)]),
         Transport::Amqp(_) => on_queues(vec![Mark(1), Mark(3)]),
+        // Nobody asks for jobs there, so nobody waits there for their ends.
+        #[cfg(feature = "kafka")]
+        Transport::Kafka(_) => {
+            Said { taken: vec![Mark(3)], unroutable: vec![Mark(1), Mark(2)], ..Said::default() }
+        }
         // Web services are no queues of others, and ask for no jobs.
         Transport::Push => Said { unroutable: vec![Mark(1), Mark(2)], ..Said::default() },
     };
@@ -372,9 +482,26 @@ fn web_services_that_are_called_keep_the_rules() {
     actix_rt::System::new().block_on(suite(Transport::Push));
 }
 
+#[cfg(feature = "kafka")]
+#[test]
+fn kafka_gives_receipts_back() {
+    actix_rt::System::new().block_on(receipts(Transport::Kafka(kafka::Broker::start())));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn kafka_keeps_the_rules() {
+    actix_rt::System::new().block_on(suite(Transport::Kafka(kafka::Broker::start())));
+}
+
 #[test]
 fn the_embedded_bus_keeps_the_rules() {
     actix_rt::System::new().block_on(suite(Transport::Embedded));
+}
+
+#[test]
+fn workers_over_grpc_keep_the_rules() {
+    actix_rt::System::new().block_on(suite(Transport::Grpc));
 }
 
 #[test]

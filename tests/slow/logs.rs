@@ -174,7 +174,10 @@ fn lines<'l>(log: &'l str, words: &[&str]) -> Vec<&'l str> {
 #[test]
 fn requests_that_are_none_and_wrong_tokens_are_counted_and_do_not_fill_the_log() {
     const COUNT: u64 = 200;
-    let daemon = Setup::new("", SIMPLE).set("http.token", "right").start();
+    let daemon = Setup::new("", SIMPLE)
+        .set("http.token", "the-right-one-of-all")
+        .set("http.failed_logins_max", "0")
+        .start();
     let address = daemon.url().replace("http://", "");
     for _ in 0..COUNT {
         let mut stream = TcpStream::connect(&address).unwrap();

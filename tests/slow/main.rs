@@ -14,6 +14,7 @@
 
 mod amqp;
 mod api;
+mod attacks;
 mod backups;
 mod bus_amqp;
 mod calls;
@@ -28,9 +29,12 @@ mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
 mod follow;
+mod grpc;
 mod harness;
 mod http_limits;
 mod journal_files;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod load;
 mod logs;
 mod old_journals;
@@ -45,9 +49,12 @@ mod retries;
 #[allow(dead_code, reason = "the fast suite uses all of it")]
 #[path = "../fast/push/service.rs"]
 mod service;
+mod service_manager;
 mod shown;
 mod soak;
 mod statuses;
+mod tls;
+mod tokens;
 mod unreadable;
 mod usage;
 mod webhook;

@@ -1,11 +1,7 @@
 //! Web services that are called, while the manager is killed: nothing is lost, and what a service has
 //! taken over is not sent again.
 
-use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +12,7 @@ use uuid::Uuid;
 use crate::harness::{Daemon, Setup, when, within};
 use crate::load::{LONG, create_through_crashes};
 use crate::service::{Act, Called, Service, ok, status};
+use crate::tls::{Authority, serve_with_tls};
 
 /// The addresses at which replies are due, with the replies.
 type Replies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -104,7 +101,7 @@ fn what_was_taken_over_is_not_sent_again_over_a_kill_and_the_reply_is_taken_afte
     });
     let mut daemon = setup(&service)
         .set("http.public_url", "http://manager.example")
-        .set("http.token", "hunter2")
+        .set("http.token", "hunter2-and-hunter3")
         .start();
     let ids: Vec<Uuid> =
         (0..JOBS).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
@@ -131,19 +128,10 @@ fn what_was_taken_over_is_not_sent_again_over_a_kill_and_the_reply_is_taken_afte
 #[test]
 fn a_service_with_tls_is_called_if_an_authority_of_the_machine_vouches_for_it() {
     let service = Service::start(|called| ok(work(called)));
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let authorities = folder.path().join("authorities.pem");
-    std::fs::write(&authorities, made.cert.pem()).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let port = serve_with_tls(Arc::new(tls), service.port);
+    let authority = Authority::new();
+    let authorities = authority.file();
+    let identity = authority.vouch("service", "localhost", 2099);
+    let port = serve_with_tls(&identity, format!("127.0.0.1:{}", service.port));
     let workflow = format!(
         "workflows: [ {{ name: w, steps: [ {{ name: a, queue: 'https://localhost:{port}/add', \
          timeout: 5m }} ] }} ]"
@@ -163,40 +151,6 @@ fn a_service_with_tls_is_called_if_an_authority_of_the_machine_vouches_for_it() 
     let id = friend.api.create("w", message);
     let result: Value = serde_json::from_str(&friend.api.await_result(id)).unwrap();
     assert_eq!(result, json!({ "n": 1, "result": 3 }));
-}
-
-/// Passes on what comes with TLS to a port of this machine, and the other way; returns its own port.
-fn serve_with_tls(tls: Arc<ServerConfig>, to: u16) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for socket in listener.incoming().map_while(Result::ok) {
-            let tls = tls.clone();
-            std::thread::spawn(move || {
-                let plain = TcpStream::connect(("127.0.0.1", to))?;
-                for socket in [&socket, &plain] {
-                    socket.set_read_timeout(Some(Duration::from_millis(10)))?;
-                }
-                let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
-                let mut secret = StreamOwned::new(connection, socket);
-                let mut plain = plain;
-                while pass(&mut secret, &mut plain)? && pass(&mut plain, &mut secret)? {}
-                io::Result::Ok(())
-            });
-        }
-    });
-    port
-}
-
-/// Passes on what there is; whether more may come.
-fn pass(from: &mut impl Read, to: &mut impl Write) -> io::Result<bool> {
-    let mut part = [0; 4096];
-    match from.read(&mut part) {
-        Ok(0) => Ok(false),
-        Ok(bytes) => to.write_all(&part[..bytes]).and_then(|()| to.flush()).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-        Err(error) => Err(error),
-    }
 }
 
 /// Whether the journal knows that the message of a job's step was taken over.

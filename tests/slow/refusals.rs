@@ -298,7 +298,7 @@ fn another_address_than_loopback_needs_a_token() {
         .start();
     let _token = Setup::new(&vhost.url, SIMPLE)
         .listen("0.0.0.0:{port}")
-        .set("http.token", "sesame")
+        .set("http.token", "sesame-open-yourself")
         .set("amqp.reply_queue", "two")
         .start();
 }

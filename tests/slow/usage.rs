@@ -238,9 +238,10 @@ fn run_tells_the_id_at_once_and_that_the_job_goes_on() {
 
 #[test]
 fn the_client_says_what_it_needs() {
-    let daemon = Setup::new("", IDLE).set("http.token", "sesame").start();
-    let with_token =
-        |arguments: &[&str]| client(&daemon, &[arguments, &["--token", "sesame"]].concat());
+    let daemon = Setup::new("", IDLE).set("http.token", "sesame-open-yourself").start();
+    let with_token = |arguments: &[&str]| {
+        client(&daemon, &[arguments, &["--token", "sesame-open-yourself"]].concat())
+    };
     for (ran, code, words) in [
         (with_token(&["cancel"]), 2, &["id", "--workflow", "--state"][..]),
         (with_token(&["rerun", "--step", "by-hand"]), 2, &["id", "--workflow"]),

@@ -28,7 +28,7 @@ workflows:
     tasks: [ { name: piece, itemListKey: items, steps: [ { name: work } ] } ]
 ";
 
-const SECRET: &str = "sesame-4711";
+const SECRET: &str = "sesame-4711-open-it";
 
 // ---- the other side
 

@@ -5,6 +5,7 @@ use crate::actors::answer::{Answer, CANCELLED_BY, Client, Created, Erased, Now, 
 use crate::actors::call::Call;
 use crate::actors::mail::{JournalInput, Outgoing, RouterInput};
 use crate::engine::{Input, Message, Operation, Request};
+use std::sync::Arc;
 
 impl JobActor {
     /// A client asks for a job under the same id.
@@ -41,7 +42,7 @@ impl JobActor {
         self.ways.mailboxes().router.post(RouterInput::Vouched(call.vouched_by(job)));
     }
 
-    pub(super) fn cancel(&mut self, answer: Client<Now>) {
+    pub(super) fn cancel(&mut self, by: Option<Arc<str>>, answer: Client<Now>) {
         let Some(job) = self.job() else { return };
         let state = job.state();
         if state.is_ended() {
@@ -50,7 +51,7 @@ impl JobActor {
             self.release_after_commit(vec![Outgoing::Answer(told)]);
         } else {
             let operation = Operation::Cancel { reason: CANCELLED_BY.into() };
-            self.operate(operation.into(), answer);
+            self.operate(Request { operation, reason: None, by }, answer);
         }
     }
 

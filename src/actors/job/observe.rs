@@ -84,8 +84,8 @@ impl JobActor {
             | JobEntry::Rerun { .. } => {
                 tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
             }
-            JobEntry::Asked { operation, reason, .. } => {
-                tracing::info!(job = %self.id, %operation, %reason, "the reason that a client gave");
+            JobEntry::Asked { operation, reason, by, .. } => {
+                tracing::info!(job = %self.id, %operation, by = by.as_deref(), reason = reason.as_deref(), "asked for by a client");
             }
             JobEntry::ToldAgain => {
                 tracing::debug!(job = %self.id, "the end is told to the parent once more");
@@ -115,6 +115,7 @@ impl JobActor {
                 tracing::debug!(job = %self.id, step = name, attempt, "step dispatched again, as the same attempt");
             }
             StepEntry::Confirmed => metrics.confirmed.with_label_values(&labels).inc(),
+            StepEntry::Leased(_) => {}
             StepEntry::Completed(_) => self.observe_completed(job, workflow, step, now),
             StepEntry::Progressed { progress, .. } => {
                 tracing::debug!(job = %self.id, step = name, attempt, ?progress, "step progressed");

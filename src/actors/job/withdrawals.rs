@@ -15,10 +15,13 @@ impl JobActor {
         for entry in &recorded.entries {
             match entry {
                 Entry::Step(step, StepEntry::AttemptFailed { attempt, .. }) => {
-                    over.push((*step, *attempt, Over::Abandoned));
+                    over.push((*step, *attempt, Over::Failed));
                 }
-                Entry::Step(step, StepEntry::Cancelled | StepEntry::Failed(_)) => {
-                    over.push((*step, job.step(*step).attempt, Over::Abandoned));
+                Entry::Step(step, StepEntry::Failed(_)) => {
+                    over.push((*step, job.step(*step).attempt, Over::Failed));
+                }
+                Entry::Step(step, StepEntry::Cancelled) => {
+                    over.push((*step, job.step(*step).attempt, Over::Cancelled));
                 }
                 Entry::Step(step, StepEntry::Completed(_)) => {
                     over.push((*step, job.step(*step).attempt, Over::Answered));
@@ -31,7 +34,7 @@ impl JobActor {
                     };
                     let running = job.graph().indices().filter(is_cut_off);
                     let attempt = |step: StepIndex| job.step(step).attempt;
-                    over.extend(running.map(|step| (step, attempt(step), Over::Abandoned)));
+                    over.extend(running.map(|step| (step, attempt(step), Over::Cancelled)));
                 }
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
@@ -47,7 +50,7 @@ impl JobActor {
         let kind = self.ways.buses.kind(&address.bus)?;
         let is_meant = match kind.traits().withdraws {
             Withdraws::Nothing => false,
-            Withdraws::Abandoned => over == Over::Abandoned,
+            Withdraws::Abandoned => over != Over::Answered,
             Withdraws::All => true,
         };
         is_meant.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))

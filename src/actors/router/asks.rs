@@ -5,6 +5,7 @@ use crate::actors::call::Call;
 use crate::actors::mail::{Finding, NewJob, Question, ToChild};
 use crate::engine::{JobId, Request};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// A request about one id. A job under that id is told; if there is none, the archive is asked.
 pub(super) enum Ask {
@@ -13,7 +14,7 @@ pub(super) enum Ask {
     /// A client asks something of the job.
     Operate(Request, Client<Now>),
     /// A client cancels the job.
-    Cancel(Client<Now>),
+    Cancel(Option<Arc<str>>, Client<Now>),
     /// A client has the job erased.
     Erase(Client<Erased>),
     /// A message on the workflow's queue asks for a job under the id.
@@ -27,14 +28,14 @@ impl Ask {
     pub(super) fn question(&self) -> Question {
         match self {
             Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
-            Ask::Operate(..) | Ask::Cancel(_) => Question::Job,
+            Ask::Operate(..) | Ask::Cancel(..) => Question::Job,
             Ask::Order(told) => Question::ChildOf(told.parent),
         }
     }
 
     pub(super) fn is_of_client(&self) -> bool {
         match self {
-            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(_) | Ask::Erase(_) => true,
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) => true,
             // Bounded by the prefetch, and by the window.
             Ask::Call(_) | Ask::Order(_) => false,
         }

@@ -87,7 +87,7 @@ impl Router {
         match (finding, ask) {
             (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
             (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
-            (finding, Ask::Cancel(answer)) => self.cancel_ended(answer, finding),
+            (finding, Ask::Cancel(_, answer)) => self.cancel_ended(answer, finding),
             (finding, Ask::Erase(answer)) => self.erase_ended(id, answer, finding),
             (Finding::Job(found), Ask::Operate(operation, answer)) => {
                 self.operate_ended(id, operation, answer, found)
@@ -117,7 +117,7 @@ impl Router {
                 JobInput::Same { workflow: definition.full_name(), message, answer }
             }
             Ask::Operate(operation, answer) => JobInput::Operate(operation, answer),
-            Ask::Cancel(answer) => JobInput::Cancel(answer),
+            Ask::Cancel(by, answer) => JobInput::Cancel(by, answer),
             Ask::Erase(answer) => JobInput::Erase(answer),
             Ask::Call(call) => JobInput::Called(call),
             Ask::Order(told) => JobInput::Take { input: Input::Order(told.order), ack: None },
@@ -128,7 +128,7 @@ impl Router {
     fn refuse(&self, id: JobId, ask: Ask, refusal: Refusal) {
         match ask {
             Ask::Create(NewJob { answer, .. }) => Answer::Created(answer, Err(refusal)).tell(),
-            Ask::Operate(_, answer) | Ask::Cancel(answer) => {
+            Ask::Operate(_, answer) | Ask::Cancel(_, answer) => {
                 Answer::Now(answer, Err(refusal)).tell()
             }
             Ask::Erase(answer) => Answer::Erased(answer, Err(refusal)).tell(),
@@ -144,7 +144,7 @@ impl Router {
     fn fail(&mut self, id: JobId, ask: Ask, reason: &str, ctx: &mut Context<Self>) {
         match ask {
             Ask::Call(call) => self.keep_call_for(call, reason, ctx),
-            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(_) | Ask::Erase(_) | Ask::Order(_) => {
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Order(_) => {
                 self.refuse(id, ask, Refusal::Failed(reason.to_owned()))
             }
         }

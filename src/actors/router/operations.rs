@@ -119,7 +119,7 @@ impl Router {
             Finding::Creation(None) | Finding::Job(None) => Err(Refusal::Unknown),
             Finding::Job(Some(found)) => Ok(Now::Job(found.job.state())),
             Finding::Creation(Some(_)) | Finding::Child(_) => {
-                return Left::of(Ask::Cancel(answer));
+                return Left::of(Ask::Cancel(None, answer));
             }
         };
         Answer::Now(answer, state).tell();

@@ -18,10 +18,10 @@ pub(super) struct Call {
 }
 
 /// The statuses of problems that every call may answer with.
-const EVERYWHERE: [u16; 6] = [400, 401, 403, 408, 500, 503];
+const EVERYWHERE: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
 
 /// What a problem of each status means.
-const PROBLEMS: [(u16, &str, &str); 13] = [
+const PROBLEMS: [(u16, &str, &str); 14] = [
     (400, "Malformed", "The request is malformed, or has a parameter that the call does not know"),
     (401, "Unauthorized", "No token, or not the right one"),
     (
@@ -37,6 +37,11 @@ const PROBLEMS: [(u16, &str, &str); 13] = [
     (413, "TooLarge", "The body is too large"),
     (415, "UnsupportedMediaType", "The body has an encoding that is not supported"),
     (422, "Invalid", "Well-formed, but wrong: the detail says what"),
+    (
+        429,
+        "TooMany",
+        "Too many wrong tokens came from this address; Retry-After says when to try again",
+    ),
     (500, "Broken", "Something broke here"),
     (503, "Overloaded", "Not now; Retry-After says when to try again"),
 ];
@@ -48,7 +53,7 @@ pub(super) fn problems() -> Value {
             "description": meaning,
             "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
         });
-        if *status == 503 {
+        if matches!(*status, 429 | 503) {
             answer["headers"] = json!({ "Retry-After": { "schema": { "type": "string" } } });
         }
         ((*name).to_owned(), answer)

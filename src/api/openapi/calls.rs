@@ -3,8 +3,8 @@
 use super::call::{Call, Schemas};
 use super::parameters::*;
 use crate::api::{
-    children, definitions, history, items, jobs, manager, operations, queues, redispatch, search,
-    why, worker, workflows,
+    children, definitions, history, holder, items, jobs, manager, operations, queues, redispatch,
+    search, why, worker, workflows,
 };
 use crate::reload::Reloaded;
 use crate::settings::Sourced;
@@ -298,6 +298,11 @@ fn of_manager(schemas: &mut Schemas) -> Vec<Call> {
             .refuses(&[404]),
         get("/api/manager", "getManager", "The manager: its version, its checks, its mailboxes")
             .json(200, "The manager", schemas.of::<manager::ManagerView>()),
+        get("/api/whoami", "whoami", "Who sends this, and what the token allows").json(
+            200,
+            "The token",
+            schemas.of::<holder::WhoamiView>(),
+        ),
         get("/api/settings", "getSettings", "Its settings, without secrets")
             .takes(&[SOURCES])
             .json(
@@ -310,7 +315,7 @@ fn of_manager(schemas: &mut Schemas) -> Vec<Call> {
             "/api/reload",
             "reload",
             "manager",
-            "Reads the workflow files again, all or nothing",
+            "Reads the workflow files, and the file of tokens, again, all or nothing",
         )
         .json(200, "What has changed", schemas.of::<Reloaded>())
         .refuses(&[422]),

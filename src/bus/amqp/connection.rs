@@ -10,8 +10,10 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
+use rustls::ClientConfig;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the opening of a connection may take, unless the address says otherwise
@@ -30,6 +32,7 @@ const DEFAULT_VHOST: &str = "/";
 /// A broker's address, checked. Shown without the password.
 pub(super) struct BrokerAddress {
     uri: AMQPUri,
+    tls: Arc<ClientConfig>,
 }
 
 impl BrokerAddress {
@@ -71,7 +74,7 @@ impl BrokerAddress {
         }
         let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
-        Ok(BrokerAddress { uri })
+        Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client()) })
     }
 
     pub(super) fn vhost(&self) -> &str {
@@ -95,7 +98,7 @@ impl BrokerAddress {
         );
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
         let opening =
-            Box::pin(guard::connect(self.uri.clone(), properties, guard::public_tls(), ties));
+            Box::pin(guard::connect(self.uri.clone(), properties, self.tls.clone(), ties));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
             Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),

@@ -2,11 +2,13 @@
 
 use super::credentials::{STRAY_AT, has_stray_at, masked};
 use super::settings::{AmqpError, AmqpSettings};
+use crate::trust::Authorities;
 use base64::Engine;
 use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::time::Duration;
+use ureq::tls::TlsConfig;
 
 /// How long one call of the API may take.
 const CALL_MAX: Duration = Duration::from_secs(10);
@@ -17,20 +19,27 @@ pub(super) struct Management {
     /// Without credentials, and without a slash at the end.
     base: String,
     authorization: String,
+    tls: TlsConfig,
 }
 
 impl Management {
     /// The API that the settings name; none without one.
     pub(super) fn of(settings: &AmqpSettings) -> Result<Option<Management>, AmqpError> {
         let url = settings.management.as_str();
-        if url.is_empty() { Ok(None) } else { Management::parse(url).map(Some) }
+        if url.is_empty() {
+            Ok(None)
+        } else {
+            Management::parse(url, &settings.authorities).map(Some)
+        }
     }
 
-    /// Reads `http://user:password@host:port`.
-    fn parse(url: &str) -> Result<Management, AmqpError> {
+    /// Reads `http://user:password@host:port`, or `https://`.
+    fn parse(url: &str, authorities: &Authorities) -> Result<Management, AmqpError> {
         let refused = |why: &str| AmqpError::Management { shown: masked(url), why: why.to_owned() };
-        let rest =
-            url.strip_prefix("http://").ok_or_else(|| refused("it does not begin with http://"))?;
+        let (scheme, rest) = match url.split_once("://") {
+            Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+            Some(_) | None => return Err(refused("it does not begin with http:// or https://")),
+        };
         if has_stray_at(url) {
             return Err(refused(STRAY_AT));
         }
@@ -46,8 +55,9 @@ impl Management {
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));
         Ok(Management {
-            base: format!("http://{host}"),
+            base: format!("{scheme}://{host}"),
             authorization: format!("Basic {credentials}"),
+            tls: authorities.blocking(),
         })
     }
 
@@ -57,7 +67,10 @@ impl Management {
         path: &str,
         body: Option<String>,
     ) -> Result<String, String> {
+        // The password goes to the broker alone, whatever proxy the environment names.
         let config = ureq::Agent::config_builder()
+            .proxy(None)
+            .tls_config(self.tls.clone())
             .timeout_global(Some(CALL_MAX))
             .http_status_as_error(false)
             .build();
@@ -138,18 +151,20 @@ mod tests {
 
     #[test]
     fn the_address_is_taken_apart_and_never_shown_with_its_password() {
-        let read = Management::parse("http://me:p%40ss@host:15672/")
+        let read = Management::parse("http://me:p%40ss@host:15672/", &Authorities::default())
             .map(|read| (read.base, read.authorization));
         assert_eq!(read, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
         for wrong in [
-            "https://me:p-word@host",
+            "ftp://me:p-word@host",
             "me:p-word@host",
             "http://me:p-word@",
             "http://me:1/p-word@host",
             "http://",
         ] {
-            let refused =
-                Management::parse(wrong).map(|read| read.base).expect_err(wrong).to_string();
+            let refused = Management::parse(wrong, &Authorities::default())
+                .map(|read| read.base)
+                .expect_err(wrong)
+                .to_string();
             assert!(!refused.contains("p-word"), "{refused}");
         }
         assert_eq!(encoded("/a b"), "%2Fa%20b");

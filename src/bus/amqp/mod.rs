@@ -29,7 +29,8 @@ mod topic;
 mod trial;
 pub mod wire;
 
-use super::{Addressee, Bus, BusEvent, EventSink, Publication, QueueDepth, QueueLook, Served};
+use super::event::watched;
+use super::{Addressee, Bus, EventSink, Publication, QueueDepth, QueueLook, Served};
 use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
 use management::Management;
@@ -170,22 +171,6 @@ impl Bus for AmqpBus {
             phase.send_replace(Phase::EndPublishing);
             let _ = (&mut loops.publisher).await;
         })
-    }
-}
-
-/// A loop whose panic is reported: a bus that is half dead must not look alive.
-async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
-    let _watch = Watch(sink);
-    run.await;
-}
-
-struct Watch(EventSink);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            (self.0)(BusEvent::Refused("the bus panicked; the log has the panic".to_owned()));
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 use super::credentials::masked;
 use crate::bus::Served;
 use crate::settings::{AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
+use crate::trust::Authorities;
 use std::fmt;
 use std::time::Duration;
 
@@ -43,12 +44,19 @@ pub struct AmqpSettings {
     /// The queues that it serves. After each connecting it looks at the workers' queues, and at
     /// those published to.
     pub served: Served,
+    /// Whose certificates are believed.
+    pub authorities: Authorities,
     /// Whether the process already ran without this bus: then a reply queue with another consumer
     /// is no reason to end.
     pub joins: bool,
 }
 
 impl AmqpSettings {
+    /// The same, with authorities that are believed.
+    pub fn trusting(self, authorities: Authorities) -> AmqpSettings {
+        AmqpSettings { authorities, ..self }
+    }
+
     /// Those of a section of the settings, for a virtual host; empty: the one of the address.
     pub fn of(section: &AmqpSection, vhost: &str, served: Served, joins: bool) -> AmqpSettings {
         AmqpSettings {
@@ -67,6 +75,7 @@ impl AmqpSettings {
             reconnect_max: section.reconnect_max.0,
             heartbeat: section.heartbeat.0,
             served,
+            authorities: Authorities::default(),
             joins,
         }
     }
@@ -150,6 +159,7 @@ pub(super) mod tests {
             reconnect_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
             served: Served::default(),
+            authorities: Authorities::default(),
             joins: false,
         }
     }

@@ -15,6 +15,7 @@ use super::settings::AmqpSettings;
 use crate::bus::{QueueLook, Served};
 use crate::clock;
 use crate::settings::{ReplyQueueType, UnreadableMessages};
+use crate::trust::Authorities;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use lapin::message::Delivery;
@@ -262,6 +263,7 @@ fn settings(server: &str, reply_queue: &str) -> AmqpSettings {
         reconnect_max: Duration::from_secs(1),
         heartbeat: Duration::from_secs(30),
         served: Served::default(),
+        authorities: Authorities::default(),
         joins: true,
     }
 }

@@ -1,10 +1,14 @@
 //! What is said at a desk: what is lent, who has it, and what becomes of it.
 
+use super::lines::Line;
 use crate::bus::{Body, Header};
 use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How messages are lent.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +18,8 @@ pub struct Lending {
     /// How often a message is lent at most. Then its attempt fails: it may be what kills its
     /// workers.
     pub deliveries_max: u32,
+    /// Whether leases are reported, so that they can outlive the process.
+    pub reports: bool,
 }
 
 /// A lease, for who looks.
@@ -36,6 +42,8 @@ pub struct Borrower {
     pub lease: Option<Duration>,
     /// The name that it gives itself.
     pub worker: Option<Arc<str>>,
+    /// Where it hears that it has a message no more; of a worker that stays.
+    pub line: Option<Line>,
 }
 
 /// A message that is lent to a worker.
@@ -47,6 +55,8 @@ pub struct Loan {
     pub correlation_id: Option<Arc<str>>,
     /// The priority, 0–9.
     pub priority: Option<u8>,
+    /// When it was sent off, in seconds since 1970.
+    pub timestamp_s: u64,
     /// The headers.
     pub headers: Vec<Header>,
     /// The body.

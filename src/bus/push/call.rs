@@ -8,6 +8,7 @@ use crate::clock;
 use crate::settings::{Networks, literal, web_address};
 use crate::signature::{SIGNATURE, TIMESTAMP, signature};
 use crate::times;
+use crate::trust::Authorities;
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
 use reqwest::redirect::Policy;
@@ -40,6 +41,8 @@ pub struct Endpoint {
 pub struct Calling {
     /// The bus.
     pub key: BusKey,
+    /// Whose certificates are believed.
+    pub authorities: Authorities,
     /// Where services may be.
     pub networks: Arc<Networks>,
     /// How long connecting may take.
@@ -71,25 +74,16 @@ impl Caller {
         // An error means that there is a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let names = Arc::new(names);
-        let builder = || {
-            Client::builder()
-                .no_proxy()
-                .redirect(Policy::none())
-                .retry(reqwest::retry::never())
-                .referer(false)
-                .dns_resolver(names.clone())
-                .connect_timeout(calling.connect_timeout)
-                .pool_idle_timeout(IDLE_FOR)
-                .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")))
-        };
-        // A machine without authorities of its own trusts the public ones.
-        let client = builder().build().or_else(|_| {
-            let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
-            let tls = rustls::ClientConfig::builder()
-                .with_root_certificates(rustls::RootCertStore { roots })
-                .with_no_client_auth();
-            builder().tls_backend_preconfigured(tls).build()
-        });
+        let builder = Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .dns_resolver(names)
+            .connect_timeout(calling.connect_timeout)
+            .pool_idle_timeout(IDLE_FOR)
+            .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")));
+        let client = builder.tls_backend_preconfigured(calling.authorities.client()).build();
         let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
         Ok(Caller { client, calling })
     }

@@ -104,7 +104,7 @@ impl Line {
             _ = closing.wait_for(|is_closing| *is_closing) => return None,
             () = pause => {}
         }
-        let borrower = Borrower { lease: Some(LEASE), worker: None };
+        let borrower = Borrower { lease: Some(LEASE), ..Borrower::default() };
         shared.desk.receive(&self.queue, &borrower, clock::ticks() + LEASE).await
     }
 

@@ -71,7 +71,7 @@ impl PushBus {
     pub fn new(opening: PushOpening, sink: EventSink) -> PushBus {
         let PushOpening { key, caller, pauses, calls_max, directory, desks } = opening;
         // A message may be given back as often as its service likes: that spends no attempt.
-        let lending = Lending { lease: REPORTED_LEASE, deliveries_max: u32::MAX };
+        let lending = Lending { lease: REPORTED_LEASE, deliveries_max: u32::MAX, reports: false };
         let desk = Arc::new(Desk::new(lending, sink.clone()));
         desks.add(key, &desk);
         actix_rt::spawn(Desk::let_leases_end(desk.clone(), drop));

@@ -29,7 +29,9 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     for (name, section) in brokers {
         for (vhost, queues) in queues_of(local, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();
-            let amqp = AmqpSettings::of(section, &vhost, Served::default(), true);
+            // The settings were read: their file of authorities can be used.
+            let amqp = AmqpSettings::of(section, &vhost, Served::default(), true)
+                .trusting(settings.authorities().unwrap_or_default());
             let looked = actix_rt::System::new().block_on(probe(&amqp, &queues));
             let place = place(settings, name, &vhost);
             match looked {
@@ -70,7 +72,7 @@ fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
 }
 
 /// What a finding is about, unless it is the default bus and the virtual host of its address.
-fn place(settings: &Settings, bus: &str, vhost: &str) -> String {
+pub(super) fn place(settings: &Settings, bus: &str, vhost: &str) -> String {
     let bus = (bus != settings.default_bus()).then(|| format!("bus {}", quoted(bus)));
     let vhost = (!vhost.is_empty()).then(|| format!("virtual host {}", quoted(vhost)));
     let parts: Vec<String> = bus.into_iter().chain(vhost).collect();

@@ -4,6 +4,7 @@
 use super::super::error::ClientError;
 use super::tail::Tail;
 use crate::engine::words::escaped;
+use crate::service;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::ffi::OsString;
@@ -87,6 +88,7 @@ impl Program {
     ) -> io::Result<Running> {
         let mut command = Command::new(&self.name);
         command.args(&self.arguments).process_group(0);
+        service::keep_from(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (name, value) in variables {
             match value {

@@ -4,6 +4,7 @@
 use super::super::error::ClientError;
 use crate::clock;
 use crate::engine::words::{cut, escaped};
+use crate::service;
 use crate::telemetry::log::say;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
@@ -118,6 +119,7 @@ fn spawn(
     };
     let mut process = Command::new(name);
     process.args(arguments).process_group(0).stdin(Stdio::null());
+    service::keep_from(&mut process);
     process.stdout(Stdio::piped()).stderr(Stdio::piped());
     for (name, value) in variables {
         match value {

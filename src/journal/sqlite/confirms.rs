@@ -1,4 +1,4 @@
-//! Confirms that the broker has given and no record of their jobs has yet.
+//! Confirms that the broker has given, and leases of workers, that no record of their jobs has yet.
 //!
 //! Those of one commit are one row of `confirmed`, whatever their jobs: half as many rows are
 //! written as there are decisions. The next record of a job has them before its own entries, so
@@ -28,7 +28,10 @@ impl Confirms {
             && !record.closed
             && record.notice.is_none()
             && record.statuses.is_empty()
-            && matches!(*record.recorded.entries, [Entry::Step(_, StepEntry::Confirmed)])
+            && matches!(
+                *record.recorded.entries,
+                [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_))]
+            )
     }
 
     /// What the next record of a job has before its own entries.

@@ -19,6 +19,7 @@ mod history;
 mod notices;
 mod past;
 mod place;
+mod positions;
 mod reader;
 mod records;
 mod relate;

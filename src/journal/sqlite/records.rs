@@ -7,7 +7,7 @@ use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
     ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
-use crate::journal::record::{JobNumber, Notice, NoticeNumber};
+use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::Recovered;
 use crate::journal::traits::Records;
 use std::collections::HashMap;
@@ -189,6 +189,10 @@ impl Records for Reader {
 
     fn notice_count(&self) -> Result<i64, JournalError> {
         Reader::notice_count(self)
+    }
+
+    fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError> {
+        Reader::positions(self, bus)
     }
 
     fn close(&self, why: &str, patience: Duration) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
-use crate::journal::record::{JobNumber, Notice, NoticeNumber};
+use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::JobRow;
 use rusqlite::{Connection, Row, params};
 
@@ -317,6 +317,40 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
     statement
         .execute(params![notice.at.0, notice.body, checksum(notice.at.0, &notice.body)])
         .map(|_| ())
+}
+
+/// The rows of table `bus_positions`.
+pub(super) const POSITION_ROWS: &str =
+    "SELECT bus, topic, part, position, checksum FROM bus_positions";
+
+/// Reads a row of [`POSITION_ROWS`] and compares its checksum: a position that is too high would
+/// pass replies over.
+pub(super) fn position(row: &Row<'_>, file: &str) -> Result<Position, JournalError> {
+    let partition: i32 = row.get(2).unwrap_or_default();
+    let damaged = |what: String| JournalError::Damaged {
+        file: file.to_owned(),
+        table: "bus_positions",
+        row: partition.into(),
+        what,
+    };
+    let read = || -> rusqlite::Result<(String, String, i64, u32)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(3)?, row.get(4)?))
+    };
+    let (bus, topic, offset, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    let position = Position { bus: bus.into(), topic: topic.into(), partition, offset };
+    if position_checksum(&position) != stored {
+        let Position { bus, topic, .. } = &position;
+        return Err(damaged(format!(
+            "the checksum of the position in the topic {topic} of the bus {bus} does not match"
+        )));
+    }
+    Ok(position)
+}
+
+/// The checksum of a row of `bus_positions`.
+pub(super) fn position_checksum(Position { bus, topic, partition, offset }: &Position) -> u32 {
+    // No topic has a line break in its name.
+    checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
 }
 
 /// Does something with each row that a query on a file gives.

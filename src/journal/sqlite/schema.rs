@@ -2,8 +2,8 @@
 //! written.
 
 use super::row::{
-    ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, checked_definition, checked_entry,
-    checked_group, damaged_or_failed, each_row, job_row, notice,
+    ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, POSITION_ROWS, checked_definition,
+    checked_entry, checked_group, damaged_or_failed, each_row, job_row, notice, position,
 };
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
@@ -130,6 +130,19 @@ CREATE TABLE confirmed(
 -- Jobs of all workflows by state: what has failed is looked for most.
 CREATE INDEX jobs_top_by_state ON jobs(state, number) WHERE parent IS NULL;
 ",
+    "
+-- Entries tell how long workers have the messages of steps, which needs no table.
+-- How far topics are read, and how far they were written: the next offset of each partition, for
+-- buses whose brokers keep no record of what was taken.
+CREATE TABLE bus_positions(
+  bus TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  part INTEGER NOT NULL,
+  position INTEGER NOT NULL,
+  checksum INTEGER NOT NULL,
+  PRIMARY KEY(bus, topic, part)
+) WITHOUT ROWID, STRICT;
+",
 ];
 
 /// The schema version whose script is followed by the rewriting of all rows of `entries`.
@@ -137,6 +150,9 @@ const ENTRIES_HAVE_PLACES: i64 = 6;
 
 /// The schema version since which what follows from the entries is derived behind them.
 const DERIVED_SINCE: i64 = 7;
+
+/// The schema version since which buses have positions.
+const POSITIONS_SINCE: i64 = 9;
 
 /// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
 /// in WAL.
@@ -356,6 +372,9 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
         .map_err(failed)?;
     if has_notices > 0 {
         each_row((connection, file), NOTICE_ROWS, [], |row| notice(row, file).map(|_| ()))?;
+    }
+    if version >= POSITIONS_SINCE {
+        each_row((connection, file), POSITION_ROWS, [], |row| position(row, file).map(|_| ()))?;
     }
     each_row((connection, file), CONTRADICTIONS, [], |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();

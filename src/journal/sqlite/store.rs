@@ -6,7 +6,7 @@ use super::reader::Reader;
 use super::schema::Options;
 use crate::engine::{Definition, Millis, Timestamp};
 use crate::journal::error::{JournalError, Loss};
-use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Record};
+use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Position, Record};
 use crate::journal::recover::Recovered;
 use crate::journal::traits::{Journal, Records};
 use std::collections::BTreeSet;
@@ -80,6 +80,10 @@ impl Journal for Store {
 
     fn carry(&mut self) -> Result<bool, JournalError> {
         self.core().carry()
+    }
+
+    fn place(&mut self, positions: &[Position]) -> Result<(), JournalError> {
+        self.core().place(positions)
     }
 
     fn recover(&self) -> Result<Vec<Recovered>, JournalError> {

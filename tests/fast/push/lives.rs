@@ -12,7 +12,8 @@ use workflow_manager::actors::manager::Manager;
 use workflow_manager::actors::transport::{Opening, transport};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{
-    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Publication, QueueLook, Receipt, Trouble,
+    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Issued, Publication, QueueLook, Receipt,
+    Trouble,
 };
 use workflow_manager::engine::{JobState, Message, StepIndex};
 use workflow_manager::settings::{Settings, Span};
@@ -25,6 +26,15 @@ fn reply_to(called: &Called) -> String {
 
 fn with_way_back(settings: &mut Settings) {
     settings.http.public_url = "http://manager.example".to_owned();
+}
+
+/// Nobody asks for it back.
+struct Kept;
+
+impl Issued for Kept {
+    fn again(&self) -> Option<Receipt> {
+        None
+    }
 }
 
 #[test]
@@ -370,7 +380,8 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
             timestamp_s: 0,
             headers: Vec::new(),
             body: bytes::Bytes::from_static(b"{}").into(),
-            receipt: Receipt::new(()),
+            lease: None,
+            receipt: Receipt::new(Kept),
         };
         bus.publish(message("one"));
         bus.publish(message("one"));

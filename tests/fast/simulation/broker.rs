@@ -52,7 +52,7 @@ impl StepMessage {
     /// None: it is no step's.
     pub(crate) fn of(message: Publication) -> Option<StepMessage> {
         let root = message.text("job")?.parse().ok()?;
-        let Sent::Step { job, created, step, attempt } = message.receipt.open().ok()? else {
+        let Sent::Step { job, created, step, attempt } = message.receipt.open()? else {
             return None;
         };
         let correlation_id = message.correlation_id?;

@@ -23,8 +23,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::time::Duration;
 use tokio::sync::oneshot;
-use workers::{LENDING, Word, take_all, tell};
+use workers::{Word, take_all, tell};
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::transport::{BusMaker, Opening, StartError};
@@ -39,6 +40,9 @@ use world::{ANOTHER_MESSAGE, Counts, Turn, World, lock};
 
 /// Seeds in every test run.
 const SEEDS: u64 = 1_000;
+
+/// How often a world that waits looks whether there is something to do.
+const LOOKS_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// The outcome of a seed.
 struct Outcome {
@@ -115,7 +119,7 @@ fn settings(world: &mut World) -> Settings {
     settings.amqp.server.0 = "amqp://simulated".to_owned();
     settings.journal.file = world.database.clone();
     settings.journal.cache_bytes = 1 << 20;
-    settings.journal.retention.0 = std::time::Duration::from_secs(100_000 * 3600);
+    settings.journal.retention.0 = Duration::from_secs(100_000 * 3600);
     settings.fanout.window = world.window();
     // Room for one child job, or two, or all that the window has places for.
     settings.fanout.window_bytes = [1, 200, u64::MAX][settings.fanout.window as usize % 3];
@@ -155,7 +159,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 let made_of = EmbeddedOpening {
                     key: key.clone(),
                     workers: Workers::new(),
-                    lending: LENDING,
+                    lending: planted::lending(bug),
                     desks: of_desks.clone(),
                 };
                 return Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
@@ -219,10 +223,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                     heard.for_each(|event| sink(event));
                 }
             }
-            Turn::Wait(time) => {
-                tokio::time::sleep(time).await;
-                lock(world).pass(time);
-            }
+            Turn::Wait(time) => wait(world, time).await,
             Turn::Create(id) => ask(world, &manager, id, None),
             Turn::CreateAgain(id, same) => ask(world, &manager, id, Some(same)),
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
@@ -235,6 +236,22 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             Turn::End(id) => drop(manager.cancel(id)),
             Turn::Say(id, word) => say(world, id, word),
             Turn::Done => return true,
+        }
+    }
+}
+
+/// Waits, as long as nothing comes that workers could do: steps that time out while nobody works
+/// would use up their attempts.
+async fn wait(world: &Arc<Mutex<World>>, time: Duration) {
+    let mut left = time;
+    while !left.is_zero() {
+        let slice = left.min(LOOKS_UP_EVERY);
+        tokio::time::sleep(slice).await;
+        left -= slice;
+        let mut world = lock(world);
+        world.pass(slice);
+        if world.link.as_ref().is_some_and(|link| !link.outbox.is_empty()) {
+            return;
         }
     }
 }

@@ -4,9 +4,11 @@
 //! the actors that lose mail or send effects too early, a disk that never has room again.
 
 use super::simulate_all;
+use super::workers::LENDING;
 use std::sync::Arc;
 use workflow_manager::actors::rules::Rules;
 use workflow_manager::bus::BusEvent;
+use workflow_manager::bus::desk::Lending;
 use workflow_manager::engine::{
     ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, FanOutEntry, Graph,
     Input, Instruction, Job, JobState, Message, Order, Recorded, Rejected, Reply, StepEntry,
@@ -41,9 +43,11 @@ const BUGS: &[&str] = &[
     "confirms forgotten",
     "missing queues ignored",
     "messages of dead workers not lent again",
+    "leases not reported",
     // the rules: what follows from an input
     "second reply settles again",
     "redispatch not recorded",
+    "leases over at once",
     "late failures count",
     "retry timer lost",
     "child jobs not retried",
@@ -117,6 +121,11 @@ pub(crate) fn wrong_definitions(
     definitions.collect()
 }
 
+/// How messages are lent.
+pub(crate) fn lending(bug: Option<&'static str>) -> Lending {
+    Lending { reports: bug != Some("leases not reported"), ..LENDING }
+}
+
 /// Whether the bus keeps an event to itself.
 pub(crate) fn is_unheard(bug: Option<&'static str>, event: &BusEvent) -> bool {
     match bug {
@@ -137,6 +146,13 @@ impl Rules for WrongRules {
             Some("retry timer lost") => retry_never(job, input, ctx),
             Some("fan-in one short") => one_short(job, input, ctx),
             Some("last child to end decides") => last_decides(job, input, ctx),
+            Some("leases over at once") => {
+                let mut input = input;
+                if let Input::Leased { lease, .. } = &mut input {
+                    lease.until = ctx.now;
+                }
+                job.take(input, ctx)
+            }
             Some("redispatch not recorded") => {
                 let mut decision = job.take(input, ctx)?;
                 let is_again =

@@ -2,7 +2,7 @@
 //! they are heard, and outlive the process. Some die with a message in hand.
 
 use super::oracle::{Answered, work};
-use super::world::{Turn, World, lock};
+use super::world::{SECOND_NS, SURELY_JOURNALED_NS, Turn, World, lock};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,17 @@ use workflow_manager::engine::CorrelationId;
 
 /// How messages are lent: none is given up, however many workers die of it.
 pub(crate) const LENDING: Lending =
-    Lending { lease: Duration::from_secs(30), deliveries_max: u32::MAX };
+    Lending { lease: Duration::from_secs(30), deliveries_max: u32::MAX, reports: true };
+
+const LEASE_NS: i64 = 30 * SECOND_NS;
+
+/// When something happened: in which process, after how long, after how many jumps of the clock.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    process: u64,
+    ran_ns: i64,
+    jumps: u32,
+}
 
 /// A message that a worker has in hand.
 pub(crate) struct InHand {
@@ -21,6 +31,10 @@ pub(crate) struct InHand {
     loan: Loan,
     /// It has replied, and waits for the answer.
     is_asking: bool,
+    taken: Moment,
+    /// The process was killed long after the message was lent: for so long after the next start
+    /// nobody else may get it.
+    kept_for: Option<Duration>,
 }
 
 /// What a worker tells the desk.
@@ -97,7 +111,47 @@ impl World {
     fn took(&mut self, queue: Arc<str>, loan: Loan) {
         self.counts.lent += 1;
         self.note(|| format!("a worker takes {}, delivery {}", loan.id, loan.delivery));
-        self.in_hand.push(InHand { queue, loan, is_asking: false });
+        self.look_for_leases(&loan);
+        let taken = self.moment();
+        self.in_hand.push(InHand { queue, loan, is_asking: false, taken, kept_for: None });
+    }
+
+    /// A message that another worker has is not given out, after a start either.
+    fn look_for_leases(&mut self, loan: &Loan) {
+        let (now, since_start) = (self.moment(), self.started.elapsed());
+        let is_kept = |held: &InHand| {
+            held.loan.id == loan.id
+                && held.taken.jumps == now.jumps
+                && held.kept_for.is_some_and(|kept| since_start < kept)
+        };
+        if self.in_hand.iter().any(is_kept) && !self.may_be_sent_again(loan) {
+            self.violate(format!("{} was given out although a worker has it", loan.id));
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { process: self.counts.crashes, ran_ns: self.ran_ns, jumps: self.jumps }
+    }
+
+    /// Somebody had it sent once more, or had its job erased, whose id was used again.
+    fn may_be_sent_again(&self, loan: &Loan) -> bool {
+        let place = loan.correlation_id.as_deref().and_then(|id| id.parse::<CorrelationId>().ok());
+        let Some(place) = place else { return true };
+        self.redispatched.iter().any(|(job, _)| *job == place.job)
+            || self.asked.values().any(|asked| asked.ended_by_client)
+    }
+
+    /// The process has ended; `is_flowing`: what it wanted to write it could write.
+    pub(super) fn leases_outlive(&mut self, is_flowing: bool) {
+        let (now, crashed_ns) = (self.moment(), self.crashed_ns);
+        for held in &mut self.in_hand {
+            let is_of_now = held.taken.process == now.process;
+            let had_ns = crashed_ns - held.taken.ran_ns;
+            let is_journaled = is_of_now && is_flowing && had_ns > SURELY_JOURNALED_NS;
+            let left_ns = LEASE_NS - (now.ran_ns - held.taken.ran_ns);
+            let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default());
+            held.kept_for = (is_journaled || held.kept_for.is_some()).then_some(left);
+        }
     }
 
     /// A worker replies.

@@ -17,16 +17,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 use workflow_manager::bus::BusEvent;
 use workflow_manager::bus::desk::Desk;
 use workflow_manager::engine::{Definition, Job, JobId, Operation};
 use workflow_manager::journal::JobNumber;
 
-const SECOND_NS: i64 = 1_000_000_000;
+pub(crate) const SECOND_NS: i64 = 1_000_000_000;
 
 /// By then a reported confirm is in the journal: fifty times its lag, and as long as the pause of a
 /// full disk.
-const SURELY_JOURNALED_NS: i64 = SECOND_NS;
+pub(crate) const SURELY_JOURNALED_NS: i64 = SECOND_NS;
 
 /// The message of whoever asks for another job under an id that is in use.
 pub(crate) const ANOTHER_MESSAGE: &str = "{\"another\":1}";
@@ -58,7 +59,7 @@ pub(crate) struct Asked {
     /// Asked for by a message on the workflow's queue, in place of a call of the API.
     asks: Option<Asks>,
     answered: bool,
-    ended_by_client: bool,
+    pub(crate) ended_by_client: bool,
     /// How often its client will have it retried when it has failed.
     retries_left: u32,
     /// Whether its client has it retried as long as that helps.
@@ -128,10 +129,14 @@ pub(crate) struct World {
     disk_full_until: i64,
     /// This process has seen the disk full.
     was_full: bool,
-    crashed_ns: i64,
+    pub(crate) crashed_ns: i64,
     panics_left: u32,
     now_ns: i64,
-    ran_ns: i64,
+    pub(crate) ran_ns: i64,
+    /// How often the wall clock has jumped.
+    pub(crate) jumps: u32,
+    /// When the process began, by the clock of timers.
+    pub(crate) started: Instant,
     /// What each job was after each of its decisions that are not committed yet.
     live: BTreeMap<JobNumber, VecDeque<Job>>,
     /// Jobs as they were committed last, whose rows of statuses are to be compared.
@@ -142,7 +147,7 @@ pub(crate) struct World {
     surely_confirmed: BTreeSet<Attempt>,
     lost_queues: BTreeSet<Arc<str>>,
     /// Steps whose messages clients have had sent once more.
-    redispatched: BTreeSet<(JobId, u16)>,
+    pub(crate) redispatched: BTreeSet<(JobId, u16)>,
     /// The correlation ids of calls that must be refused.
     odd_calls: Vec<String>,
 }
@@ -230,6 +235,8 @@ impl World {
             panics_left: 3,
             now_ns: 1_800_000_000 * SECOND_NS,
             ran_ns: 0,
+            jumps: 0,
+            started: Instant::now(),
             live: BTreeMap::new(),
             uncompared: BTreeMap::new(),
             published: BTreeMap::new(),
@@ -275,6 +282,7 @@ impl World {
         }
         self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
         self.journal = Committed::new(&self.database);
+        self.started = Instant::now();
         self.note(|| "the manager starts".to_owned());
     }
 
@@ -297,6 +305,7 @@ impl World {
             .filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.crashed_ns);
         self.surely_confirmed.extend(told.map(|(key, _)| *key));
         self.confirmed.clear();
+        self.leases_outlive(is_flowing);
         self.counts.crashes += 1;
         // Whoever got no answer may ask again.
         let unanswered: Vec<JobId> = self

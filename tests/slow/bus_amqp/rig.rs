@@ -17,10 +17,11 @@ use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Header,
-    Publication, Receipt, Served,
+    Issued, Publication, Receipt, Served,
 };
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
+use workflow_manager::trust::Authorities;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -55,6 +56,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),
         served: Served::default(),
+        authorities: Authorities::default(),
         joins: false,
     }
 }
@@ -103,12 +105,17 @@ impl Observed {
             match event {
                 BusEvent::Reply(delivery) => seen.deliveries.push(delivery),
                 BusEvent::Taken(receipt) => {
-                    seen.confirmed.push(receipt.open().expect("the receipt that was sent along"));
+                    let Of(job) = receipt.open().expect("the receipt that was sent along");
+                    seen.confirmed.push(job);
                 }
                 BusEvent::Unroutable(receipt) => {
-                    seen.unroutable.push(receipt.open().expect("the receipt that was sent along"));
+                    let Of(job) = receipt.open().expect("the receipt that was sent along");
+                    seen.unroutable.push(job);
                 }
-                BusEvent::Call { .. } | BusEvent::Unreadable { .. } => {}
+                BusEvent::Call { .. }
+                | BusEvent::Unreadable { .. }
+                | BusEvent::Leased { .. }
+                | BusEvent::Reached(_) => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {
                     seen.missing.push(queue.to_string());
@@ -153,6 +160,15 @@ pub(super) fn address(queue: &str) -> Address {
     Address { bus: BusKey { bus: "amqp".into(), vhost: "".into() }, queue: queue.into() }
 }
 
+/// What a receipt holds: which message it is.
+struct Of(JobId);
+
+impl Issued for Of {
+    fn again(&self) -> Option<Receipt> {
+        None
+    }
+}
+
 pub(super) fn message(job: JobId, queue: &str) -> Publication {
     Publication {
         to: address(queue),
@@ -169,7 +185,8 @@ pub(super) fn message(job: JobId, queue: &str) -> Publication {
             Header::text("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         ],
         body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
-        receipt: Receipt::new(job),
+        lease: None,
+        receipt: Receipt::new(Of(job)),
     }
 }
 

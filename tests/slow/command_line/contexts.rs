@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const TOKEN: &str = "sesame-4711";
+const TOKEN: &str = "sesame-4711-open-it";
 
 fn guarded() -> (Daemon, TempDir) {
     let daemon = Setup::new("", WORKFLOWS).set("http.token", TOKEN).start();

@@ -155,11 +155,11 @@ fn permissions_and_a_second_manager_are_found() {
 
 #[test]
 fn without_settings_the_manager_alone_is_looked_at() {
-    let daemon = Setup::new("", WORKFLOWS).set("http.token", "right").start();
+    let daemon = Setup::new("", WORKFLOWS).set("http.token", "the-right-one-of-all").start();
     let url = daemon.url();
     let doctor =
         |token: &str| run(command().args(["doctor", "--json", "--server", &url, "--token", token]));
-    let right = doctor("right");
+    let right = doctor("the-right-one-of-all");
     has(&right, "ok", "settings", "none are given here");
     has(&right, "ok", "manager", "it is ready");
     assert!(findings(&right).iter().all(|finding| finding["check"] != "journal"), "{right}");

@@ -2,6 +2,7 @@
 
 use super::json_of;
 use crate::harness::{Daemon, Ran, Setup, command, eventually, run, when};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -181,14 +182,24 @@ fn a_program_that_fails_fails_the_attempt_with_what_it_said() {
 #[test]
 fn the_lease_is_extended_while_the_program_runs() {
     let daemon = start();
-    let worker = Worker::start(&daemon, &["price", "--lease", "1s"], UNTIL_GO);
+    let worker = Worker::start(&daemon, &["price", "--lease", "6s"], UNTIL_GO);
     let id = daemon.api.create("one", r#"{"a":1}"#);
     worker.await_file("begun");
-    // Another one gets the message if the lease ends.
-    for _ in 0..3 {
-        let other = daemon.api.post("/api/queue/price/receive?wait=1s", "");
-        assert_eq!(other.status, 204, "{other}");
-    }
+    let lease = || {
+        let queue = daemon.api.get("/api/queue/price").expect(200).json();
+        queue["leases"][0].clone()
+    };
+    let first = lease();
+    // By the time that the lease ends which has been extended often enough, the first one is over.
+    let mut ends = BTreeSet::new();
+    eventually("it is extended again and again", || {
+        let lease = lease();
+        assert_eq!(lease["delivery"], first["delivery"], "another one has it: {lease}");
+        // To the second, for it is worked out anew for each look.
+        let until = lease["leaseUntil"].as_str().unwrap_or_default();
+        ends.insert(until.split('.').next().unwrap_or_default().to_owned());
+        when(ends.len() > 3, &lease)
+    });
     worker.make_file("go");
     assert_eq!(daemon.api.await_result(id), r#"{"a":1}"#);
     assert_eq!(worker.begun(), 1);
@@ -320,7 +331,7 @@ fn what_cannot_work_is_told_at_the_start() {
     assert_eq!(run(command().args(["work", "price"])).code, Some(2), "no program");
     let lease = refused(&daemon, &["price", "--lease", "1ms"], &["cat"]);
     assert!(lease.code == Some(1) && lease.stderr.contains("from 1s"), "{lease}");
-    let guarded = Setup::new("", WORKFLOWS).set("http.token", "right").start();
+    let guarded = Setup::new("", WORKFLOWS).set("http.token", "the-right-one-of-all").start();
     let ran = refused(&guarded, &["price"], &["cat"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("--token"), "{ran}");
 
@@ -339,4 +350,30 @@ fn what_cannot_work_is_told_at_the_start() {
 fn make_executable(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn kills_of_the_manager_give_nobody_what_another_worker_has() {
+    const KILLS: usize = 3;
+    let mut daemon = start();
+    let first = Worker::start(&daemon, &["price", "--lease", "1h"], UNTIL_GO);
+    let id = daemon.api.create("one", r#"{"a":1}"#);
+    eventually("the program begins", || when(first.begun() == 1, first.log()));
+    eventually("the lease is journaled", || {
+        let entries = why(&daemon, id);
+        when(entries.contains("step.leased"), entries)
+    });
+    // It would take whatever waits.
+    let second = Worker::start(&daemon, &["price"], "echo >> begun; cat");
+    for _ in 0..KILLS {
+        daemon.kill();
+        daemon.start_again();
+        // A message that comes now is taken: the second worker has asked again.
+        let other = daemon.api.create("one", r#"{"a":2}"#);
+        daemon.api.await_result(other);
+    }
+    assert_eq!((first.begun(), second.begun()), (1, KILLS), "{}", second.log());
+    first.make_file("go");
+    assert_eq!(daemon.api.await_result(id), r#"{"a":1}"#);
+    assert_eq!((first.begun(), second.begun()), (1, KILLS), "{}", second.log());
 }

@@ -21,6 +21,7 @@ pub(crate) struct Setup {
     server: String,
     workflows: String,
     settings: Vec<(String, String)>,
+    variables: Vec<(String, String)>,
     flags: Vec<String>,
     listen: Option<String>,
     faults: Option<String>,
@@ -42,6 +43,7 @@ impl Setup {
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
                 .collect(),
+            variables: Vec::new(),
             flags: Vec::new(),
             listen: None,
             faults: None,
@@ -54,6 +56,12 @@ impl Setup {
     /// environment.
     pub(crate) fn set(mut self, path: &str, value: &str) -> Setup {
         self.settings.push((path.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Setup {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -164,6 +172,7 @@ impl Daemon {
             .args(["--amqp-server", &self.setup.server, "--listen", &listen])
             .args(&self.setup.flags);
         command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
+        command.envs(self.setup.variables.iter().map(|(name, value)| (name, value)));
         command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
         command.envs(self.setup.authorities.iter().map(|file| ("SSL_CERT_FILE", file)));
         let stderr = self.setup.stderr.as_ref().unwrap_or(&log).try_clone().unwrap();

@@ -19,8 +19,8 @@ pub(crate) fn command() -> Command {
     let mut command = Command::new(BINARY);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("WORKFLOW_MANAGER") || text == "AMQP_SERVER" || text == "CLICOLOR_FORCE"
-        {
+        let is_ours = ["AMQP_SERVER", "CLICOLOR_FORCE", "NOTIFY_SOCKET"].contains(&&*text);
+        if is_ours || text.starts_with("WORKFLOW_MANAGER") || text.starts_with("WATCHDOG_") {
             command.env_remove(&name);
         }
     }

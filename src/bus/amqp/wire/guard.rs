@@ -12,8 +12,8 @@ use futures_util::io::{AsyncRead, AsyncWrite};
 use lapin::tcp::AsyncTcpStream;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -69,21 +69,6 @@ pub(in crate::bus::amqp) async fn connect(
         Ok(AsyncTcpStream::Plain(guarded.guard(stream)))
     };
     Connection::connector(uri, runtime, open, properties).await
-}
-
-/// TLS that trusts the public authorities, and that checks the name of the host.
-pub(in crate::bus::amqp) fn public_tls() -> Arc<ClientConfig> {
-    tls_that_trusts(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
-}
-
-fn tls_that_trusts(roots: RootCertStore) -> Arc<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring has what the default versions of TLS need")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Arc::new(config)
 }
 
 /// What the library waits with: as tokio does, with guarded sockets.
@@ -222,6 +207,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
 mod tests {
     use super::super::header::REASON;
     use super::*;
+    use crate::trust::Authorities;
     use futures_util::StreamExt;
     use lapin::options::{BasicAckOptions, BasicConsumeOptions};
     use lapin::types::{AMQPValue, FieldTable};
@@ -333,7 +319,11 @@ mod tests {
     #[actix_rt::test]
     async fn what_the_library_cannot_bear_costs_no_connection() {
         let (port, broker) = broker(serve);
-        consume(&format!("amqp://guest:guest@127.0.0.1:{port}"), public_tls()).await;
+        consume(
+            &format!("amqp://guest:guest@127.0.0.1:{port}"),
+            Arc::new(Authorities::default().client()),
+        )
+        .await;
         broker.join().expect("no panic").expect("both acknowledged");
     }
 
@@ -356,9 +346,9 @@ mod tests {
                 rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
             serve(rustls::StreamOwned::new(session, socket))
         });
-        let mut roots = RootCertStore::empty();
-        roots.add(made.cert.der().clone()).expect("a root");
-        consume(&format!("amqps://guest:guest@localhost:{port}"), tls_that_trusts(roots)).await;
+        let authorities = Authorities::from(vec![made.cert.der().clone()]);
+        let tls = Arc::new(authorities.client());
+        consume(&format!("amqps://guest:guest@localhost:{port}"), tls).await;
         broker.join().expect("no panic").expect("both acknowledged");
     }
 }

@@ -52,6 +52,7 @@ impl World {
                 let jump = self.rng.i64(-400..=400);
                 self.note(|| format!("the clock jumps by {jump} s"));
                 self.now_ns += jump * SECOND_NS;
+                self.jumps += 1;
                 None
             }
             8 if self.rng.u32(0..6) == 0 => {

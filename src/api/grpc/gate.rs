@@ -1,0 +1,130 @@
+//! What every call passes before anything of it is read: who may call, under which name, and how
+//! much it may send.
+
+use super::super::guard;
+use super::super::problem::Problem;
+use super::super::token::{self, Caller, Stranger};
+use super::arriving::{self, Arriving};
+use super::connection::Peer;
+use super::status::status;
+use super::wire;
+use crate::actors::ways::Ways;
+use crate::engine::words::quoted;
+use futures_util::future::{BoxFuture, Either};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::service::Routes;
+
+/// The service of workers.
+pub(super) const SERVICE: &str = wire::workers_server::SERVICE_NAME;
+
+/// The method whose calls are streams.
+const STREAM: &str = "Work";
+
+/// Headers by which a browser says whose page sends a request (as [`guard`] has it); programs leave
+/// them out.
+const OF_BROWSERS: [&str; 2] = ["origin", "sec-fetch-site"];
+
+/// Lets calls through to the services, or refuses them.
+#[derive(Clone)]
+pub(super) struct Gate {
+    routes: Routes,
+    ways: Arc<Ways>,
+}
+
+/// What is refused: the call, whoever sends it, or its sender.
+enum Refused {
+    Call(Problem),
+    Sender(Stranger),
+}
+
+impl Gate {
+    pub(super) fn new(routes: Routes, ways: Arc<Ways>) -> Gate {
+        Gate { routes, ways }
+    }
+
+    /// Whether a call may pass. Calls of health and reflection tell nothing of the manager's work:
+    /// they need no token.
+    fn admitted(&self, request: &http::Request<Body>) -> Result<Option<Caller>, Refused> {
+        let settings = &self.ways.common.settings;
+        if let Some(header) = OF_BROWSERS.iter().find(|name| request.headers().contains_key(**name))
+        {
+            return Err(Refused::Call(Problem::forbidden(format!(
+                "a page in a browser sent this (header {header}): gRPC is for programs, which \
+                 leave the header out"
+            ))));
+        }
+        if method(request).is_none() {
+            return Ok(None);
+        }
+        if let (Some(authority), Some(listen)) = (request.uri().authority(), settings.grpc.listen) {
+            guard::authority_is_ours(authority.as_str(), &settings.http, listen)
+                .map_err(Refused::Call)?;
+        }
+        let header = request.headers().get(http::header::AUTHORIZATION);
+        let header = header.and_then(|value| value.to_str().ok());
+        let peer = request.extensions().get::<Peer>();
+        let caller = token::caller(&self.ways.common, header).map_err(Refused::Sender)?;
+        if let Some(peer) = peer {
+            peer.admit();
+        }
+        Ok(Some(caller))
+    }
+}
+
+/// The method of the service of workers that a request calls; none: it is for another service.
+fn method<B>(request: &http::Request<B>) -> Option<&str> {
+    request.uri().path().strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
+}
+
+impl Service<http::Request<Body>> for Gate {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Either<
+        <Routes as Service<http::Request<Body>>>::Future,
+        BoxFuture<'static, Result<http::Response<Body>, Infallible>>,
+    >;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<http::Request<Body>>::poll_ready(&mut self.routes, context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let caller = match self.admitted(&request) {
+            Ok(caller) => caller,
+            Err(refused) => {
+                let path = request.uri().path().to_owned();
+                let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
+                let ways = self.ways.clone();
+                return Either::Right(Box::pin(async move {
+                    let problem = match refused {
+                        Refused::Call(problem) => problem,
+                        Refused::Sender(stranger) => {
+                            stranger.problem(&ways.common, &path, peer).await
+                        }
+                    };
+                    tracing::debug!(path = quoted(&path), %problem, "a call is refused");
+                    Ok(status(&problem).into_http())
+                }));
+            }
+        };
+        let is_stream = method(&request) == Some(STREAM);
+        let (mut parts, body) = request.into_parts();
+        let common = self.ways.common.clone();
+        let body = match caller {
+            // Calls of other services are small.
+            None => Arriving::small(body, common),
+            Some(caller) => {
+                let (body, arrivals) = Arriving::of_worker(body, common, is_stream);
+                parts.extensions.insert(caller);
+                parts.extensions.insert(arriving::Slot::of(arrivals));
+                body
+            }
+        };
+        let request = http::Request::from_parts(parts, Body::new(body));
+        Either::Left(self.routes.call(request))
+    }
+}

@@ -1,0 +1,181 @@
+//! Workers over gRPC: another face of the desk of the embedded bus, as [`super::worker`] is over
+//! HTTP. What both mean is in [`super::lending`]; what a call says is in `proto/workers.proto`.
+//!
+//! The way of a call: [`connection`] (how many, and for how long unknown) → [`gate`] (who may call,
+//! and how much a call may send) → [`service`] (one call) or [`stream`] (a worker that stays).
+
+mod arriving;
+mod connection;
+mod gate;
+mod hands;
+mod phase;
+mod said;
+mod seat;
+mod service;
+mod spans;
+mod status;
+mod stream;
+pub mod wire;
+
+use super::connections::grpc_connections_max as connections_max;
+use crate::actors::ways::Ways;
+use actix::Arbiter;
+use gate::Gate;
+use phase::Phase;
+use service::Face;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio_rustls::TlsAcceptor;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use wire::workers_server::WorkersServer;
+
+/// How often readiness is looked at, for the health service.
+const HEALTH_EVERY: Duration = Duration::from_millis(500);
+
+/// Further streams than these cannot be waited for at once.
+const STREAMS_MAX: usize = 1 << 28;
+
+/// How long the last answers have to reach their clients once all streams have ended.
+const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+
+/// A server that runs, on a thread of its own.
+pub struct GrpcServer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    arbiter: Arbiter,
+    phase: watch::Sender<Phase>,
+    streams: Arc<Semaphore>,
+    ended: oneshot::Receiver<()>,
+    ways: Arc<Ways>,
+}
+
+/// Starts the server of the setting `grpc.listen`, if it has one: the system chooses a port for
+/// port 0.
+///
+/// # Errors
+///
+/// It cannot listen there.
+pub async fn serve(ways: Arc<Ways>) -> io::Result<Option<GrpcServer>> {
+    let Some(listen) = ways.common.settings.grpc.listen else { return Ok(None) };
+    let listener = std::net::TcpListener::bind(listen)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let streams = Arc::new(Semaphore::new(streams_max(&ways)));
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (ends, ended) = oneshot::channel();
+    let arbiter = Arbiter::new();
+    let (of_run, streams_of_run) = (ways.clone(), streams.clone());
+    arbiter.spawn(async move {
+        if let Err(error) = run(of_run, listener, phases, streams_of_run).await {
+            tracing::error!(error, "the gRPC server ended");
+        }
+        // Nobody may wait for it.
+        let _ = ends.send(());
+    });
+    Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, ways }))
+}
+
+fn streams_max(ways: &Ways) -> usize {
+    ways.common.settings.grpc.streams_max.min(STREAMS_MAX)
+}
+
+async fn run(
+    ways: Arc<Ways>,
+    listener: std::net::TcpListener,
+    phases: watch::Receiver<Phase>,
+    streams: Arc<Semaphore>,
+) -> Result<(), String> {
+    let listener =
+        tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
+    let settings = &ways.common.settings;
+    let (grpc, body_bytes_max) = (settings.grpc.clone(), settings.http.body_bytes_max);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let described = |error: tonic_reflection::server::Error| error.to_string();
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let face = Face::new(ways.clone(), phases.clone(), streams);
+    let workers = WorkersServer::new(face).max_decoding_message_size(body_bytes_max);
+    let routes = Routes::new(workers)
+        .add_service(health)
+        .add_service(builder().build_v1().map_err(described)?)
+        .add_service(builder().build_v1alpha().map_err(described)?)
+        .prepare();
+    let certificate = ways.common.access.certificate(&settings.http.tls)?;
+    let tls = certificate.map(|certificate| certificate.config(b"h2")).transpose()?;
+    let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let told = tell_health(ways.clone(), reporter, phases.clone());
+    let mut ending = phases;
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(grpc.keep_alive.0))
+        .http2_keepalive_timeout(Some(grpc.keep_alive_timeout.0))
+        .http2_max_header_list_size(grpc.header_bytes_max)
+        .max_concurrent_streams(grpc.connection_calls_max)
+        .initial_stream_window_size(grpc.window_bytes)
+        .initial_connection_window_size(grpc.window_bytes)
+        .serve_with_incoming_shutdown(
+            Gate::new(routes, ways.clone()),
+            connection::incoming(
+                listener,
+                tls,
+                connections_max(settings),
+                grpc.handshake_timeout.0,
+            ),
+            async move {
+                // An error means that the handle is gone, and with it who could ask for an end.
+                let _ = ending.wait_for(|phase| *phase == Phase::Ending).await;
+            },
+        );
+    tokio::select! {
+        served = server => served.map_err(|error| error.to_string()),
+        () = told => Ok(()),
+    }
+}
+
+/// Reports readiness to who asks the health service; ends a moment after all streams must end.
+async fn tell_health(
+    ways: Arc<Ways>,
+    reporter: tonic_health::server::HealthReporter,
+    mut phases: watch::Receiver<Phase>,
+) {
+    loop {
+        let phase = *phases.borrow_and_update();
+        let checks = ways.common.health.checks();
+        let is_ready = phase == Phase::Serving && checks.iter().all(|(_, good, _)| *good);
+        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in ["", wire::workers_server::SERVICE_NAME] {
+            reporter.set_service_status(name, status).await;
+        }
+        if phase == Phase::Ending {
+            return tokio::time::sleep(CLOSED_WITHIN).await;
+        }
+        tokio::select! {
+            changed = phases.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(HEALTH_EVERY) => {}
+        }
+    }
+}
+
+impl GrpcServer {
+    /// Stops: workers on streams are told, and have the time of `grpc.drain` to send what they have
+    /// finished.
+    pub async fn stop(self) {
+        let GrpcServer { arbiter, phase, streams, mut ended, ways, .. } = self;
+        // Errors mean that the server has ended by itself.
+        let _ = phase.send(Phase::Draining);
+        let all_gone = streams.acquire_many(u32::try_from(streams_max(&ways)).unwrap_or(u32::MAX));
+        let _ = tokio::time::timeout(ways.common.settings.grpc.drain.0, all_gone).await;
+        let _ = phase.send(Phase::Ending);
+        let _ = tokio::time::timeout(2 * CLOSED_WITHIN, &mut ended).await;
+        arbiter.stop();
+        // It has nothing left to do; a thread that did not end would be left behind.
+        let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;
+    }
+}

@@ -1,0 +1,50 @@
+//! Times and spans as protobuf has them.
+
+use super::super::lending::{after, within};
+use super::super::problem::Problem;
+use crate::engine::Timestamp;
+use std::time::Duration;
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// A span of time within its bounds, if one is given.
+pub(super) fn span(
+    key: &str,
+    given: Option<prost_types::Duration>,
+    bounds: (Duration, Duration),
+) -> Result<Option<Duration>, Problem> {
+    let Some(given) = given else { return Ok(None) };
+    let span = Duration::try_from(given).ok();
+    let shown = || format!("{}.{:09} s", given.seconds, given.nanos.unsigned_abs());
+    within(key, span, shown, bounds).map(Some)
+}
+
+/// So long from now.
+pub(super) fn until(span: Duration) -> prost_types::Timestamp {
+    let Timestamp(at) = after(span).0;
+    let nanos = i32::try_from(at.rem_euclid(NANOSECONDS)).unwrap_or_default();
+    prost_types::Timestamp { seconds: at.div_euclid(NANOSECONDS), nanos }
+}
+
+/// A time to the second.
+pub(super) fn at_second(seconds: u64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_out_of_their_bounds_are_told() {
+        let bounds = (Duration::from_secs(1), Duration::from_secs(60));
+        let of =
+            |seconds, nanos| span("lease", Some(prost_types::Duration { seconds, nanos }), bounds);
+        assert_eq!(of(1, 500_000_000).unwrap(), Some(Duration::from_millis(1500)));
+        for (seconds, nanos) in [(0, 999_999_999), (60, 1), (-5, 0), (i64::MAX, i32::MAX)] {
+            let told = of(seconds, nanos).unwrap_err().to_string();
+            assert!(told.contains("lease is ") && told.contains("from 1s to 1m"), "{told}");
+        }
+        assert_eq!(span("lease", None, bounds).unwrap(), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! Problems, as clients of gRPC hear them.
+
+use super::super::problem::Problem;
+use actix_web::ResponseError;
+use actix_web::http::StatusCode;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+/// The metadata of an error that says why, in a word for programs.
+const REASON: &str = "reason";
+
+/// A problem, as a call over gRPC hears it.
+pub(super) fn status(problem: &Problem) -> Status {
+    let code = match problem.status_code() {
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::CONFLICT | StatusCode::GONE => Code::FailedPrecondition,
+        StatusCode::REQUEST_TIMEOUT => Code::DeadlineExceeded,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        StatusCode::INTERNAL_SERVER_ERROR => Code::Internal,
+        _ => Code::InvalidArgument,
+    };
+    let mut metadata = MetadataMap::new();
+    if let Some(reason) = problem.reason() {
+        metadata.insert(REASON, MetadataValue::from_static(reason));
+    }
+    Status::with_metadata(code, problem.detail(), metadata)
+}
+
+/// Why something that a worker has said is not taken, in a word for programs.
+pub(super) fn word(problem: &Problem) -> &'static str {
+    match problem.status_code() {
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+        _ => "malformed",
+    }
+}

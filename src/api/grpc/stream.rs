@@ -1,0 +1,566 @@
+//! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them and
+//! what it must hear go over the stream; the end of the stream ends all of it.
+
+use super::super::lending::{self, Receipt, desk_of, next, over, own_bus};
+use super::super::problem::Problem;
+use super::super::query::ReplyType;
+use super::super::token::Caller;
+use super::arriving::{Arrivals, Other};
+use super::hands::{Hands, Held};
+use super::phase::Phase;
+use super::said::{LEASES, kind, message, pause, taken};
+use super::seat::{Seat, greeting};
+use super::spans::{span, until};
+use super::status::{status, word};
+use super::wire::from_worker::Say;
+use super::wire::to_worker::Say as Tell;
+use super::wire::{
+    Drain, ExtendRequest, FromWorker, Gone, Lease, NackRequest, ReplyRequest, Taken, ToWorker,
+};
+use crate::actors::ways::Ways;
+use crate::bus::Over;
+use crate::bus::desk::{Desk, Ended, Loan, Why};
+use crate::clock;
+use crate::room;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, FuturesUnordered};
+use futures_util::{FutureExt, StreamExt};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+
+/// How much waits to be sent at most, in messages and in bytes of their bodies, before another message
+/// is lent: its lease begins when it can leave soon.
+const LENT_AHEAD: usize = 4;
+const LENT_AHEAD_BYTES: usize = 64 * 1024;
+
+/// A wait for a message is begun again after this time.
+const WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a stream begins with.
+pub(super) struct Opening {
+    pub(super) ways: Arc<Ways>,
+    pub(super) caller: Caller,
+    pub(super) arrivals: Arrivals,
+    pub(super) phases: watch::Receiver<Phase>,
+    /// Its place among the streams.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
+type Out = mpsc::Sender<Result<ToWorker, Status>>;
+
+/// Begins a stream: what its worker hears.
+pub(super) fn open(
+    opening: Opening,
+    from: Streaming<FromWorker>,
+) -> BoxStream<'static, Result<ToWorker, Status>> {
+    // What has left the stream's own list is sent at once.
+    let (out, told) = mpsc::channel(1);
+    tokio::spawn(attend(opening, from, out));
+    let told = futures_util::stream::unfold(told, |mut told| async move {
+        told.recv().await.map(|say| (say, told))
+    });
+    told.boxed()
+}
+
+/// How a stream ends.
+enum End {
+    /// The worker has closed its half, and everything is answered; or nothing is left at a stop.
+    Done,
+    /// The worker has gone.
+    Gone,
+    /// It is told why.
+    Told(Status),
+}
+
+async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
+    let Opening { ways, caller, mut arrivals, phases, place } = opening;
+    let patience = ways.common.settings.grpc.handshake_timeout;
+    let greeted = async {
+        match tokio::time::timeout(patience.0, from.message()).await {
+            Ok(Ok(said)) => greeting(said).map_err(|problem| status(&problem)),
+            Ok(Err(broken)) => Err(broken),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no Hello came within {patience} (setting grpc.handshake_timeout)"
+            ))),
+        }
+    };
+    let seated = match greeted.await {
+        Ok(hello) => Seat::of(&ways, &caller, hello).map_err(|problem| status(&problem)),
+        Err(refused) => Err(refused),
+    };
+    // The room of the Hello.
+    drop(arrivals.rooms.try_recv());
+    let (seat, line) = match seated {
+        Ok(seated) => seated,
+        Err(refused) => {
+            // An error means that the worker has gone.
+            let _ = out.send(Err(refused)).await;
+            return;
+        }
+    };
+    let worker = seat.borrower.worker.as_deref().unwrap_or_default().to_owned();
+    let stream = Stream::new(ways, caller, seat, out.clone());
+    let end = stream.run(from, arrivals, line, phases).await;
+    tracing::debug!(worker, how = end.word(), "a worker's stream has ended");
+    drop(place);
+    if let End::Told(status) = end {
+        // Errors mean that the worker has gone, or does not read.
+        let _ = tokio::time::timeout(patience.0, out.send(Err(status))).await;
+    }
+}
+
+impl End {
+    fn word(&self) -> &str {
+        match self {
+            End::Done => "done",
+            End::Gone => "gone",
+            End::Told(status) => status.message(),
+        }
+    }
+}
+
+/// A wait for a message of a queue; none: the desk is closed.
+type Waiting = BoxFuture<'static, (Arc<str>, Option<Loan>)>;
+
+/// What follows from something that a worker has said.
+enum Answer {
+    Tell(Tell),
+    /// A lease was lengthened.
+    Extended(Receipt, Lease),
+    /// A message is gone.
+    Gone(Receipt, Gone),
+    /// These messages turn out to be gone.
+    Looked(Vec<(Receipt, Gone)>),
+    /// The stream cannot go on.
+    End(Status),
+}
+
+/// What is to be sent to the worker.
+struct Outgoing {
+    tell: Tell,
+    /// Of a message that is lent: its id, and the bytes of its body.
+    lent: Option<(Arc<str>, usize)>,
+}
+
+struct Stream {
+    ways: Arc<Ways>,
+    caller: Caller,
+    seat: Seat,
+    out: Out,
+    /// How many messages the worker still wants.
+    credit: u32,
+    /// For each queue, while there is credit.
+    waiting: FuturesUnordered<Waiting>,
+    hands: Hands,
+    /// What the worker has said, and what is not answered yet.
+    answers: FuturesUnordered<BoxFuture<'static, Answer>>,
+    outgoing: VecDeque<Outgoing>,
+    /// The bytes of bodies among it.
+    outgoing_bytes: usize,
+    /// When what is to be sent must have left, if the worker reads at all.
+    read_until: Instant,
+    /// The worker has closed its half.
+    is_closed: bool,
+    /// The manager stops: no more messages are lent.
+    is_draining: bool,
+    /// It is being looked whether attempts are over.
+    is_looking: bool,
+}
+
+impl Stream {
+    fn new(ways: Arc<Ways>, caller: Caller, seat: Seat, out: Out) -> Stream {
+        Stream {
+            ways,
+            caller,
+            seat,
+            out,
+            credit: 0,
+            waiting: FuturesUnordered::new(),
+            hands: Hands::default(),
+            answers: FuturesUnordered::new(),
+            outgoing: VecDeque::new(),
+            outgoing_bytes: 0,
+            read_until: clock::ticks(),
+            is_closed: false,
+            is_draining: false,
+            is_looking: false,
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut from: Streaming<FromWorker>,
+        mut arrivals: Arrivals,
+        mut line: mpsc::UnboundedReceiver<Ended>,
+        mut phases: watch::Receiver<Phase>,
+    ) -> End {
+        let says_max = self.ways.common.settings.grpc.credit_max as usize;
+        let mut looks = tokio::time::interval(self.ways.common.settings.grpc.keep_alive.0);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        looks.reset();
+        loop {
+            if let Some(end) = self.is_done() {
+                return end;
+            }
+            let (has_outgoing, open) = (!self.outgoing.is_empty(), self.out.clone());
+            let listens = !self.is_closed && self.answers.len() + self.outgoing.len() < says_max;
+            let lends = self.outgoing.len() < LENT_AHEAD
+                && self.outgoing_bytes < LENT_AHEAD_BYTES
+                && !self.waiting.is_empty();
+            tokio::select! {
+                permit = open.reserve(), if has_outgoing => match permit {
+                    Ok(permit) => self.send(permit),
+                    Err(_) => return End::Gone,
+                },
+                () = tokio::time::sleep_until(self.read_until), if has_outgoing => {
+                    let limit = self.ways.common.settings.http.answer_timeout;
+                    return End::Told(Status::deadline_exceeded(format!(
+                        "nothing was read for {limit} (setting http.answer_timeout)"
+                    )));
+                }
+                Some((queue, loan)) = self.waiting.next(), if lends => match loan {
+                    Some(loan) => self.lend(queue, &loan),
+                    None if self.seat.desk.is_closed() => return End::Told(closed()),
+                    None => self.wait_for(queue),
+                },
+                Some(answer) = self.answers.next() => {
+                    if let Some(end) = self.answer(answer) {
+                        return end;
+                    }
+                }
+                said = from.message(), if listens => match said {
+                    Ok(Some(FromWorker { say })) => {
+                        // Each message has its room.
+                        let room = arrivals.rooms.try_recv().ok();
+                        if let Some(problem) = say.and_then(|say| self.hear(say, room)) {
+                            return End::Told(status(&problem));
+                        }
+                    }
+                    // A stream that was reset looks like this too.
+                    Ok(None) => match arrivals.others.try_recv() {
+                        Ok(Other::Broken) => return End::Gone,
+                        Ok(other) => self.hear_other(other),
+                        Err(_) => self.is_closed = true,
+                    },
+                    Err(broken) => return End::Told(broken),
+                },
+                Some(other) = arrivals.others.recv() => match other {
+                    Other::Broken => return End::Gone,
+                    other => self.hear_other(other),
+                },
+                Some(ended) = line.recv() => self.lost(&ended),
+                _ = looks.tick() => self.look(),
+                changed = phases.changed() => {
+                    let phase = *phases.borrow_and_update();
+                    if changed.is_err() || phase == Phase::Ending {
+                        return End::Told(closed());
+                    }
+                    self.drain();
+                }
+                () = self.out.closed() => return End::Gone,
+            }
+        }
+    }
+
+    /// How the stream ends, if nothing is left to be done on it.
+    fn is_done(&mut self) -> Option<End> {
+        if !self.outgoing.is_empty() || !self.answers.is_empty() {
+            return None;
+        }
+        if self.is_closed {
+            self.hands.is_farewell = true;
+            return Some(End::Done);
+        }
+        (self.is_draining && self.hands.is_empty()).then_some(End::Done)
+    }
+
+    fn tell(&mut self, tell: Tell) {
+        self.queue_up(Outgoing { tell, lent: None });
+    }
+
+    fn queue_up(&mut self, outgoing: Outgoing) {
+        if self.outgoing.is_empty() {
+            self.read_until = self.next_read();
+        }
+        self.outgoing.push_back(outgoing);
+    }
+
+    fn next_read(&self) -> Instant {
+        clock::ticks() + self.ways.common.settings.http.answer_timeout.0
+    }
+
+    fn send(&mut self, permit: mpsc::Permit<'_, Result<ToWorker, Status>>) {
+        let Some(Outgoing { tell, lent }) = self.outgoing.pop_front() else { return };
+        if let Some((id, bytes)) = lent {
+            self.hands.sent(&id);
+            self.outgoing_bytes -= bytes;
+        }
+        permit.send(Ok(ToWorker { say: Some(tell) }));
+        self.read_until = self.next_read();
+    }
+
+    /// Asks the desk for the next message of a queue.
+    fn wait_for(&mut self, queue: Arc<str>) {
+        let (ways, desk) = (self.ways.clone(), self.seat.desk.clone());
+        let borrower = self.seat.borrower.clone();
+        self.waiting.push(
+            async move {
+                let until = clock::ticks() + WAIT;
+                let loan = next(&ways, &desk, &queue, &borrower, until).await;
+                (queue, loan)
+            }
+            .boxed(),
+        );
+    }
+
+    fn lend(&mut self, queue: Arc<str>, loan: &Loan) {
+        let message = message(&queue, &self.seat.vhost, loan);
+        let held = Held {
+            delivery: loan.delivery,
+            desk: self.seat.desk.clone(),
+            receipt: message.receipt.clone(),
+            is_sent: false,
+        };
+        self.hands.take(loan.id.clone(), held);
+        let bytes = message.body.len();
+        self.outgoing_bytes += bytes;
+        let lent = Some((loan.id.clone(), bytes));
+        self.queue_up(Outgoing { tell: Tell::Message(message), lent });
+        self.credit -= 1;
+        if self.credit > 0 {
+            self.wait_for(queue);
+        } else {
+            self.waiting.clear();
+        }
+    }
+
+    /// Takes what the worker has said; a problem ends the stream.
+    fn hear(&mut self, say: Say, room: Option<room::Taken>) -> Option<Problem> {
+        match say {
+            Say::Hello(_) => {
+                return Some(Problem::malformed("a worker says Hello once".to_owned()));
+            }
+            Say::Want(want) => self.want(want.messages),
+            Say::Reply(reply) => self.reply(reply, room),
+            Say::Extend(extend) => self.extend(extend),
+            Say::Nack(nack) => self.nack(nack),
+        }
+        None
+    }
+
+    fn want(&mut self, messages: u32) {
+        let had = self.credit;
+        let limit = self.ways.common.settings.grpc.credit_max;
+        self.credit = self.credit.saturating_add(messages).min(limit);
+        if had == 0 && self.credit > 0 && !self.is_draining {
+            for queue in self.seat.queues.clone() {
+                self.wait_for(queue);
+            }
+        }
+    }
+
+    /// Says why something that the worker has said is not taken.
+    fn decline(&mut self, receipt: String, problem: &Problem) {
+        self.tell(Tell::Taken(declined(receipt, problem)));
+    }
+
+    fn reply(&mut self, request: ReplyRequest, room: Option<room::Taken>) {
+        let ReplyRequest { receipt: text, kind: number, body } = request;
+        let found = kind(number).and_then(|kind| Ok((kind, Receipt::parse(&text)?)));
+        let (kind, receipt) = match found {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        if !matches!(kind, ReplyType::Progress) {
+            self.hands.put_down(&receipt.id, receipt.delivery);
+        }
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let told = match settled(&ways, &caller, &receipt).await {
+                    Ok(desk) => lending::reply(&desk, receipt, kind, body).await,
+                    Err(problem) => return Answer::Tell(Tell::Taken(declined(text, &problem))),
+                };
+                // Kept until here.
+                drop(room);
+                said(taken(text, told))
+            }
+            .boxed(),
+        );
+    }
+
+    fn extend(&mut self, request: ExtendRequest) {
+        let ExtendRequest { receipt: text, lease } = request;
+        let found = span("lease", lease, LEASES);
+        let (lease, receipt) = match found.and_then(|lease| Ok((lease, Receipt::parse(&text)?))) {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let extended = match settled(&ways, &caller, &receipt).await {
+                    Ok(_) => lending::extend(&ways, &receipt, lease).await,
+                    Err(problem) => Err(problem),
+                };
+                match extended {
+                    Ok(lease) => {
+                        let until = Some(until(lease));
+                        Answer::Extended(receipt, Lease { receipt: text, until })
+                    }
+                    Err(problem) => refused(receipt, text, &problem),
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    fn nack(&mut self, request: NackRequest) {
+        let found = pause(&request);
+        let text = request.receipt;
+        let (pause, receipt) = match found.and_then(|pause| Ok((pause, Receipt::parse(&text)?))) {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        self.hands.put_down(&receipt.id, receipt.delivery);
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let told = match settled(&ways, &caller, &receipt).await {
+                    Ok(desk) => lending::nack(&desk, &receipt, pause).await,
+                    Err(problem) => Err(problem),
+                };
+                match told {
+                    Ok(told) => said(taken(text, told)),
+                    Err(problem) => refused(receipt, text, &problem),
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// Something came that is no message.
+    fn hear_other(&mut self, other: Other) {
+        let Other::TooLarge(bytes, receipt) = other else { return };
+        let max = self.ways.common.settings.http.body_bytes_max;
+        let problem = Problem::too_large(format!(
+            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say that \
+             the attempt failed, or give a smaller result"
+        ));
+        self.decline(receipt.unwrap_or_default(), &problem);
+    }
+
+    fn answer(&mut self, answer: Answer) -> Option<End> {
+        match answer {
+            Answer::Tell(tell) => self.tell(tell),
+            Answer::Extended(receipt, lease) => {
+                if !self.hands.has(&receipt.id, receipt.delivery) {
+                    self.take_up(&receipt, &lease.receipt);
+                }
+                self.tell(Tell::Lease(lease));
+            }
+            Answer::Gone(receipt, gone) => {
+                self.hands.put_down(&receipt.id, receipt.delivery);
+                self.tell(Tell::Gone(gone));
+            }
+            Answer::Looked(gone) => {
+                self.is_looking = false;
+                for (receipt, gone) in gone {
+                    if self.hands.put_down(&receipt.id, receipt.delivery).is_some() {
+                        self.tell(Tell::Gone(gone));
+                    }
+                }
+            }
+            Answer::End(status) => return Some(End::Told(status)),
+        }
+        None
+    }
+
+    /// The worker has a message that it was given before, on another stream, say.
+    fn take_up(&mut self, receipt: &Receipt, text: &str) {
+        let Ok(desk) = desk_of(&self.ways, &receipt.vhost) else { return };
+        let (delivery, receipt_text) = (receipt.delivery, text.to_owned());
+        let held = Held { delivery, desk, receipt: receipt_text, is_sent: true };
+        self.hands.take(receipt.id.as_str().into(), held);
+    }
+
+    /// The desk says that the worker has a message no more.
+    fn lost(&mut self, ended: &Ended) {
+        let Ended { id, delivery, why } = ended;
+        let Some(Held { receipt, .. }) = self.hands.put_down(id, *delivery) else { return };
+        let reason = match why {
+            Why::LeaseEnded => "lease expired",
+            Why::Over(Over::Answered) => "settled",
+            Why::Over(Over::Cancelled) => "cancelled",
+            Why::Over(Over::Failed) => "timed out",
+        };
+        self.tell(Tell::Gone(Gone { receipt, reason: reason.to_owned() }));
+    }
+
+    /// Looks whether the attempts of the worker's messages are over. The desk hears of most ends at
+    /// once, but not that somebody has replied by hand.
+    fn look(&mut self) {
+        if self.is_looking || self.hands.is_empty() {
+            return;
+        }
+        self.is_looking = true;
+        let (ways, texts) = (self.ways.clone(), self.hands.receipts());
+        self.answers.push(
+            async move {
+                let mut gone = Vec::new();
+                for text in texts {
+                    let Ok(receipt) = Receipt::parse(&text) else { continue };
+                    if let Some(why) = over(&ways, &receipt.id).await {
+                        gone.push((receipt, Gone { receipt: text, reason: why.to_owned() }));
+                    }
+                }
+                Answer::Looked(gone)
+            }
+            .boxed(),
+        );
+    }
+
+    fn drain(&mut self) {
+        if !self.is_draining {
+            self.is_draining = true;
+            self.waiting.clear();
+            self.tell(Tell::Drain(Drain {}));
+        }
+    }
+}
+
+/// The desk on which a message is settled, if the worker may do so.
+async fn settled(ways: &Ways, caller: &Caller, receipt: &Receipt) -> Result<Arc<Desk>, Problem> {
+    let desk = desk_of(ways, &receipt.vhost)?;
+    caller.may_settle(ways, &own_bus(ways, &receipt.vhost), receipt).await?;
+    Ok(desk)
+}
+
+fn closed() -> Status {
+    Status::unavailable("the manager stops: connect again, and send what is not answered once more")
+}
+
+/// What a worker hears of something that was committed, or that was not.
+fn said(told: Result<Taken, Problem>) -> Answer {
+    match told {
+        Ok(taken) => Answer::Tell(Tell::Taken(taken)),
+        Err(problem) => Answer::End(status(&problem)),
+    }
+}
+
+/// What a worker hears of a message that it does not have.
+fn refused(receipt: Receipt, text: String, problem: &Problem) -> Answer {
+    match problem.reason() {
+        Some(reason) => Answer::Gone(receipt, Gone { receipt: text, reason: reason.to_owned() }),
+        None => Answer::Tell(Tell::Taken(declined(text, problem))),
+    }
+}
+
+fn declined(receipt: String, problem: &Problem) -> Taken {
+    let why_not = word(problem).to_owned();
+    Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }
+}

@@ -1,0 +1,58 @@
+//! Who sends a call, as `token` has found out.
+
+use super::problem::Problem;
+use super::query::Query;
+use crate::access::Holder;
+use crate::actors::common::Common;
+use crate::settings::Scope;
+use actix_web::dev::Payload;
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, web};
+use serde::Serialize;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Who sends a call, for the record: the name of the token; none: calls need none.
+pub struct By(pub Option<Arc<str>>);
+
+impl FromRequest for By {
+    type Error = Error;
+    type Future = Ready<Result<By, Error>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let name = request.extensions().get::<Holder>().and_then(|holder| holder.name.clone());
+        ready(Ok(By(name)))
+    }
+}
+
+/// Who sends a call, and what the token allows.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Whoami)]
+pub(super) struct WhoamiView {
+    /// Whether calls need a token.
+    asks_for_token: bool,
+    /// The name of the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<Scope>,
+    /// The queues whose messages it may take and settle, besides those that its scope allows.
+    #[schema(value_type = Vec<String>)]
+    queues: Arc<[String]>,
+}
+
+/// `GET /api/whoami`: any good token may ask.
+pub(super) async fn whoami(
+    common: web::Data<Common>,
+    request: HttpRequest,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.none()?;
+    let holder = request.extensions().get::<Holder>().cloned();
+    let Holder { name, scope, queues } =
+        holder.ok_or_else(|| Problem::broken("nobody has sent this".to_owned()))?;
+    let asks_for_token = common.access.tokens().are_asked_for();
+    Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues }))
+}

@@ -1,0 +1,420 @@
+//! What workers ask for, whichever way they come, over HTTP ([`super::worker`]) or over gRPC
+//! ([`super::grpc`]): which queues there are, what a receipt is, which spans are allowed, and what
+//! becomes of a message.
+
+use super::live;
+use super::problem::Problem;
+use super::query::ReplyType;
+use super::redispatch::known;
+use crate::actors::door;
+use crate::actors::ways::Ways;
+use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, NotLent, Said, reply_path};
+use crate::bus::{Address, BusKey, ERROR};
+use crate::clock;
+use crate::engine::words::quoted;
+use crate::engine::{CorrelationId, JobState, StepState, Timestamp};
+use crate::settings::BusKind;
+use crate::times::Time;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a worker waits for a message, unless it says another time.
+pub(super) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Proxies in between close a connection that is silent for a minute.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(50);
+
+pub(super) const LEASE_MIN: Duration = Duration::from_secs(1);
+pub(super) use crate::bus::desk::LEASE_MAX;
+
+/// The longest pause before a message that is given back is lent again.
+pub(super) const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The longest name of a worker, in characters.
+const WORKER_CHARS_MAX: usize = 100;
+
+/// The most messages of one answer.
+pub(super) const MESSAGES_MAX: u32 = 100;
+
+/// The bodies of the messages of one answer have no more bytes than this in total; the first is
+/// always given.
+const MESSAGES_BYTES_MAX: usize = 4 << 20;
+
+/// What waited longer than this, or was lent before, is looked at before it is lent: its attempt may
+/// be over.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The longest text that is read as a receipt, in bytes; names and ids are far shorter.
+#[cfg(feature = "grpc")]
+const RECEIPT_BYTES_MAX: usize = 4096;
+
+/// Which messages a worker asks for.
+pub(super) struct Asked {
+    /// The queue.
+    pub(super) queue: String,
+    /// Its virtual host; empty: that of workflows without one.
+    pub(super) vhost: String,
+    /// For whom.
+    pub(super) borrower: Borrower,
+    /// How long it waits for the first one.
+    pub(super) wait: Duration,
+    /// The most messages.
+    pub(super) max: u32,
+    /// How the worker asks, as it is told: over HTTP, over gRPC.
+    pub(super) way: &'static str,
+}
+
+/// The next messages of a queue, as soon as there is one; none: none came in time.
+pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Problem> {
+    let Asked { queue, vhost, borrower, wait, max, way } = asked;
+    let (queue, desk) = queue_of(ways, &queue, &vhost, way)?;
+    let Some(_place) = ways.common.rooms.waiters.take(1) else {
+        let limit = ways.common.settings.http.waiters_max;
+        return Err(Problem::overloaded(format!(
+            "{limit} workers wait for messages (setting http.waiters_max)"
+        )));
+    };
+    let until = clock::ticks() + wait;
+    let mut loans: Vec<Loan> =
+        next(ways, &desk, &queue, &borrower, until).await.into_iter().collect();
+    let mut bytes = loans.iter().map(|loan| loan.body.len()).sum::<usize>();
+    while !loans.is_empty() && loans.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
+        let Some(loan) = next(ways, &desk, &queue, &borrower, clock::ticks()).await else { break };
+        bytes += loan.body.len();
+        loans.push(loan);
+    }
+    Ok(loans)
+}
+
+/// A queue of a loaded workflow, and the desk that lends its messages.
+pub(super) fn queue_of(
+    ways: &Ways,
+    name: &str,
+    vhost: &str,
+    way: &str,
+) -> Result<(Arc<str>, Arc<Desk>), Problem> {
+    let address = Address { bus: own_bus(ways, vhost), queue: name.into() };
+    known(ways, &address, |other| {
+        Problem::conflict(format!(
+            "queue {} is on the bus \"{other}\": its workers take their messages there, not {way}",
+            quoted(name)
+        ))
+    })?;
+    Ok((address.queue, desk_of(ways, vhost)?))
+}
+
+/// The next message whose attempt is not over.
+pub(super) async fn next(
+    ways: &Ways,
+    desk: &Desk,
+    queue: &Arc<str>,
+    borrower: &Borrower,
+    until: tokio::time::Instant,
+) -> Option<Loan> {
+    loop {
+        let loan = desk.receive(queue, borrower, until).await?;
+        if loan.waited < FRESH && loan.delivery == 1 {
+            return Some(loan);
+        }
+        let mut looked_at = LookedAt { desk, loan: Some(loan) };
+        let is_over = match &looked_at.loan {
+            Some(loan) => over(ways, &loan.id).await.is_some(),
+            None => false,
+        };
+        let loan = looked_at.loan.take()?;
+        if !is_over {
+            return Some(loan);
+        }
+        desk.forget(queue, &loan.id);
+    }
+}
+
+/// A message that is looked at before a worker is given it. If the worker goes meanwhile, it waits
+/// again as if it had not been lent.
+struct LookedAt<'d> {
+    desk: &'d Desk,
+    loan: Option<Loan>,
+}
+
+impl Drop for LookedAt<'_> {
+    fn drop(&mut self) {
+        if let Some(loan) = self.loan.take() {
+            // An error means that it waits, or that its attempt is over.
+            let _ = self.desk.take_back(&loan.id, loan.delivery);
+        }
+    }
+}
+
+/// What names a delivery of a message.
+#[derive(Clone, Debug)]
+pub(super) struct Receipt {
+    /// The queue of the message.
+    pub(super) queue: Arc<str>,
+    /// Its virtual host.
+    pub(super) vhost: String,
+    /// The id of the message.
+    pub(super) id: String,
+    /// Which delivery, from 1.
+    pub(super) delivery: u32,
+    message: MessageId,
+}
+
+impl Receipt {
+    /// The receipt of these parts.
+    pub(super) fn new(
+        (queue, id, number): (String, String, String),
+        vhost: Option<String>,
+    ) -> Result<Receipt, Problem> {
+        let delivery = delivery(&number)?;
+        let message = MessageId::parse(&id)?;
+        let (queue, vhost) = (queue.into(), vhost.unwrap_or_default());
+        Ok(Receipt { queue, vhost, id, delivery, message })
+    }
+
+    /// Reads what [`Receipt::text`] has made.
+    #[cfg(feature = "grpc")]
+    pub(super) fn parse(text: &str) -> Result<Receipt, Problem> {
+        let wrong = || {
+            Problem::malformed(format!(
+                "the receipt is {}, expected the one of the message, unchanged",
+                quoted(text)
+            ))
+        };
+        if text.len() > RECEIPT_BYTES_MAX {
+            return Err(wrong());
+        }
+        let (path, query) =
+            text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
+        let parts: Vec<&str> = path.split('/').collect();
+        let ["", "api", "queue", queue, "message", id, number, "reply"] = parts[..] else {
+            return Err(wrong());
+        };
+        let plain = |part: &str| {
+            percent_encoding::percent_decode_str(part)
+                .decode_utf8()
+                .map(String::from)
+                .map_err(|_| wrong())
+        };
+        let vhost = query.map(|query| query.strip_prefix("vhost=").ok_or_else(wrong));
+        let vhost = vhost.transpose()?.map(plain).transpose()?;
+        Receipt::new((plain(queue)?, plain(id)?, plain(number)?), vhost)
+    }
+
+    /// Whether the message that it names is one of the queue that it names, as far as anybody knows
+    /// the message.
+    pub(super) async fn is_of_its_queue(&self, ways: &Ways, bus: &BusKey) -> bool {
+        let Receipt { queue, id, message, .. } = self;
+        if ways.desks.of(bus).is_some_and(|desk| desk.has_in(queue, id)) {
+            return true;
+        }
+        let job = message.of.job;
+        if !ways.routes.is_live(job) {
+            door::routed(ways).await;
+        }
+        let step = message.of.step.clone();
+        let found = live::look(ways, job, move |job| {
+            let index = job.graph().index_of(&step)?;
+            Some((job.definition().clone(), job.graph().step(index).clone()))
+        });
+        match found.await.flatten() {
+            Some((definition, step)) => {
+                let own = Address { bus: bus.clone(), queue: queue.clone() };
+                ways.buses.address(&definition, &step) == own
+            }
+            // Nothing follows from what is said of it.
+            None => true,
+        }
+    }
+
+    /// The receipt of a loan, as text: where a reply to it goes over HTTP.
+    pub(super) fn text(queue: &str, vhost: &str, loan: &Loan) -> String {
+        let vhost = (!vhost.is_empty()).then_some(("vhost", vhost));
+        reply_path(queue, &loan.id, loan.delivery, vhost)
+    }
+}
+
+/// Takes a reply; answered once what follows from it is committed. Why it changed nothing, if it did
+/// not.
+pub(super) async fn reply(
+    desk: &Desk,
+    receipt: Receipt,
+    kind: ReplyType,
+    body: Bytes,
+) -> Result<Option<&'static str>, NotCommitted> {
+    let Receipt { queue, id, delivery, message, .. } = receipt;
+    let kind = match kind {
+        ReplyType::Result => None,
+        ReplyType::Error => Some(ERROR),
+        ReplyType::Progress => Some("progress"),
+    };
+    let correlation_id = message.of.to_string();
+    let attempt = Some(message.attempt);
+    desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, body }).await
+}
+
+/// Lengthens the lease of a message: how long it is from now.
+pub(super) async fn extend(
+    ways: &Ways,
+    receipt: &Receipt,
+    lease: Option<Duration>,
+) -> Result<Duration, Problem> {
+    let Receipt { queue, vhost, id, delivery, .. } = receipt;
+    let desk = desk_of(ways, vhost)?;
+    if let Some(why) = over(ways, id).await {
+        desk.forget(queue, id);
+        let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
+        return Err(problem.because(why));
+    }
+    let ask = || desk.extend(queue, id, *delivery, lease);
+    let extended = match ask() {
+        Err(NotLent::NotThere) => {
+            // After a start the message may be on its way to the bus, whose answer comes behind it.
+            door::inspect(ways, &own_bus(ways, vhost), Vec::new()).await;
+            ask()
+        }
+        known => known,
+    };
+    extended.map_err(not_lent)
+}
+
+/// Refuses a message: its attempt fails, or, with a pause, it goes back to its queue after that. Why
+/// it changed nothing, if it did not.
+pub(super) async fn nack(
+    desk: &Desk,
+    receipt: &Receipt,
+    requeue: Option<Duration>,
+) -> Result<Result<Option<&'static str>, NotCommitted>, Problem> {
+    let Receipt { id, delivery, .. } = receipt;
+    match requeue {
+        Some(pause) => {
+            desk.give_back(id, *delivery, pause).map_err(not_lent)?;
+            Ok(Ok(None))
+        }
+        None => desk.refuse(id, *delivery).await.map_err(not_lent),
+    }
+}
+
+/// The bus whose messages are lent.
+pub(super) fn own_bus(ways: &Ways, vhost: &str) -> BusKey {
+    ways.buses.named(Some(&BusKind::Embedded.name().into()), vhost)
+}
+
+/// The desk of that bus.
+pub(super) fn desk_of(ways: &Ways, vhost: &str) -> Result<Arc<Desk>, Problem> {
+    let bus = own_bus(ways, vhost);
+    ways.desks.of(&bus).ok_or_else(|| {
+        if ways.buses.find(&bus).is_some() {
+            return Problem::overloaded("the manager is starting: ask again".to_owned());
+        }
+        let place = match vhost {
+            "" => String::new(),
+            vhost => format!(" in the virtual host {}", quoted(vhost)),
+        };
+        Problem::not_found(format!("no loaded workflow uses the embedded bus{place}"))
+    })
+}
+
+/// Why the attempt of a message is over, if it is.
+pub(super) async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
+    let MessageId { of, attempt } = MessageId::parse(id).ok()?;
+    let (job, step) = (of.job, of.step);
+    if !ways.routes.is_live(job) {
+        // After a start the router may not have taken up the jobs of the journal yet.
+        door::routed(ways).await;
+        if !ways.routes.is_live(job) {
+            return Some("settled");
+        }
+    }
+    let told = live::look(ways, job, move |job| {
+        let Some(index) = job.graph().index_of(&step) else { return Some("unknown step") };
+        let run = job.step(index);
+        match (job.state(), job.step_state(index)) {
+            (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
+            (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
+            (_, StepState::Waiting) => Some("cancelled"),
+            (_, StepState::Running) if run.attempt != attempt || !run.is_under_way() => {
+                Some("timed out")
+            }
+            (_, StepState::Running) => None,
+        }
+    });
+    told.await.flatten()
+}
+
+fn not_lent(why: NotLent) -> Problem {
+    let why = match why {
+        NotLent::ToAnother => "another worker has the message",
+        NotLent::NotThere => "this delivery is not yours any more",
+    };
+    Problem::gone(format!(
+        "lease expired: {why}; a reply to it counts all the same, if it is the first"
+    ))
+    .because("lease expired")
+}
+
+/// What the id of a message tells.
+#[derive(Clone, Debug)]
+struct MessageId {
+    of: CorrelationId,
+    attempt: u32,
+}
+
+impl MessageId {
+    fn parse(text: &str) -> Result<MessageId, Problem> {
+        let wrong = || {
+            Problem::malformed(format!(
+                "the message's id is {}, expected <job UUID>:<step name>:<attempt>: pass on the \
+                 Reply-To of the message",
+                quoted(text)
+            ))
+        };
+        let (of, attempt) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let (of, attempt) = (of.parse().map_err(|_| wrong())?, attempt.parse());
+        Ok(MessageId { of, attempt: attempt.map_err(|_| wrong())? })
+    }
+}
+
+fn delivery(text: &str) -> Result<u32, Problem> {
+    text.parse().map_err(|_| {
+        Problem::malformed(format!(
+            "the delivery is {}, expected its number: pass on the Reply-To of the message",
+            quoted(text)
+        ))
+    })
+}
+
+/// The name that a worker gives itself.
+pub(super) fn named(name: &str) -> Result<Arc<str>, Problem> {
+    let length = name.chars().count();
+    if !(1..=WORKER_CHARS_MAX).contains(&length) {
+        return Err(Problem::malformed(format!(
+            "worker has {length} characters, expected a name of 1 to {WORKER_CHARS_MAX}"
+        )));
+    }
+    Ok(name.into())
+}
+
+/// A span of time within its bounds; `shown`: as the worker wrote it.
+pub(super) fn within(
+    key: &str,
+    span: Option<Duration>,
+    shown: impl FnOnce() -> String,
+    (min, max): (Duration, Duration),
+) -> Result<Duration, Problem> {
+    span.filter(|span| (min..=max).contains(span)).ok_or_else(|| {
+        let known = humantime::format_duration;
+        Problem::malformed(format!(
+            "{key} is {}, expected a time from {} to {}, such as 30s",
+            shown(),
+            known(min),
+            known(max)
+        ))
+    })
+}
+
+/// So long from now, by the wall clock.
+pub(super) fn after(span: Duration) -> Time {
+    let nanoseconds = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+    Time(Timestamp(clock::now().0.saturating_add(nanoseconds)))
+}

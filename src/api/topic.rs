@@ -1,0 +1,79 @@
+//! Why a step does not move whose message went to a topic of Kafka. A topic tells how far its workers
+//! have committed, and who they are; not who has which message.
+
+use crate::bus::QueueLook;
+use crate::settings::KafkaSection;
+
+/// Where a message most likely is.
+pub(super) enum Where {
+    /// On its way to the topic.
+    Sending,
+    /// In the topic, with nobody to take it.
+    Unattended,
+    /// With a worker, or behind those that workers have.
+    Attended,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The step's name, its queue, until when it waits, and whether the brokers have its message.
+pub(super) struct TopicStep<'a> {
+    pub(super) name: &'a str,
+    pub(super) queue: &'a str,
+    pub(super) timeout: &'a str,
+    pub(super) is_confirmed: bool,
+}
+
+impl TopicStep<'_> {
+    /// What is known of its message.
+    pub(super) fn where_it_is(&self, section: &KafkaSection, found: QueueLook) -> (Where, String) {
+        let TopicStep { name, queue, timeout, is_confirmed } = self;
+        let (topic, group) = (section.topic(queue), section.group(queue));
+        match found {
+            QueueLook::There { .. } if !is_confirmed => (
+                Where::Sending,
+                format!(
+                    "on its way: the brokers have not confirmed the message of step \"{name}\" to the \
+                     topic {topic} yet; the manager keeps it, and sends it again until then"
+                ),
+            ),
+            QueueLook::There { consumers: 0, messages, .. } => (
+                Where::Unattended,
+                format!(
+                    "no worker of the group {group} is there: start one for step \"{name}\" on the \
+                     topic {topic}, of which the group has {messages} messages still to commit; \
+                     {timeout}"
+                ),
+            ),
+            QueueLook::There { consumers, messages: 0, .. } => (
+                Where::Attended,
+                format!(
+                    "the {consumers} workers of the group {group} have committed all of the topic \
+                     {topic}: the reply of step \"{name}\" is on its way, or its message was passed \
+                     over; {timeout}"
+                ),
+            ),
+            QueueLook::There { consumers, messages, .. } => (
+                Where::Attended,
+                format!(
+                    "the {consumers} workers of the group {group} have {messages} messages of the topic \
+                     {topic} still to commit; that of step \"{name}\" is with one of them, or waits; \
+                     {timeout}"
+                ),
+            ),
+            QueueLook::Missing => (
+                Where::Unattended,
+                format!("the topic {topic} of step \"{name}\" is missing: it is created soon"),
+            ),
+            QueueLook::Unknown(reason) => (
+                Where::Unknown,
+                format!(
+                    "step \"{name}\" waits for a reply to its message in the topic {topic}, about \
+                     which the brokers tell nothing: {reason}"
+                ),
+            ),
+            // No topic is one.
+            QueueLook::Service { .. } => (Where::Unknown, format!("{topic} is a web service")),
+        }
+    }
+}

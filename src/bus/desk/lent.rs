@@ -1,0 +1,54 @@
+//! A message that is lent, and what is reported of its lease.
+
+use super::{Line, Place};
+use crate::bus::{BusEvent, Held, Publication};
+use crate::clock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a shorter lease of a message is reported at most.
+const SHORTENED_EVERY: Duration = Duration::from_secs(1);
+
+/// A message that a worker has.
+pub(super) struct Lent {
+    pub(super) queue: Arc<str>,
+    pub(super) place: Place,
+    pub(super) message: Publication,
+    /// The number by which its worker knows it.
+    pub(super) delivery: u32,
+    /// How often it was lent.
+    pub(super) deliveries: u32,
+    pub(super) lease: Duration,
+    pub(super) until: Instant,
+    /// When it ends as far as was reported.
+    pub(super) reported: Option<Instant>,
+    /// When an earlier end than before was reported.
+    pub(super) shortened: Option<Instant>,
+    /// Who has it, by the name that it gave itself.
+    pub(super) worker: Option<Arc<str>>,
+    /// Where that worker hears that it has the message no more.
+    pub(super) line: Option<Line>,
+}
+
+impl Lent {
+    /// What there is to report if the lease as it was reported does not end in the time from its
+    /// end on that is given.
+    pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {
+        let (last, now) = (self.until + within, clock::ticks());
+        if self.reported.is_some_and(|reported| (self.until..=last).contains(&reported)) {
+            return None;
+        }
+        // What is shortened again and again is reported now and then: nobody is given the message
+        // too early by that.
+        let is_shorter = self.reported.is_some_and(|reported| reported > last);
+        if is_shorter && self.shortened.is_some_and(|at| now.duration_since(at) < SHORTENED_EVERY) {
+            return None;
+        }
+        self.shortened = if is_shorter { Some(now) } else { self.shortened };
+        self.reported = Some(last);
+        let left = last.saturating_duration_since(now);
+        let lease = Held { delivery: self.delivery, left };
+        Some(BusEvent::Leased { receipt: self.message.receipt.again()?, lease })
+    }
+}

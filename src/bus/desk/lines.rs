@@ -1,0 +1,101 @@
+//! Workers that stay: they have a line to the desk, on which they hear that they have a message no
+//! more, and give back at once what they have when they go.
+
+use super::{Desk, Lent, NotLent, Queue, Waiting};
+use crate::bus::{BusEvent, Held, Over};
+use crate::clock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// The way to a worker that stays. It holds no more than one [`Ended`] for each message lent to it.
+pub type Line = UnboundedSender<Ended>;
+
+/// A worker has a message no more, without having said so.
+#[derive(Debug)]
+pub struct Ended {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// Which delivery it was.
+    pub delivery: u32,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a worker has a message no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its lease has ended.
+    LeaseEnded,
+    /// The attempt is over.
+    Over(Over),
+}
+
+impl Desk {
+    /// Counts a worker of this queue as long as what is returned is held, whether it waits or not.
+    pub fn attend(&self, queue: &Arc<str>) -> Counted {
+        Counted::new(&self.state().queue(queue).lines)
+    }
+
+    /// Whether a message of this queue waits or is lent.
+    pub fn has_in(&self, queue: &str, id: &str) -> bool {
+        let state = self.state();
+        let is_waiting = |queue: &Queue| queue.places.contains_key(id);
+        state.lent.get(id).is_some_and(|lent| *lent.queue == *queue)
+            || state.queues.get(queue).is_some_and(is_waiting)
+    }
+
+    /// Whether nobody gets a message any more.
+    pub fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    /// Takes a message back from a worker that has not begun to work on it: it waits as if it had
+    /// not been lent.
+    ///
+    /// # Errors
+    ///
+    /// This delivery is not lent any more.
+    pub fn take_back(&self, id: &str, delivery: u32) -> Result<(), NotLent> {
+        let mut state = self.state();
+        state.lent_as(id, delivery)?;
+        let Some(lent) = state.forget(id) else { return Err(NotLent::NotThere) };
+        let Lent { queue, place, message, deliveries, reported, .. } = lent;
+        let deliveries = deliveries - 1;
+        // It waits after a restart as well.
+        if let (Some(_), Some(receipt)) = (reported, message.receipt.again()) {
+            let lease = Held { delivery: deliveries, left: Duration::ZERO };
+            (self.sink)(BusEvent::Leased { receipt, lease });
+        }
+        let waiting = Waiting { message, deliveries, since: clock::ticks() };
+        state.queue(&queue).wait(place, waiting);
+        Ok(())
+    }
+}
+
+impl Lent {
+    /// Tells a worker that stays that it has the message no more.
+    pub(super) fn tell(&self, id: &str, why: Why) {
+        if let Some(line) = &self.line {
+            // An error means that the worker has gone.
+            let _ = line.send(Ended { id: id.into(), delivery: self.delivery, why });
+        }
+    }
+}
+
+/// Counts a worker as long as it is held.
+pub struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,150 @@
+//! What a bus reports, and the state that it is in.
+
+use super::{Delivery, Held, Receipt};
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Whether a bus can do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusState {
+    /// Not yet connected, or between two connections; with the last error.
+    Disconnected {
+        /// Why, in one line; empty before the first try.
+        reason: String,
+    },
+    /// Both connections are open.
+    Connected,
+    /// Messages are sent; of the replies those are still being read that had come by the time at
+    /// which it connected.
+    CatchingUp,
+    /// It is connected, but some queues cannot be used as they are.
+    Unfit {
+        /// Which.
+        queues: Vec<Arc<str>>,
+        /// What is wrong with them, in one line.
+        reason: String,
+    },
+    /// The broker blocks publishers (an alarm); acks go on.
+    Blocked {
+        /// The broker's words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for BusState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BusState::Disconnected { reason } if reason.is_empty() => {
+                f.write_str("not connected yet")
+            }
+            BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
+            BusState::Connected => f.write_str("connected"),
+            BusState::CatchingUp => f.write_str("connected, reads the replies that lay there"),
+            BusState::Unfit { reason, .. } => write!(f, "connected, but {reason}"),
+            BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
+        }
+    }
+}
+
+/// What a bus reports.
+#[derive(Debug)]
+pub enum BusEvent {
+    /// A message came in on the reply queue.
+    Reply(Delivery),
+    /// A message came in on a queue on which messages ask for jobs.
+    Call {
+        /// The queue.
+        queue: Arc<str>,
+        /// The message.
+        delivery: Delivery,
+    },
+    /// The broker has taken responsibility for a message.
+    Taken(Receipt),
+    /// A worker has a message, for a time; or has it for another time than was reported before.
+    Leased {
+        /// The message's receipt, once more.
+        receipt: Receipt,
+        /// For how long, from now.
+        lease: Held,
+    },
+    /// There is no queue of the name that a caller gave: nobody will ever read the message.
+    Unroutable(Receipt),
+    /// A message could not be read, whatever it was meant to be; it is off its queue.
+    Unreadable {
+        /// The queue it came on.
+        queue: Arc<str>,
+        /// What is wrong with it.
+        reason: String,
+        /// Its property `correlation_id`, as far as it can be read.
+        correlation_id: Option<String>,
+        /// The size of its body.
+        bytes: usize,
+        /// Whether it was put aside; otherwise it was dropped.
+        is_kept: bool,
+    },
+    /// The state changed.
+    State(BusState),
+    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once
+    /// `taken` is answered (or dropped): by then all its running steps are journaled as unconfirmed
+    /// (SPEC §4).
+    QueueMissing {
+        /// The queue.
+        queue: Arc<str>,
+        /// Answered after the commit.
+        taken: oneshot::Sender<()>,
+    },
+    /// All before this offset of a topic is done. It goes into the journal, for the broker keeps no
+    /// record of it.
+    Reached(Position),
+    /// The bus cannot work at all, whatever is tried again: another process consumes the reply
+    /// queue. The daemon ends.
+    Refused(String),
+    /// Something about a single message that is only counted: a return, a negative confirm.
+    Noted(BusNotice),
+}
+
+/// How far a bus has come in a partition of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition.
+    pub partition: i32,
+    /// The offset of the first message that is not done.
+    pub offset: i64,
+}
+
+/// What happens to single messages and is only counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BusNotice {
+    /// The broker returned a message as unroutable; it is sent again.
+    Returned,
+    /// The broker refused a message (nack of a publish); it is sent again.
+    Refused,
+    /// A message was sent again after a connection was lost.
+    Resent,
+    /// A call of a web service did not deliver its message, which waits for another one.
+    NotDelivered,
+    /// A call of a web service was broken off: its attempt is over.
+    BrokenOff,
+}
+
+/// Where a bus reports; it may be called from any thread and never blocks.
+pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
+
+/// A loop of a bus whose panic is reported: a bus that is half dead must not look alive.
+pub(super) async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
+    let _watch = Watch(sink);
+    run.await;
+}
+
+struct Watch(EventSink);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)(BusEvent::Refused("the bus panicked; the log has the panic".to_owned()));
+        }
+    }
+}

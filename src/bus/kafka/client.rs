@@ -1,0 +1,195 @@
+//! The clients of the library: the properties that each has, and what its threads tell.
+
+use crate::settings::KafkaSection;
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::{BaseProducer, ProducerContext};
+use std::thread;
+use tokio::sync::mpsc;
+
+/// Requests carry up to so many bytes of messages: a larger message goes alone.
+pub(super) const BATCH_BYTES: usize = 128 * 1024;
+
+/// How long the library holds a topic that is not there for one that is being created.
+const TOPIC_AWAITED_MS: u32 = 5_000;
+
+/// The longest time that the library knows for an application that does not ask for messages. The
+/// bus does not while there is no room, however long.
+const POLLED_WITHIN_MS: u32 = 86_400_000;
+
+/// What a thread of the library tells the loop.
+pub(super) enum Told {
+    /// A message was taken, in this partition at this offset, or not.
+    Delivered { number: usize, taken: Result<(i32, i64), RDKafkaErrorCode> },
+    /// No broker can be reached.
+    AllDown,
+    /// Something went wrong, in the library's words.
+    Error(String),
+    /// The producer cannot go on; another one can.
+    Fatal(String),
+}
+
+/// Hands on what the threads of a client tell.
+#[derive(Clone)]
+pub(super) struct Context(pub(super) mpsc::UnboundedSender<Told>);
+
+impl Context {
+    /// Of a client to whose errors nobody listens: its calls tell what goes wrong.
+    pub(super) fn of_nobody() -> Context {
+        Context(mpsc::unbounded_channel().0)
+    }
+}
+
+impl ClientContext for Context {
+    /// What goes wrong is told by the bus, in its state; these lines say more.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+                tracing::warn!(target: "librdkafka", facility, "{line}");
+            }
+            RDKafkaLogLevel::Error
+            | RDKafkaLogLevel::Warning
+            | RDKafkaLogLevel::Notice
+            | RDKafkaLogLevel::Info
+            | RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{line}"),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
+    fn error(&self, error: KafkaError, reason: &str) {
+        let told = match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AllBrokersDown) => Told::AllDown,
+            Some(RDKafkaErrorCode::Fatal) => Told::Fatal(reason.to_owned()),
+            _ => Told::Error(reason.to_owned()),
+        };
+        // Fails only once the loop has ended.
+        let _ = self.0.send(told);
+    }
+}
+
+impl ConsumerContext for Context {}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let taken = match result {
+            Ok(record) => Ok((record.partition(), record.offset())),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
+        };
+        let _ = self.0.send(Told::Delivered { number, taken });
+    }
+}
+
+/// The properties of each client.
+pub(super) struct Configs<'s>(&'s KafkaSection);
+
+impl Configs<'_> {
+    pub(super) fn of(section: &KafkaSection) -> Configs<'_> {
+        Configs(section)
+    }
+
+    /// What the library says of the properties, if it cannot work with them.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for config in [self.producer(), self.consumer(&self.0.reply_topic), self.admin()] {
+            // Makes no connection: nothing is asked of it.
+            config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
+        }
+        Ok(())
+    }
+
+    fn common(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        let is_debugged = self.0.properties.0.contains_key("debug");
+        config.set_log_level(if is_debugged {
+            RDKafkaLogLevel::Debug
+        } else {
+            RDKafkaLogLevel::Info
+        });
+        config.set("client.id", "workflow-manager");
+        for (name, value) in &self.0.properties.0 {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", self.0.servers.0.join(","));
+        // A topic that a broker makes by itself keeps messages for as long as that likes.
+        config.set("allow.auto.create.topics", "false");
+        config
+    }
+
+    /// Keeps a message until it is taken by all that have to, however long; none is doubled or
+    /// passed over on the way.
+    pub(super) fn producer(&self) -> ClientConfig {
+        let mut config = self.common();
+        config
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("message.timeout.ms", "0")
+            .set("message.max.bytes", self.0.message_bytes_max.max(1_000).to_string())
+            .set("batch.size", BATCH_BYTES.to_string())
+            .set("queue.buffering.max.messages", "0")
+            .set("queue.buffering.max.kbytes", "2147483647")
+            .set("topic.metadata.propagation.max.ms", TOPIC_AWAITED_MS.to_string());
+        if !self.0.properties.0.contains_key("linger.ms") {
+            config.set("linger.ms", "1");
+        }
+        config
+    }
+
+    /// Reads what it is assigned and commits nothing. The library reads nothing without the name
+    /// of a group, which it does not join.
+    pub(super) fn consumer(&self, group: &str) -> ClientConfig {
+        let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
+        let mut config = self.common();
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("enable.partition.eof", "true")
+            .set("queued.min.messages", self.0.prefetch.clamp(1, 10_000_000).to_string())
+            .set("queued.max.messages.kbytes", kibibytes)
+            .set("max.poll.interval.ms", POLLED_WITHIN_MS.to_string());
+        config
+    }
+
+    /// Asks about topics and creates them.
+    pub(super) fn admin(&self) -> ClientConfig {
+        self.common()
+    }
+}
+
+/// An error of the library in plain words.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
+pub(super) fn explain(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, why, name, _) => format!("the property {name}: {why}"),
+        KafkaError::ClientCreation(why) | KafkaError::AdminOpCreation(why) => why.clone(),
+        other => match other.rdkafka_error_code() {
+            Some(code) => code.to_string(),
+            None => other.to_string(),
+        },
+    }
+}
+
+/// Lets clients end on a thread of their own: that may wait for threads of the library.
+pub(super) struct Ending<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> Ending<T> {
+    pub(super) fn new(client: T) -> Ending<T> {
+        Ending(Some(client))
+    }
+
+    pub(super) fn get(&self) -> Option<&T> {
+        self.0.as_ref()
+    }
+}
+
+impl<T: Send + 'static> Drop for Ending<T> {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        thread::spawn(move || drop(client));
+    }
+}

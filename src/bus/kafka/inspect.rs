@@ -1,0 +1,72 @@
+//! How far the workers of queues are behind: what their groups have committed, and their members.
+
+use super::client::{Configs, Context, explain};
+use super::cluster::is_code_of_topic;
+use crate::bus::QueueLook;
+use crate::settings::KafkaSection;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::topic_partition_list::Offset;
+use std::sync::Arc;
+
+/// Looks at queues, on clients of their own: looks are rare and must not disturb the loop.
+pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
+    let count = queues.len();
+    let looked = actix_rt::task::spawn_blocking(move || {
+        let look = |queue: &Arc<str>| look(&section, queue).unwrap_or_else(QueueLook::Unknown);
+        queues.iter().map(look).collect()
+    });
+    looked.await.unwrap_or_else(|error| vec![QueueLook::Unknown(error.to_string()); count])
+}
+
+fn look(section: &KafkaSection, queue: &str) -> Result<QueueLook, String> {
+    let (topic, group) = (section.topic(queue), section.group(queue));
+    let timeout = section.request_timeout.0;
+    let config = Configs::of(section).consumer(&group);
+    let consumer: BaseConsumer<Context> =
+        config.create_with_context(Context::of_nobody()).map_err(|error| explain(&error))?;
+    let metadata = consumer.fetch_metadata(Some(&topic), timeout);
+    let metadata = metadata.map_err(|error| explain(&error))?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let Some(found) = found else { return Ok(QueueLook::Missing) };
+    match found.error().map(RDKafkaErrorCode::from) {
+        Some(code) if is_code_of_topic(code) => return Ok(QueueLook::Missing),
+        Some(RDKafkaErrorCode::NoError) | None => {}
+        Some(code) => return Err(code.to_string()),
+    }
+    let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+    let mut list = TopicPartitionList::new();
+    for partition in 0..partitions {
+        list.add_partition(&topic, partition);
+    }
+    let committed = consumer.committed_offsets(list, timeout).map_err(|error| explain(&error))?;
+    let mut behind = 0;
+    for partition in 0..partitions {
+        let ends = consumer.fetch_watermarks(&topic, partition, timeout);
+        let (low, high) = ends.map_err(|error| explain(&error))?;
+        let at = committed.find_partition(&topic, partition).map(|found| found.offset());
+        let done = match at {
+            Some(Offset::Offset(at)) => at.clamp(low, high),
+            // Nothing was committed: all waits.
+            Some(
+                Offset::Beginning
+                | Offset::End
+                | Offset::Stored
+                | Offset::Invalid
+                | Offset::OffsetTail(_),
+            )
+            | None => low,
+        };
+        behind += high - done;
+    }
+    let groups = consumer.fetch_group_list(Some(&group), timeout);
+    let groups = groups.map_err(|error| explain(&error))?;
+    let members = groups.groups().iter().find(|found| found.name() == group);
+    let consumers = members.map_or(0, |found| found.members().len());
+    Ok(QueueLook::There {
+        messages: u32::try_from(behind).unwrap_or(u32::MAX),
+        unacknowledged: None,
+        consumers: u32::try_from(consumers).unwrap_or(u32::MAX),
+    })
+}

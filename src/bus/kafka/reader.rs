@@ -1,0 +1,349 @@
+//! Reads the reply topic: records become deliveries, verdicts become positions.
+
+use super::client::{Configs, Context, Ending, explain};
+use super::cluster::is_of_topic;
+use super::record::{Record, Said, Unreadable};
+use super::topic::Topic;
+use super::window::{Begin, Window};
+use crate::bus::{BusEvent, Delivery, EventSink, Position, Settled, Settlement, Verdict};
+use crate::settings::KafkaSection;
+use futures_util::FutureExt;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::Offset;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// How many records are taken before anything else is looked at.
+const TAKEN_MAX: usize = 64;
+
+type Client = Ending<StreamConsumer<Context>>;
+
+/// What the client has.
+pub(super) enum Heard {
+    /// Records, in order.
+    Records(Vec<Record>),
+    /// Everything in a partition has been read.
+    End(i32),
+    /// The topic is not as it was.
+    Changed(String),
+    /// Something else that the library tries again by itself.
+    Trouble(String),
+}
+
+/// A record without a verdict.
+struct Kept {
+    partition: i32,
+    offset: i64,
+    said: Said,
+}
+
+/// Reads the reply topic, over any number of connections.
+pub(super) struct Reader {
+    section: Arc<KafkaSection>,
+    topic: Arc<str>,
+    sink: EventSink,
+    consumer: Rc<Client>,
+    context: Context,
+    windows: BTreeMap<i32, Window>,
+    /// The client reads the partitions that have windows.
+    is_assigned: bool,
+    /// How far partitions were read that ended before, at the last look.
+    suspects: BTreeMap<i32, i64>,
+    /// Where the journal says that reading goes on, for partitions that were not seen yet.
+    known: BTreeMap<i32, i64>,
+    kept: HashMap<u64, Kept>,
+    bytes: usize,
+    tags: u64,
+    /// Counts how often the topic was made anew: verdicts on what was read before are void.
+    epoch: u64,
+    settle: mpsc::UnboundedSender<Settled>,
+    pub(super) verdicts: mpsc::UnboundedReceiver<Settled>,
+    /// The ends that were seen when the bus connected, of partitions that are not read up to them.
+    goals: BTreeMap<i32, i64>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        section: Arc<KafkaSection>,
+        positions: &[Position],
+        sink: EventSink,
+        context: Context,
+    ) -> Result<Reader, String> {
+        let consumer = consumer(&section, &context)?;
+        let topic: Arc<str> = section.reply_topic.as_str().into();
+        let of_replies = positions.iter().filter(|position| position.topic == topic);
+        let (settle, verdicts) = mpsc::unbounded_channel();
+        Ok(Reader {
+            known: of_replies.map(|position| (position.partition, position.offset)).collect(),
+            section,
+            topic,
+            sink,
+            consumer,
+            context,
+            windows: BTreeMap::new(),
+            is_assigned: false,
+            suspects: BTreeMap::new(),
+            kept: HashMap::new(),
+            bytes: 0,
+            tags: 0,
+            epoch: 0,
+            settle,
+            verdicts,
+            goals: BTreeMap::new(),
+        })
+    }
+
+    /// The topic is there. Reads it from where that was left; true if records are gone that were to
+    /// be read.
+    pub(super) fn found(&mut self, topic: &Topic) -> Result<bool, String> {
+        let (mut is_lost, mut is_news) = (false, !self.is_assigned);
+        for (partition, (low, high)) in &topic.ends {
+            let known = match self.windows.get(partition) {
+                Some(window) => Some(window.next()),
+                None => self.known.remove(partition),
+            };
+            let begin = match Begin::of(known, *low, *high) {
+                Begin::Lost(at) if self.is_doubtful(*partition, known, *high) => {
+                    Begin::At(known.unwrap_or(at))
+                }
+                begin @ (Begin::At(_) | Begin::Lost(_)) => begin,
+            };
+            match begin {
+                Begin::At(_) if self.windows.contains_key(partition) => {}
+                Begin::At(at) => {
+                    is_news = true;
+                    self.windows.insert(*partition, Window::new(at, known.is_some()));
+                }
+                Begin::Lost(at) => {
+                    tracing::warn!(
+                        topic = &*self.topic,
+                        partition,
+                        position = known,
+                        first = low,
+                        end = high,
+                        "replies are lost: the topic no longer has what was to be read next. It was \
+                         made anew, or did not keep replies for long enough"
+                    );
+                    (is_lost, is_news) = (true, true);
+                    self.windows.insert(*partition, Window::new(at, false));
+                }
+            }
+        }
+        if is_lost {
+            self.forget();
+            // What the client knows is of the topic that is gone.
+            self.consumer = consumer(&self.section, &self.context)?;
+        }
+        if is_news {
+            self.assign()?;
+        }
+        Ok(is_lost)
+    }
+
+    /// Whether the end of a partition that lies before what was read may be a moment old: it counts
+    /// when it lies there still at the next look.
+    fn is_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
+        let Some(known) = known.filter(|known| *known > high) else { return false };
+        let before = self.suspects.insert(partition, known);
+        before.is_none_or(|before| before <= high)
+    }
+
+    /// The topic is not there; true if it had records that were to be read.
+    pub(super) fn missing(&mut self) -> Result<bool, String> {
+        let had = |position: i64| position > 0;
+        let is_lost = self.windows.values().any(|window| had(window.next()))
+            || self.known.values().any(|known| had(*known));
+        self.windows.clear();
+        self.known.clear();
+        self.forget();
+        self.pause();
+        self.consumer = consumer(&self.section, &self.context)?;
+        Ok(is_lost)
+    }
+
+    /// Reads no more until the topic is found again.
+    pub(super) fn pause(&mut self) {
+        if std::mem::take(&mut self.is_assigned)
+            && let Some(consumer) = self.consumer.get()
+            && let Err(error) = consumer.unassign()
+        {
+            tracing::debug!(%error, "the reply topic is not given up");
+        }
+    }
+
+    /// Verdicts on what was read are void.
+    fn forget(&mut self) {
+        self.epoch += 1;
+        self.suspects.clear();
+        self.kept.clear();
+        self.bytes = 0;
+    }
+
+    fn assign(&mut self) -> Result<(), String> {
+        let Some(consumer) = self.consumer.get() else { return Ok(()) };
+        let mut list = TopicPartitionList::new();
+        for (partition, window) in &self.windows {
+            let at = Offset::Offset(window.next());
+            let added = list.add_partition_offset(&self.topic, *partition, at);
+            added.map_err(|error| explain(&error))?;
+        }
+        consumer.assign(&list).map_err(|error| explain(&error))?;
+        self.is_assigned = true;
+        let positions = self.windows.iter().map(|(partition, window)| (partition, window.next()));
+        let positions: BTreeMap<_, _> = positions.collect();
+        tracing::info!(topic = &*self.topic, ?positions, "reading replies");
+        Ok(())
+    }
+
+    /// All that lies in the topic now is to be read before what is missing counts as not sent.
+    pub(super) fn catch_up(&mut self, topic: &Topic) {
+        self.goals = topic.ends.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
+        self.reach_goals();
+    }
+
+    /// Whether that is read.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.goals.is_empty()
+    }
+
+    fn reach_goals(&mut self) {
+        let Reader { goals, windows, .. } = self;
+        goals.retain(|partition, goal| {
+            windows.get(partition).is_some_and(|window| window.position() < *goal)
+        });
+    }
+
+    /// Whether there is room for more records.
+    pub(super) fn has_room(&self) -> bool {
+        self.kept.len() < self.section.prefetch && self.bytes <= self.section.replies_bytes_max
+    }
+
+    /// Waits for what the client has next. Nothing is lost when this is dropped.
+    pub(super) fn next(&self) -> impl Future<Output = Heard> + use<> {
+        let consumer = self.consumer.clone();
+        async move {
+            let Some(consumer) = consumer.get() else { return std::future::pending().await };
+            let first = consumer.recv().await.map(|message| Record::of(&message));
+            let mut records = match first {
+                Ok(record) => vec![record],
+                Err(error) => return heard(&error),
+            };
+            // An error that is taken here is one that comes again, or the end of a partition.
+            while records.len() < TAKEN_MAX {
+                let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
+                records.push(Record::of(&message));
+            }
+            Heard::Records(records)
+        }
+    }
+
+    /// All of a partition was read. Its end may be behind records that are for nobody.
+    pub(super) fn ended(&mut self, partition: i32) {
+        if self.windows.get(&partition).is_some_and(Window::is_settled) {
+            self.goals.remove(&partition);
+        }
+    }
+
+    /// Delivers a record.
+    pub(super) fn deliver(&mut self, record: Record) {
+        let Record { partition, offset, said } = record;
+        let Some(window) = self.windows.get_mut(&partition) else { return };
+        if !window.read(offset) {
+            return;
+        }
+        match said {
+            Ok(said) => {
+                self.tags += 1;
+                self.bytes += said.body.len();
+                self.kept.insert(self.tags, Kept { partition, offset, said: said.clone() });
+                self.hand_over(self.tags, said, false);
+            }
+            Err(Unreadable { reason, bytes }) => {
+                window.settle(offset);
+                (self.sink)(BusEvent::Unreadable {
+                    queue: self.topic.clone(),
+                    reason: format!("{reason} (partition {partition}, offset {offset})"),
+                    correlation_id: None,
+                    bytes,
+                    is_kept: true,
+                });
+            }
+        }
+    }
+
+    fn hand_over(&self, tag: u64, said: Said, redelivered: bool) {
+        let Said { correlation_id, kind, attempt, body } = said;
+        let settlement = Settlement::new(tag, self.epoch, self.settle.clone());
+        let delivery = Delivery::new(correlation_id, body, settlement);
+        (self.sink)(BusEvent::Reply(Delivery { kind, attempt, redelivered, ..delivery }));
+    }
+
+    /// Takes this verdict and all others that are there already.
+    pub(super) fn settle(&mut self, first: Settled) {
+        let mut next = Some(first);
+        while let Some(Settled { tag, epoch, verdict, .. }) = next {
+            if epoch == self.epoch {
+                self.take(tag, verdict);
+            }
+            next = self.verdicts.try_recv().ok();
+        }
+        self.reach_goals();
+    }
+
+    fn take(&mut self, tag: u64, verdict: Verdict) {
+        match verdict {
+            Verdict::Ack => {
+                let Some(Kept { partition, offset, said }) = self.kept.remove(&tag) else { return };
+                self.bytes = self.bytes.saturating_sub(said.body.len());
+                if let Some(window) = self.windows.get_mut(&partition) {
+                    window.settle(offset);
+                }
+            }
+            // It is delivered again, from memory: the position does not pass it.
+            Verdict::Requeue => {
+                if let Some(kept) = self.kept.get(&tag) {
+                    self.hand_over(tag, kept.said.clone(), true);
+                }
+            }
+        }
+    }
+
+    /// Tells positions that have changed.
+    pub(super) fn tell_positions(&mut self) {
+        for (partition, window) in &mut self.windows {
+            if let Some(offset) = window.news() {
+                let topic = self.topic.clone();
+                let position = Position { topic, partition: *partition, offset };
+                (self.sink)(BusEvent::Reached(position));
+            }
+        }
+    }
+
+    /// How many records have no verdict.
+    pub(super) fn unsettled(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+fn consumer(section: &KafkaSection, context: &Context) -> Result<Rc<Client>, String> {
+    let config = Configs::of(section).consumer(&section.reply_topic);
+    let consumer = config.create_with_context(context.clone());
+    Ok(Rc::new(Ending::new(consumer.map_err(|error| explain(&error))?)))
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
+fn heard(error: &KafkaError) -> Heard {
+    use rdkafka::error::RDKafkaErrorCode::{AutoOffsetReset, OffsetOutOfRange};
+    match error {
+        KafkaError::PartitionEOF(partition) => Heard::End(*partition),
+        error if is_of_topic(error) => Heard::Changed(explain(error)),
+        error => match error.rdkafka_error_code() {
+            Some(AutoOffsetReset | OffsetOutOfRange) => Heard::Changed(explain(error)),
+            _ => Heard::Trouble(explain(error)),
+        },
+    }
+}

@@ -1,0 +1,159 @@
+//! What a record of the reply topic says: its headers, read once.
+
+use bytes::Bytes;
+use rdkafka::message::{Headers, Message};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The longest value of a header that is read, in bytes, as AMQP has it.
+const VALUE_BYTES_MAX: usize = 255;
+
+/// So many headers are read.
+const HEADERS_MAX: usize = 200;
+
+/// The names that Spring gives to the correlation id and to where replies go.
+pub(super) const SPRING_CORRELATION: &str = "kafka_correlationId";
+pub(super) const SPRING_REPLY_TOPIC: &str = "kafka_replyTopic";
+
+/// A record, with what of it is of use.
+pub(super) struct Record {
+    pub(super) partition: i32,
+    pub(super) offset: i64,
+    pub(super) said: Result<Said, Unreadable>,
+}
+
+/// What a reply says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) correlation_id: Option<String>,
+    pub(super) kind: Option<String>,
+    pub(super) attempt: Option<u32>,
+    pub(super) body: Bytes,
+}
+
+/// A record that cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    pub(super) reason: String,
+    pub(super) bytes: usize,
+}
+
+impl Record {
+    pub(super) fn of(message: &impl Message) -> Record {
+        let said = read(message).map_err(|reason| Unreadable {
+            reason,
+            bytes: message.payload().map_or(0, <[u8]>::len),
+        });
+        Record { partition: message.partition(), offset: message.offset(), said }
+    }
+}
+
+fn read(message: &impl Message) -> Result<Said, String> {
+    let mut said = message.headers().map_or(Ok(Said::default()), read_headers)?;
+    said.correlation_id = said.correlation_id.or_else(|| message.key().and_then(text));
+    said.body = message.payload().map(Bytes::copy_from_slice).unwrap_or_default();
+    Ok(said)
+}
+
+fn read_headers(headers: &impl Headers) -> Result<Said, String> {
+    if headers.count() > HEADERS_MAX {
+        return Err(format!("it has {} headers, more than {HEADERS_MAX}", headers.count()));
+    }
+    let (mut said, mut spring) = (Said::default(), None);
+    for at in 0..headers.count() {
+        // The library takes the names of headers for UTF-8 and panics where one is not.
+        let header = catch_unwind(AssertUnwindSafe(|| headers.get(at)));
+        let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
+        let value = header.value.and_then(text);
+        // Of headers with one name the last one counts, as with other clients.
+        match header.key {
+            "correlation_id" => said.correlation_id = value,
+            SPRING_CORRELATION => spring = value,
+            "type" => said.kind = value,
+            "attempt" => said.attempt = value.as_deref().and_then(digits),
+            _ => {}
+        }
+    }
+    said.correlation_id = said.correlation_id.or(spring);
+    Ok(said)
+}
+
+/// A value that is a text of use.
+fn text(value: &[u8]) -> Option<String> {
+    let is_short = value.len() <= VALUE_BYTES_MAX;
+    is_short.then(|| std::str::from_utf8(value).ok().map(str::to_owned))?
+}
+
+/// Digits alone: no sign, no space.
+fn digits(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::Timestamp;
+    use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
+
+    fn record(
+        key: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+        body: Option<&[u8]>,
+    ) -> Result<Said, Unreadable> {
+        let headers = headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value: *value })
+        });
+        let (key, body) = (key.map(<[u8]>::to_vec), body.map(<[u8]>::to_vec));
+        let time = Timestamp::NotAvailable;
+        let message = OwnedMessage::new(body, key, "t".into(), time, 0, 7, Some(headers));
+        Record::of(&message).said
+    }
+
+    #[test]
+    fn a_reply_is_known_by_its_header_by_springs_or_by_its_key() {
+        let of = |key: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
+            record(key, headers, None).expect("readable").correlation_id
+        };
+        let ours = ("correlation_id", Some(&b"a"[..]));
+        let springs = ("kafka_correlationId", Some(&b"b"[..]));
+        assert_eq!(of(Some(b"c"), &[springs, ours]).as_deref(), Some("a"));
+        assert_eq!(of(Some(b"c"), &[springs]).as_deref(), Some("b"));
+        assert_eq!(of(Some(b"c"), &[]).as_deref(), Some("c"));
+        assert_eq!(of(None, &[]), None);
+    }
+
+    #[test]
+    fn whatever_headers_say_it_costs_at_most_their_record() {
+        let long = [b'x'; VALUE_BYTES_MAX + 1];
+        let odd: [(&str, Option<&[u8]>); 6] = [
+            ("correlation_id", Some(&long)),
+            ("type", Some(b"\xff\xfe")),
+            ("attempt", Some(b"-1")),
+            ("attempt", None),
+            ("", None),
+            ("job", Some(b"{}")),
+        ];
+        assert_eq!(record(Some(&long), &odd, None), Ok(Said::default()));
+        let attempts = [("attempt", Some(&b"1"[..])), ("attempt", Some(&b"2"[..]))];
+        assert_eq!(record(None, &attempts, None).expect("readable").attempt, Some(2));
+        let many = vec![("a", None); HEADERS_MAX + 1];
+        assert!(record(None, &many, None).expect_err("too many").reason.contains("201 headers"));
+        let whole = record(None, &[("type", Some(b"error"))], Some(b"{}")).expect("readable");
+        assert_eq!((whole.kind.as_deref(), &whole.body[..]), (Some("error"), &b"{}"[..]));
+    }
+
+    #[test]
+    fn a_header_whose_name_is_no_text_makes_a_record_unreadable() {
+        struct Broken;
+        impl Headers for Broken {
+            fn count(&self) -> usize {
+                1
+            }
+
+            fn try_get(&self, _: usize) -> Option<Header<'_, &[u8]>> {
+                panic!("as the library does")
+            }
+        }
+        let reason = read_headers(&Broken).expect_err("unreadable");
+        assert!(reason.contains("UTF-8"), "{reason}");
+    }
+}

@@ -1,0 +1,19 @@
+//! `health`: whether a manager can do its work, for health checks of containers and for scripts.
+
+use super::arguments::ReachArguments;
+use super::client::Client;
+use super::error::ClientError;
+use crate::engine::words::escaped_lines;
+use std::io::Write;
+
+/// Prints each check; refused with those that are bad. `live`: only whether the process answers.
+pub(super) fn health(
+    live: bool,
+    reach: &ReachArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let path = if live { "/livez" } else { "/readyz?verbose" };
+    let text = Client::new(reach)?.get(path)?;
+    writeln!(out, "{}", escaped_lines(text.trim_end()))?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! `token`: makes tokens for the HTTP API. The token is printed once; settings have its hash.
+
+use super::arguments::{NewTokenArguments, TokenCommand};
+use super::error::ClientError;
+use crate::access::{hash_of, new_token};
+use crate::engine::words::quoted;
+use crate::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
+use serde_json::json;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The longest token that is hashed, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Who may read a new file of tokens: its owner.
+const OWNER_ONLY: u32 = 0o600;
+
+pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+    match command {
+        TokenCommand::New(arguments) => new(arguments, out)?,
+        TokenCommand::Hash => hash(out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    let NewTokenArguments { name, scope, queues, file } = arguments;
+    if !is_name(name) {
+        return Err(ClientError::Usage(format!(
+            "the name {} cannot stand in settings, expected letters, digits, \"-\", \"_\" and \".\", at most 64",
+            quoted(name)
+        )));
+    }
+    let (token, hash) = new_token();
+    let entry = entry(name, &hash, scope.map(Scope::from), queues);
+    match file {
+        Some(file) => {
+            add(file, name, &entry)?;
+            eprintln!(
+                "{} has the token's hash. A manager whose setting http.tokens_file names the file takes the token after a reload (workflow-manager reload, or SIGHUP).",
+                file.display()
+            );
+        }
+        None => eprintln!(
+            "This entry belongs below http.tokens in the settings, or below tokens in the file that http.tokens_file names:\n  {entry}"
+        ),
+    }
+    eprintln!("The token is shown this once:");
+    writeln!(out, "{token}")?;
+    Ok(())
+}
+
+/// The line of a token below the key `tokens`. JSON is YAML.
+fn entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> String {
+    let mut parts = vec![format!("hash: {}", json!(hash))];
+    parts.extend(scope.map(|scope| format!("scope: {}", scope.word())));
+    parts.extend((!queues.is_empty()).then(|| format!("queues: {}", json!(queues))));
+    format!("{name}: {{ {} }}", parts.join(", "))
+}
+
+/// Adds an entry to a file of tokens, which nobody sees half written.
+fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
+    let usage = |text: String| ClientError::Usage(text);
+    // The file itself, where a link to it is named.
+    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let file = target.as_path();
+    let failed = |error: io::Error| usage(format!("{}: {error}", file.display()));
+    // One at a time: what another process adds meanwhile would be lost. The file is replaced, so its
+    // folder is locked.
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    folder.lock().map_err(failed)?;
+    let (mut text, before, mode) = if file.exists() {
+        let before = TokenSettings::read_file(file).map_err(usage)?;
+        let mode = fs::metadata(file).map_err(failed)?.permissions().mode();
+        (fs::read_to_string(file).map_err(failed)?, before, mode & 0o777)
+    } else {
+        (
+            "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n".to_owned(),
+            Default::default(),
+            OWNER_ONLY,
+        )
+    };
+    if before.contains_key(name) {
+        return Err(usage(format!(
+            "{} has a token {} already: remove it first, or choose another name",
+            file.display(),
+            quoted(name)
+        )));
+    }
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(&format!("  {entry}\n"));
+    let mut partial = file.as_os_str().to_owned();
+    partial.push(format!(".{}", std::process::id()));
+    let partial = Path::new(&partial);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    let written = options.open(partial).and_then(|mut open| {
+        open.write_all(text.as_bytes())?;
+        open.sync_all()
+    });
+    let added = written.map_err(failed).and_then(|()| match TokenSettings::read_file(partial) {
+        Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
+            fs::rename(partial, file).map_err(failed)
+        }
+        Ok(_) | Err(_) => Err(usage(format!(
+            "{} is laid out so that no line can be added at its end: add this below tokens by hand:\n  {entry}",
+            file.display()
+        ))),
+    });
+    if added.is_err() {
+        // It is there if it could be made.
+        let _ = fs::remove_file(partial);
+    }
+    added
+}
+
+fn hash(out: &mut dyn Write) -> Result<(), ClientError> {
+    let mut text = String::new();
+    let read = io::stdin().take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| ClientError::Usage(format!("standard input: {error}")))?;
+    let token = text.trim_end_matches(['\n', '\r']);
+    if token.len() as u64 > TOKEN_BYTES_MAX || token.chars().count() < TOKEN_CHARS_MIN {
+        return Err(ClientError::Usage(format!(
+            "standard input has a token of {} characters, expected {TOKEN_CHARS_MIN} to {TOKEN_BYTES_MAX}",
+            token.chars().count()
+        )));
+    }
+    writeln!(out, "{}", hash_of(token))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::arguments::ScopeArgument;
+
+    fn arguments(name: &str, file: &Path) -> NewTokenArguments {
+        NewTokenArguments {
+            name: name.to_owned(),
+            scope: Some(ScopeArgument::Read),
+            queues: vec!["price, and \"more\"".to_owned()],
+            file: Some(file.to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_file_grows_by_tokens_that_only_its_owner_reads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tokens.yaml");
+        let mut out = Vec::new();
+        new(&arguments("one", &file), &mut out).expect("made");
+        let token = String::from_utf8(out).expect("text");
+        new(&arguments("two", &file), &mut Vec::new()).expect("added");
+        let tokens = TokenSettings::read_file(&file).expect("tokens");
+        assert_eq!(tokens["one"].hash, hash_of(token.trim_end()));
+        assert_eq!(tokens["two"].queues.0, ["price, and \"more\""]);
+        assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, OWNER_ONLY);
+        assert!(!fs::read_to_string(&file).expect("text").contains(token.trim_end()));
+
+        let again = new(&arguments("one", &file), &mut Vec::new()).expect_err("a second one");
+        assert!(again.to_string().contains("already"), "{again}");
+        let odd = new(&arguments("a b", &file), &mut Vec::new()).expect_err("no name");
+        assert!(odd.to_string().contains("\"a b\""), "{odd}");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn many_at_once_lose_no_token_and_a_link_stays_a_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("tokens.yaml"), folder.path().join("link.yaml"));
+        new(&arguments("first", &file), &mut Vec::new()).expect("made");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        std::thread::scope(|scope| {
+            for number in 0..12 {
+                let arguments = arguments(&format!("token-{number}"), &link);
+                scope.spawn(move || new(&arguments, &mut Vec::new()).expect("added"));
+            }
+        });
+        assert_eq!(TokenSettings::read_file(&file).expect("tokens").len(), 13);
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+    }
+
+    #[test]
+    fn a_file_of_another_layout_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tokens.yaml");
+        let text = "tokens: { a: { token: 'abcdefghijklmnop', scope: read } }\n";
+        fs::write(&file, text).expect("written");
+        let told = new(&arguments("b", &file), &mut Vec::new()).expect_err("not added");
+        assert!(told.to_string().contains("by hand"), "{told}");
+        assert_eq!(fs::read_to_string(&file).expect("text"), text);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+}

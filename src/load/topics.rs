@@ -1,0 +1,57 @@
+//! What steps whose messages go to topics of Kafka need, and what they cannot have.
+
+use super::calls::{queue, steps};
+use super::draft::{StepDraft, WorkflowDraft};
+use super::report::Report;
+use super::values::Word;
+use crate::engine::Definition;
+use crate::settings::{BusKind, Settings, check_topic};
+
+/// Refuses such steps that have no timeout or whose queues cannot be topics, and warns of what has
+/// no effect there. Which buses are over Kafka is told by the settings, if they are known.
+pub(super) fn check(draft: &WorkflowDraft, settings: Option<&Settings>, report: &mut Report) {
+    for (task, step) in steps(draft) {
+        let Some(queue) = queue(step) else { continue };
+        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
+            Some(bus) => bus.text.as_str(),
+            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
+        };
+        let kind = match settings {
+            Some(settings) => settings.bus_kind(bus),
+            None => BusKind::ALL.into_iter().find(|kind| kind.name() == bus),
+        };
+        if kind != Some(BusKind::Kafka) {
+            continue;
+        }
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        let topic = settings.and_then(|known| Some(known.kafka_bus(bus)?.topic(&queue.text)));
+        check_step(step, queue, topic.as_deref().unwrap_or(&queue.text), report);
+    }
+    (report.task, report.step) = (None, None);
+}
+
+fn check_step(step: &StepDraft, queue: &Word, topic: &str, report: &mut Report) {
+    if let Err(why) = check_topic(topic) {
+        report.error(queue.at, format!("the queue is a topic of Kafka: {why}"));
+    }
+    if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) {
+        report.error(
+            queue.at,
+            "no workflow takes calls over Kafka: name another bus for this step, or a task"
+                .to_owned(),
+        );
+    }
+    if step.options.timeout.is_none() {
+        report.error(
+            queue.at,
+            "a step whose messages go over Kafka has a \"timeout\", and this one has none: nobody \
+             there counts how often a message was given to workers, or notices that one was passed \
+             over"
+                .to_owned(),
+        );
+    }
+    if let Some((_, at)) = step.priority {
+        report.warn(at, "\"priority\" has no effect: a topic of Kafka has one order for all");
+    }
+}

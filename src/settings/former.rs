@@ -1,0 +1,61 @@
+//! Settings whose meaning has changed since an earlier version, under a name that stayed: told,
+//! where a value looks as if it was meant in the earlier way. No setting has been renamed since 0.1.0.
+
+use super::{Settings, Source};
+use std::time::Duration;
+
+/// What `journal.lag` was set to when it still was the lag of confirms (20 ms by default); tables
+/// that are so close behind the commits cost much and gain nothing.
+const LAG_OF_CONFIRMS_MAX: Duration = Duration::from_millis(200);
+
+impl Settings {
+    /// A sentence for each such setting: what it says by now, and what to do.
+    pub fn former_meanings(&self) -> Vec<String> {
+        let (source, place) = self.sources.of("journal.lag");
+        let is_confirm_lag_set = self.sources.of("journal.confirm_lag").0 != Source::Default;
+        let lag = self.journal.lag;
+        if source == Source::Default || is_confirm_lag_set || lag.0 > LAG_OF_CONFIRMS_MAX {
+            return Vec::new();
+        }
+        vec![format!(
+            "journal.lag is {lag} ({}): it says how far lists and the tables of statuses may be \
+             behind the commits (1s by default); in earlier versions it said how long a confirm \
+             may wait, which is journal.confirm_lag by now. Rename it, or set \
+             journal.confirm_lag too if it is meant so",
+            place.unwrap_or_default()
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Overrides;
+    use super::*;
+    use std::path::Path;
+
+    fn told(text: &str) -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("settings.yaml");
+        std::fs::write(&file, text).expect("written");
+        let settings = Settings::load(Some(&file), &Overrides::default()).expect("good settings");
+        settings.former_meanings()
+    }
+
+    #[test]
+    fn a_lag_that_was_meant_for_confirms_is_told() {
+        let told_of = told("journal: { lag: 20ms }");
+        assert_eq!(told_of.len(), 1, "{told_of:?}");
+        assert!(told_of[0].starts_with("journal.lag is 20ms (/"), "{told_of:?}");
+        assert!(told_of[0].contains("journal.confirm_lag"), "{told_of:?}");
+        for meant in ["{}", "journal: { lag: 2s }", "journal: { lag: 20ms, confirm_lag: 20ms }"] {
+            assert_eq!(told(meant), Vec::<String>::new(), "{meant}");
+        }
+    }
+
+    #[test]
+    fn every_setting_of_0_1_0_is_understood() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals/settings-0.1.0.yaml");
+        let settings = Settings::load(Some(&file), &Overrides::default());
+        settings.expect("a setting that is renamed is understood under its former name too");
+    }
+}

@@ -1,0 +1,128 @@
+//! Settings of workers over gRPC.
+
+use super::{HttpSettings, Span};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::net::SocketAddr;
+
+/// Section `grpc`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct GrpcSettings {
+    #[serde(deserialize_with = "address_or_nothing", serialize_with = "shown")]
+    pub listen: Option<SocketAddr>,
+    pub connections_max: usize,
+    pub connection_calls_max: u32,
+    pub streams_max: usize,
+    pub stream_queues_max: usize,
+    pub credit_max: u32,
+    pub header_bytes_max: u32,
+    pub window_bytes: u32,
+    pub handshake_timeout: Span,
+    pub keep_alive: Span,
+    pub keep_alive_timeout: Span,
+    pub drain: Span,
+}
+
+/// The windows of HTTP/2 in bytes: RFC 9113, sections 6.9.1 and 6.9.2. A smaller one than it begins
+/// with would slow every call down.
+const WINDOW_BYTES: std::ops::RangeInclusive<u32> = 65_535..=0x7fff_ffff;
+
+fn address_or_nothing<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    super::parsed_address(&text).map(Some)
+}
+
+fn shown<S: Serializer>(listen: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {
+    match listen {
+        Some(address) => serializer.collect_str(address),
+        None => serializer.serialize_str(""),
+    }
+}
+
+impl GrpcSettings {
+    /// What is wrong with the settings, or how they contradict others.
+    pub(super) fn validate(&self, http: &HttpSettings) -> Result<(), String> {
+        let Some(listen) = self.listen else { return self.validate_limits() };
+        if !cfg!(feature = "grpc") {
+            return Err(
+                "grpc.listen is set, but this program was built without gRPC (feature grpc): \
+                        leave it empty"
+                    .to_owned(),
+            );
+        }
+        if listen == http.listen && listen.port() != 0 {
+            return Err(format!(
+                "grpc.listen is {listen}, as http.listen is: gRPC needs a port of its own, such as \
+                 {}",
+                listen.port().wrapping_add(1).max(1)
+            ));
+        }
+        self.validate_limits()
+    }
+
+    fn validate_limits(&self) -> Result<(), String> {
+        let numbers = [
+            ("connections_max", self.connections_max),
+            ("connection_calls_max", self.connection_calls_max as usize),
+            ("streams_max", self.streams_max),
+            ("stream_queues_max", self.stream_queues_max),
+            ("credit_max", self.credit_max as usize),
+            ("header_bytes_max", self.header_bytes_max as usize),
+        ];
+        let spans = [
+            ("handshake_timeout", self.handshake_timeout),
+            ("keep_alive", self.keep_alive),
+            ("keep_alive_timeout", self.keep_alive_timeout),
+        ];
+        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(format!("grpc.{name} is 0, expected at least 1"));
+        }
+        if !WINDOW_BYTES.contains(&self.window_bytes) {
+            return Err(format!(
+                "grpc.window_bytes is {}, expected {} to {} (HTTP/2)",
+                self.window_bytes,
+                WINDOW_BYTES.start(),
+                WINDOW_BYTES.end()
+            ));
+        }
+        match spans.iter().find(|(_, span)| span.0.is_zero()) {
+            Some((name, _)) => Err(format!("grpc.{name} is 0s, expected some time, such as 30s")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    #[test]
+    fn a_port_of_its_own_and_no_limit_that_is_nothing() {
+        let settings = Settings::defaults().expect("defaults");
+        let wrong = |change: fn(&mut GrpcSettings)| {
+            let mut grpc = settings.grpc.clone();
+            change(&mut grpc);
+            grpc.validate(&settings.http).expect_err("wrong")
+        };
+        assert_eq!(settings.grpc.validate(&settings.http), Ok(()));
+        assert!(wrong(|grpc| grpc.credit_max = 0).contains("grpc.credit_max is 0"));
+        assert!(wrong(|grpc| grpc.window_bytes = 1000).contains("grpc.window_bytes is 1000"));
+        assert!(
+            wrong(|grpc| grpc.keep_alive = Span(std::time::Duration::ZERO))
+                .contains("grpc.keep_alive is 0s")
+        );
+        let mut grpc = settings.grpc.clone();
+        grpc.listen = Some(settings.http.listen);
+        let told = grpc.validate(&settings.http).expect_err("the same port");
+        if cfg!(feature = "grpc") {
+            assert!(told.contains("grpc.listen is 127.0.0.1:8088, as http.listen"), "{told}");
+        }
+    }
+}

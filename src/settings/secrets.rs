@@ -1,0 +1,135 @@
+//! Values that the environment keeps in files, as containers are given secrets: the variable of a
+//! setting with `_FILE` at its end names a file whose text is the value.
+
+use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
+use super::text::SettingsText;
+use std::collections::BTreeSet;
+use std::io::Read;
+
+/// What the name of such a variable ends with.
+const SUFFIX: &str = "_FILE";
+
+/// The longest value, in bytes.
+const VALUE_BYTES_MAX: u64 = 65_536;
+
+/// The variables of the environment that can be settings.
+///
+/// # Errors
+///
+/// One of them is no text, or names a file that cannot be read.
+pub(super) fn variables() -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        if name.starts_with(PREFIX) || name.starts_with(AMQP_SERVER) {
+            let text = value.into_string().map_err(|_| format!("{name} is no text in UTF-8"))?;
+            found.push((name, text));
+        }
+    }
+    read_files(found)
+}
+
+/// The variables, with the values of those that name files in the place of the files. A line's end
+/// at the end of a file is not part of the value.
+///
+/// # Errors
+///
+/// A file cannot be read, or the same setting has a value as well.
+fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>, String> {
+    let known = SettingsText::defaults().names();
+    let names: BTreeSet<String> = variables.iter().map(|(name, _)| name.to_uppercase()).collect();
+    let read = |(variable, value): (String, String)| {
+        let Some(of) = setting_of_file(&variable, |name| known.contains(name)) else {
+            return Ok((variable, value));
+        };
+        if names.contains(&of.to_uppercase()) {
+            return Err(format!("{variable} and {of} are both set, expected one of them"));
+        }
+        let text = text_of(&value).map_err(|error| {
+            format!("{variable} names the file {value:?}, which cannot be read: {error}")
+        })?;
+        Ok((of, text))
+    };
+    variables.into_iter().map(read).collect()
+}
+
+/// The variable whose value is in the file that this one names; none: it names no file of that kind.
+fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
+    let of = variable.get(..variable.len().checked_sub(SUFFIX.len())?)?;
+    if !variable.to_uppercase().ends_with(SUFFIX) {
+        return None;
+    }
+    if of == AMQP_SERVER {
+        return Some(of.to_owned());
+    }
+    let lower = variable.to_lowercase();
+    let setting = lower.strip_prefix(&format!("{PREFIX}{SEPARATOR}").to_lowercase())?;
+    // `http.tokens_file` and `journal.file` are settings of their own.
+    let is_own = of.ends_with('_') || is_setting(&setting.replace(SEPARATOR, "."));
+    (!is_own).then(|| of.to_owned())
+}
+
+fn text_of(file: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    super::text::open_regular(file.as_ref())?
+        .take(VALUE_BYTES_MAX + 1)
+        .read_to_string(&mut text)?;
+    if text.len() as u64 > VALUE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("it has more than {VALUE_BYTES_MAX} bytes")));
+    }
+    let value = text.strip_suffix('\n').unwrap_or(&text);
+    let value = value.strip_suffix('\r').unwrap_or(value);
+    if value.is_empty() {
+        // Without a token, say, everybody may do everything: nobody means that with an empty file.
+        return Err(std::io::Error::other("it is empty"));
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Vec<(String, String)>, String> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        read_files(variables.iter().map(owned).collect())
+    }
+
+    #[test]
+    fn the_text_of_a_file_is_the_value() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        std::fs::write(path("token"), " a token\r\n").expect("written");
+        let found = read(&[
+            ("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path("token")),
+            ("AMQP_SERVER_FILE", &path("token")),
+            ("WORKFLOW_MANAGER__BUSES__RABBIT__SERVER_FILE", &path("token")),
+            ("WORKFLOW_MANAGER__HTTP__TOKENS_FILE", "/x"),
+            ("WORKFLOW_MANAGER__JOURNAL__FILE", "/y"),
+            ("SOME_OTHER_FILE", "/z"),
+        ]);
+        let expected = [
+            ("WORKFLOW_MANAGER__HTTP__TOKEN", " a token"),
+            ("AMQP_SERVER", " a token"),
+            ("WORKFLOW_MANAGER__BUSES__RABBIT__SERVER", " a token"),
+            ("WORKFLOW_MANAGER__HTTP__TOKENS_FILE", "/x"),
+            ("WORKFLOW_MANAGER__JOURNAL__FILE", "/y"),
+            ("SOME_OTHER_FILE", "/z"),
+        ];
+        assert_eq!(found, Ok(expected.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_by_its_variable() {
+        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/nowhere")]).expect_err("told");
+        assert!(told.contains("HTTP__TOKEN_FILE") && told.contains("/nowhere"), "{told}");
+        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/dev/zero")]).expect_err("told");
+        assert!(told.contains("no regular file"), "{told}");
+        let empty = tempfile::NamedTempFile::new().expect("a file");
+        let path = empty.path().to_string_lossy().into_owned();
+        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path)]).expect_err("told");
+        assert!(told.contains("it is empty"), "{told}");
+        let both = [("AMQP_SERVER_FILE", "/nowhere"), ("AMQP_SERVER", "amqp://a")];
+        assert!(read(&both).expect_err("told").contains("both set"));
+    }
+}

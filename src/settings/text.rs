@@ -1,0 +1,184 @@
+//! The file of settings as text: read within bounds, so that a file that is no settings file, or one
+//! whose aliases unfold without end, costs a message and no memory.
+
+use super::DEFAULTS;
+use super::sources::leaves;
+use config::{ConfigError, Map, Source, Value, ValueKind};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The largest file of settings, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How many keys and values aliases may unfold to.
+const ALIASED_VALUES_MAX: usize = 10_000;
+
+/// Opens a file, and nothing that could keep its reader waiting, such as a pipe.
+pub(super) fn open_regular(file: &Path) -> std::io::Result<File> {
+    if std::fs::metadata(file)?.is_file() {
+        File::open(file)
+    } else {
+        Err(std::io::Error::other("it is no regular file"))
+    }
+}
+
+/// What is wrong with a setting, without the text that was found: it may be a secret in a wrong
+/// place.
+pub(super) fn without_values(error: &str) -> String {
+    /// How the reader of values begins to quote a text, of whatever setting.
+    const QUOTED: &str = "invalid type: string \"";
+    let Some((before, rest)) = error.split_once(QUOTED) else { return error.to_owned() };
+    let end = rest.find("\", expected").map_or(rest.len(), |at| at + 1);
+    format!("{before}invalid type: a text{}", &rest[end..])
+}
+
+/// What a file of settings says.
+#[derive(Clone, Debug)]
+pub(super) struct SettingsText {
+    values: Map<String, Value>,
+}
+
+impl SettingsText {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is too large, or is no YAML with keys.
+    pub(super) fn read(file: &Path) -> Result<SettingsText, String> {
+        let mut text = String::new();
+        let read = open_regular(file)
+            .and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+        read.map_err(|error| format!("it cannot be read: {error}"))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(format!(
+                "it has more than {FILE_BYTES_MAX} bytes, which no settings need; is it another file?"
+            ));
+        }
+        SettingsText::parse(&text, &file.display().to_string())
+    }
+
+    /// The defaults of all settings.
+    pub(super) fn defaults() -> SettingsText {
+        // A test of `settings` reads them.
+        let nothing = SettingsText { values: Map::new() };
+        SettingsText::parse(DEFAULTS, "config/default.yaml").unwrap_or(nothing)
+    }
+
+    pub(super) fn parse(text: &str, file: &str) -> Result<SettingsText, String> {
+        let options = serde_yaml::options! {
+            alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: ALIASED_VALUES_MAX },
+        };
+        let found: Option<serde_json::Value> = serde_yaml::from_str_with_options(text, options)
+            .map_err(|error| error.without_snippet().to_string())?;
+        match found {
+            None | Some(serde_json::Value::Null) => Ok(SettingsText { values: Map::new() }),
+            Some(serde_json::Value::Object(keys)) => {
+                Ok(SettingsText { values: table(keys, &file.to_owned()) })
+            }
+            Some(_) => Err("expected sections, such as `http: { listen: … }`".to_owned()),
+        }
+    }
+
+    /// The names of all that has a value, such as `http.listen`.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let mut names = Vec::new();
+        self.values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
+        names.into_iter().collect()
+    }
+
+    /// The values, as one.
+    pub(super) fn into_value(self) -> Value {
+        self.values.into()
+    }
+
+    /// The values.
+    pub(super) fn values(&self) -> &Map<String, Value> {
+        &self.values
+    }
+
+    /// Whether the file lists workflows rather than the names of their files.
+    pub(super) fn lists_workflows(&self) -> bool {
+        let Some(ValueKind::Array(listed)) = self.values.get("workflows").map(|value| &value.kind)
+        else {
+            return false;
+        };
+        listed.iter().any(|workflow| matches!(workflow.kind, ValueKind::Table(_)))
+    }
+}
+
+impl Source for SettingsText {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        Ok(self.values.clone())
+    }
+}
+
+fn table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
+    keys.into_iter().map(|(key, found)| (key, value(found, file))).collect()
+}
+
+fn value(found: serde_json::Value, file: &String) -> Value {
+    let kind = match found {
+        serde_json::Value::Null => ValueKind::Nil,
+        serde_json::Value::Bool(is_on) => ValueKind::Boolean(is_on),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => ValueKind::I64(whole),
+            (None, Some(whole)) => ValueKind::U64(whole),
+            (None, None) => ValueKind::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => ValueKind::String(text),
+        serde_json::Value::Array(list) => {
+            ValueKind::Array(list.into_iter().map(|found| value(found, file)).collect())
+        }
+        serde_json::Value::Object(keys) => ValueKind::Table(table(keys, file)),
+    };
+    Value::new(Some(file), kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        SettingsText::parse(text, "s.yaml").expect_err("refused")
+    }
+
+    #[test]
+    fn aliases_that_unfold_without_end_are_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            let below = level - 1;
+            let list = vec![format!("*a{below}"); 9].join(", ");
+            text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
+        }
+        let told = refused(&text);
+        assert!(told.contains("alias"), "{told}");
+        // A few are no bomb.
+        let few = SettingsText::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
+        assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_settings_is_told() {
+        assert!(refused("[ 1, 2 ]").contains("expected sections"));
+        let told = refused("http: { listen: 1\n");
+        assert!(told.contains("line"), "{told}");
+        assert!(SettingsText::parse("", "s.yaml").expect("empty").values().is_empty());
+        assert!(SettingsText::parse("# nothing\n", "s.yaml").expect("empty").values().is_empty());
+    }
+
+    #[test]
+    fn a_large_file_is_not_read_to_its_end() {
+        let told = SettingsText::read(Path::new("/dev/zero")).expect_err("refused");
+        assert!(told.contains("no regular file"), "{told}");
+        let large = tempfile::NamedTempFile::new().expect("a file");
+        large.as_file().set_len(FILE_BYTES_MAX + 1).expect("room");
+        let told = SettingsText::read(large.path()).expect_err("refused");
+        assert!(told.contains("more than 1048576 bytes"), "{told}");
+    }
+}

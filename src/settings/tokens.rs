@@ -1,0 +1,276 @@
+//! Who may do what: tokens with their names, what they allow, and the file that has more of them.
+
+use super::text::{SettingsText, without_values};
+use super::{HttpSettings, Names, Secret};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// The shortest token, in characters: shorter ones can be guessed.
+pub const TOKEN_CHARS_MIN: usize = 16;
+
+/// What the hash of a token begins with: how it was made.
+pub const HASH_PREFIX: &str = "sha256:";
+
+/// The name of the token in the setting `http.token`, in logs and records.
+pub const MAIN_TOKEN: &str = "http.token";
+
+/// The digits of a hash.
+const HASH_DIGITS: usize = 64;
+
+/// What a token allows besides the messages of its queues. Each scope includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// To look at everything.
+    Read,
+    /// To create jobs, and to do with them what does not erase anything.
+    Operate,
+    /// Every call: to delete jobs, to reload, to take the messages of every queue.
+    Admin,
+}
+
+impl Scope {
+    /// Its name in settings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Operate => "operate",
+            Scope::Admin => "admin",
+        }
+    }
+}
+
+/// A token with a name.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TokenSettings {
+    #[serde(default)]
+    pub token: Secret,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hash: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+    #[serde(default, skip_serializing_if = "Names::is_empty")]
+    pub queues: Names,
+}
+
+/// A file of tokens.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenFile {
+    tokens: BTreeMap<String, TokenSettings>,
+}
+
+impl TokenSettings {
+    /// The tokens of a file, by their names.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or has something that is no token.
+    pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
+        let wrong = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
+        let text = SettingsText::read(file).map_err(wrong)?;
+        let TokenFile { tokens } = text.into_value().try_deserialize().map_err(|error| {
+            wrong(format!(
+                "{}; expected tokens: {{ NAME: {{ hash: \"{HASH_PREFIX}…\", scope: read }} }}",
+                without_values(&error.to_string())
+            ))
+        })?;
+        validate("tokens", &tokens).map_err(wrong)?;
+        Ok(tokens)
+    }
+}
+
+/// What is wrong with tokens; `place` is where they stand.
+fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
+    for (name, token) in tokens {
+        let place = format!("{place}.{name}");
+        if !is_name(name) {
+            return Err(format!(
+                "{place}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most 64"
+            ));
+        }
+        match (token.token.0.as_str(), token.hash.as_str()) {
+            ("", "") => {
+                return Err(format!(
+                    "{place} has no token: expected hash, as `workflow-manager token new` prints it"
+                ));
+            }
+            (clear, "") => long_enough(&format!("{place}.token"), clear)?,
+            ("", hash) if !is_hash(hash) => {
+                return Err(format!(
+                    "{place}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
+                     {HASH_DIGITS} digits of base 16, as `workflow-manager token new` prints it"
+                ));
+            }
+            ("", _) => {}
+            (_, _) => return Err(format!("{place} has token and hash, expected one of them")),
+        }
+        if token.scope.is_none() && token.queues.is_empty() {
+            return Err(format!(
+                "{place} allows nothing: expected scope (read, operate or admin), or the queues \
+                 of a worker, or both"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text can name a token: it stands in logs and records.
+pub fn is_name(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=64).contains(&name.len()) && name.bytes().all(is_part)
+}
+
+fn is_hash(text: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.strip_prefix(HASH_PREFIX)
+        .is_some_and(|digits| digits.len() == HASH_DIGITS && digits.bytes().all(is_digit))
+}
+
+/// Refuses a token that can be guessed.
+fn long_enough(place: &str, token: &str) -> Result<(), String> {
+    match token.chars().count() {
+        0 | TOKEN_CHARS_MIN.. => Ok(()),
+        chars => Err(format!(
+            "{place} has {chars} characters, which can be guessed; expected at least \
+             {TOKEN_CHARS_MIN}: `workflow-manager token new` makes one"
+        )),
+    }
+}
+
+impl HttpSettings {
+    /// Whether calls need a token.
+    pub fn asks_for_token(&self) -> bool {
+        !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
+    }
+
+    /// Each name stands for one token: logs and records show nothing else.
+    ///
+    /// # Errors
+    ///
+    /// A name is there twice.
+    pub fn validate_names(&self, of_file: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
+        let mut seen = BTreeSet::from([MAIN_TOKEN]);
+        let names = self.tokens.keys().chain(self.workers.keys()).chain(of_file.keys());
+        match names.map(String::as_str).find(|name| !seen.insert(name)) {
+            Some(MAIN_TOKEN) => Err(format!(
+                "a token is called {MAIN_TOKEN:?}, which is the name of the one in that setting"
+            )),
+            Some(twice) => Err(format!(
+                "two tokens are called {twice:?}, in http.tokens, http.tokens_file and \
+                 http.workers: logs and records could not tell them apart"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What is wrong with the tokens.
+    pub(super) fn validate_tokens(&self) -> Result<(), String> {
+        long_enough("http.token", &self.token.0)?;
+        validate("http.tokens", &self.tokens)?;
+        for (name, worker) in &self.workers {
+            if !is_name(name) {
+                return Err(format!(
+                    "http.workers.{name}: a name has letters, digits, \"-\", \"_\" and \".\", at \
+                     most 64"
+                ));
+            }
+            if !self.asks_for_token() {
+                return Err(format!(
+                    "http.workers has the worker {name:?}, but there is no other token (http.token \
+                     is empty), so that every call is open to all: set http.token, http.tokens or \
+                     http.tokens_file"
+                ));
+            }
+            if worker.token.0.is_empty() || worker.token.0 == self.token.0 {
+                return Err(format!(
+                    "http.workers.{name}.token is empty or that of http.token, expected another \
+                     one: it is for the worker's queues alone"
+                ));
+            }
+            long_enough(&format!("http.workers.{name}.token"), &worker.token.0)?;
+            if worker.queues.is_empty() {
+                return Err(format!(
+                    "http.workers.{name}.queues is empty, expected the queues of the worker"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn tokens(text: &str) -> Result<BTreeMap<String, TokenSettings>, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tokens.yaml");
+        std::fs::write(&file, text).expect("written");
+        TokenSettings::read_file(&file)
+    }
+
+    #[test]
+    fn a_file_of_tokens_is_read_or_its_fault_is_told() {
+        let hash = format!("{HASH_PREFIX}{}", "0".repeat(64));
+        let good = format!(
+            "tokens:\n  grafana: {{ hash: '{hash}', scope: read }}\n  pricing: {{ hash: '{hash}', queues: [ price ] }}\n"
+        );
+        let read = tokens(&good).expect("tokens");
+        assert_eq!(read["grafana"].scope, Some(Scope::Read));
+        assert_eq!(read["pricing"].queues.0, ["price"]);
+        for (wrong, told) in [
+            ("tokens: { a: { scope: read } }", "tokens.a has no token"),
+            ("tokens: { a: { token: short, scope: read } }", "tokens.a.token has 5 characters"),
+            ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is no hash"),
+            ("tokens: { a: { token: 'abcdefghijklmnop' } }", "tokens.a allows nothing"),
+            ("tokens: { 'a b': { token: 'abcdefghijklmnop', scope: read } }", "name has letters"),
+            ("tokens: { a: { token: 'abcdefghijklmnop', scope: all } }", "all"),
+            ("tokens: { a: { tokn: 'abcdefghijklmnop' } }", "tokn"),
+            ("token: x", "expected tokens:"),
+            ("tokens: [", "line"),
+        ] {
+            let said = tokens(wrong).expect_err(wrong);
+            assert!(said.contains(told) && said.contains("tokens.yaml"), "{wrong}: {said}");
+        }
+        let both = format!("tokens: {{ a: {{ token: 'abcdefghijklmnop', hash: '{hash}' }} }}");
+        assert!(tokens(&both).expect_err("both").contains("one of them"));
+    }
+
+    #[test]
+    fn a_name_stands_for_one_token() {
+        let token = || TokenSettings { scope: Some(Scope::Read), ..TokenSettings::default() };
+        let mut http = Settings::defaults().expect("defaults").http;
+        http.tokens.insert("alice".to_owned(), token());
+        let of_file = |name: &str| BTreeMap::from([(name.to_owned(), token())]);
+        assert_eq!(http.validate_names(&of_file("bob")), Ok(()));
+        let told = http.validate_names(&of_file("alice")).expect_err("twice");
+        assert!(told.contains("two tokens are called \"alice\""), "{told}");
+        let told = http.validate_names(&of_file(MAIN_TOKEN)).expect_err("taken");
+        assert!(told.contains("a token is called \"http.token\""), "{told}");
+    }
+
+    #[test]
+    fn a_token_in_a_wrong_place_is_not_repeated() {
+        for wrong in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
+            let told = tokens(wrong).expect_err(wrong);
+            assert!(!told.contains("supersecret") && told.contains("a text"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_can_be_guessed_is_refused() {
+        let mut http = Settings::defaults().expect("defaults").http;
+        assert_eq!(http.validate_tokens(), Ok(()));
+        http.token = Secret("fifteen letters".into());
+        let told = http.validate_tokens().expect_err("short");
+        assert!(told.contains("http.token has 15 characters") && told.contains("token new"));
+        http.token = Secret("sixteen letters!".into());
+        assert_eq!(http.validate_tokens(), Ok(()));
+    }
+}

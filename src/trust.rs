@@ -1,0 +1,95 @@
+//! Whose certificates are believed: the authorities of this machine (the variables `SSL_CERT_FILE`
+//! and `SSL_CERT_DIR` name others), and those of a file. A machine without any, such as a small
+//! container, believes the public ones. Chains, host names and times are always checked.
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use std::path::Path;
+use std::sync::Arc;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Authorities that are believed.
+#[derive(Clone, Debug, Default)]
+pub struct Authorities {
+    /// None: the public ones.
+    known: Vec<CertificateDer<'static>>,
+}
+
+impl Authorities {
+    /// Those of this machine, and those of a file; empty: no file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or has no certificate of an authority.
+    pub fn of(file: &str) -> Result<Authorities, String> {
+        // What of a machine's authorities cannot be read is not believed.
+        let mut known = rustls_native_certs::load_native_certs().certs;
+        if !file.is_empty() {
+            known.extend(of_file(Path::new(file))?);
+        }
+        Ok(Authorities { known })
+    }
+
+    /// Those of this machine alone.
+    pub fn of_machine() -> Authorities {
+        Authorities { known: rustls_native_certs::load_native_certs().certs }
+    }
+
+    /// As TLS needs them.
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(self.known.iter().cloned());
+        if added == 0 {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        roots
+    }
+
+    /// A client that believes them.
+    pub fn client(&self) -> ClientConfig {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has what the default versions of TLS need")
+            .with_root_certificates(self.roots())
+            .with_no_client_auth()
+    }
+
+    /// The same for the blocking client.
+    pub fn blocking(&self) -> TlsConfig {
+        let known: Vec<Certificate<'static>> =
+            self.known.iter().map(|known| Certificate::from_der(known).to_owned()).collect();
+        let roots =
+            if known.is_empty() { RootCerts::WebPki } else { RootCerts::Specific(Arc::new(known)) };
+        TlsConfig::builder().root_certs(roots).build()
+    }
+}
+
+impl From<Vec<CertificateDer<'static>>> for Authorities {
+    /// These, and none of this machine.
+    fn from(known: Vec<CertificateDer<'static>>) -> Authorities {
+        Authorities { known }
+    }
+}
+
+/// The certificates of a file.
+///
+/// # Errors
+///
+/// It cannot be read, or has none.
+pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |why: String| {
+        format!(
+            "{}: {why}; expected certificates in PEM, each between BEGIN CERTIFICATE and END CERTIFICATE",
+            file.display()
+        )
+    };
+    let read: Result<Vec<CertificateDer<'static>>, _> =
+        CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    match read {
+        Ok(found) if found.is_empty() => Err(wrong("it has no certificate".to_owned())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}

@@ -1,0 +1,153 @@
+//! Workers over gRPC, on a socket of this machine: a stream with its credit, single calls, who may
+//! call, what hostile clients can do, and that the generated code is what the `.proto` file says.
+
+mod calls;
+#[path = "../grpc/mod.rs"]
+mod client;
+mod gate;
+mod generated;
+mod hostile;
+mod stops;
+mod stream;
+
+use crate::http::{Answer, Api};
+use actix_web::http::{Method, StatusCode};
+use client::{GrpcWorker, WorkersClient};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use tonic::Status;
+use tonic::transport::Channel;
+use workflow_manager::actors::manager;
+use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
+use workflow_manager::api::grpc::wire::{Gone, Taken};
+use workflow_manager::api::grpc::{self, GrpcServer};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{Secret, Settings, Span};
+
+const WORKFLOW: &str = "
+workflows:
+  - name: orders
+    steps: [ { name: price, retry: { attempts: 2, backoff: 1ms } } ]
+  - name: hurried
+    steps: [ { name: hasty, timeout: 300ms } ]
+  - name: other
+    steps: [ { name: stock } ]
+  - name: elsewhere
+    steps: [ { name: abroad, bus: hooks } ]
+";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A manager that is asked over both ways.
+#[derive(Clone)]
+struct Rig {
+    api: Api,
+    address: SocketAddr,
+    client: WorkersClient<Channel>,
+    server: Rc<RefCell<Option<GrpcServer>>>,
+}
+
+/// Runs `test` on a manager with these settings.
+fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Rig) -> F) {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.journal.file = folder.path().join("j.db");
+        settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        settings.grpc.handshake_timeout = Span(DEADLINE);
+        let hooks = serde_json::json!({ "kind": "push", "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } } });
+        settings.buses.insert("hooks".to_owned(), serde_json::from_value(hooks).expect("a bus"));
+        change(&mut settings);
+        let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
+        let manager =
+            manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
+        manager.common().health.ready().await;
+        let server = grpc::serve(manager.ways().clone()).await.expect("listens").expect("is on");
+        let address = server.address;
+        let rig = Rig {
+            api: Api::new(&manager).await,
+            address,
+            client: client::client(address).await,
+            server: Rc::new(RefCell::new(Some(server))),
+        };
+        let tested = tokio::time::timeout(4 * DEADLINE, test(rig.clone())).await;
+        rig.stop().await;
+        manager.stop().await;
+        tested.expect("the test ends");
+    });
+}
+
+fn with_token(settings: &mut Settings) {
+    settings.http.token = Secret("secret".to_owned());
+}
+
+impl Rig {
+    async fn stop(&self) {
+        let server = self.server.borrow_mut().take();
+        if let Some(server) = server {
+            server.stop().await;
+        }
+    }
+
+    async fn post(&self, path: &str, body: &str) -> Answer {
+        self.api.ask(Method::POST, path, &[("authorization", "Bearer secret")], body).await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        self.api.get(path, &[("authorization", "Bearer secret")]).await.json()
+    }
+
+    /// Asks for a job; its id.
+    async fn create(&self, workflow: &str, message: &str) -> String {
+        let created = self.post(&format!("/api/workflow/{workflow}"), message).await;
+        assert_eq!(created.status, StatusCode::CREATED);
+        created.json()["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// The job, once it is as wanted.
+    async fn job(&self, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        self.until(&format!("/api/job/{id}"), fits).await
+    }
+
+    async fn until(&self, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let seen = async {
+            loop {
+                let seen = self.get(path).await;
+                if fits(&seen) {
+                    return seen;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, seen).await.unwrap_or_else(|_| panic!("{path} in time"))
+    }
+
+    async fn worker(&self, queues: &[&str]) -> GrpcWorker {
+        GrpcWorker::open(&self.client, queues).await.expect("a stream")
+    }
+}
+
+/// What became of something that the worker has said.
+async fn taken(worker: &mut GrpcWorker) -> Taken {
+    match worker.hear().await {
+        Ok(Some(Tell::Taken(taken))) => taken,
+        other => panic!("expected Taken, heard {other:?}"),
+    }
+}
+
+async fn gone(worker: &mut GrpcWorker) -> Gone {
+    match worker.hear().await {
+        Ok(Some(Tell::Gone(gone))) => gone,
+        other => panic!("expected Gone, heard {other:?}"),
+    }
+}
+
+/// Why the stream ends.
+async fn refused(worker: &mut GrpcWorker) -> Status {
+    worker.hear().await.expect_err("an end with a reason")
+}

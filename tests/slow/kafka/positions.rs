@@ -1,0 +1,182 @@
+//! Positions: what is read again after a crash, and what is not.
+
+use super::{Broker, Worker, metric, setup};
+use crate::harness::within;
+use crate::harness::{Daemon, eventually, when};
+use crate::load::{LONG, create_through_crashes};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Mutex;
+use std::time::Duration;
+use uuid::Uuid;
+
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: double, timeout: 1h }, \
+                     { name: add, timeout: 1h, depends: [ double ] } ] } ]";
+
+/// The position of the reply topic in the journal.
+fn position(daemon: &Daemon) -> i64 {
+    let journal = Connection::open(daemon.database()).expect("opens");
+    let sql =
+        "SELECT coalesce(max(position), 0) FROM bus_positions WHERE topic = 'workflow-manager'";
+    journal.query_row(sql, [], |row| row.get(0)).expect("reads")
+}
+
+fn work(queue: &str, body: &[u8]) -> Vec<u8> {
+    let input: Value = serde_json::from_slice(body).expect("JSON");
+    let number = |key: &str| input[key].as_i64().unwrap_or(-1_000_000);
+    let output = match queue {
+        "double" => json!({ "n": number("n"), "doubled": number("n") * 2 }),
+        _ => json!({ "n": number("n"), "result": number("doubled") + 1 }),
+    };
+    output.to_string().into_bytes()
+}
+
+fn start_worker(broker: &Broker) -> Worker {
+    Worker::start(broker, &["double", "add"], |seen| {
+        let queue = seen.headers["message_id"].split(':').nth(1).expect("a step");
+        Some(work(queue, &seen.body))
+    })
+}
+
+fn duplicates(daemon: &Daemon) -> u64 {
+    metric(daemon, "workflow_replies_rejected_total")
+}
+
+/// A manager that was killed before its position was written reads again what it has, and only
+/// counts that.
+#[test]
+fn replies_that_are_read_twice_are_duplicates() {
+    let broker = Broker::start();
+    let mut daemon = setup(&broker, CHAIN).start();
+    let worker = start_worker(&broker);
+    let jobs: Vec<Uuid> =
+        (0..10).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
+    jobs.iter().for_each(|job| drop(daemon.api.await_result(*job)));
+    eventually("the position is written", || when(position(&daemon) == 20, position(&daemon)));
+    daemon.kill();
+    // As if it had been killed a moment earlier: the position lags.
+    let journal = Connection::open(daemon.database()).expect("opens");
+    journal
+        .execute_batch("DELETE FROM bus_positions WHERE topic = 'workflow-manager'")
+        .expect("deleted");
+    drop(journal);
+    daemon.start_again();
+    eventually("all are read again", || when(duplicates(&daemon) == 20, duplicates(&daemon)));
+    assert_eq!(worker.seen().len(), 20, "no message was sent again");
+    jobs.iter().for_each(|job| assert_eq!(daemon.api.job(*job).state, "completed"));
+}
+
+#[test]
+fn an_orderly_end_reads_nothing_again() {
+    let broker = Broker::start();
+    let mut daemon = setup(&broker, CHAIN).start();
+    let _worker = start_worker(&broker);
+    let job = daemon.api.create("chain", r#"{"n":1}"#);
+    drop(daemon.api.await_result(job));
+    assert!(daemon.stop().success());
+    assert_eq!(position(&daemon), 2);
+    daemon.start_again();
+    let job = daemon.api.create("chain", r#"{"n":2}"#);
+    assert_eq!(daemon.api.await_result(job), r#"{"n":2,"result":5}"#);
+    assert_eq!(duplicates(&daemon), 0);
+}
+
+/// A copy of the journal from before: the manager reads exactly the replies that it lacks.
+#[test]
+fn a_restored_journal_reads_the_replies_that_it_lacks() {
+    let broker = Broker::start();
+    let mut daemon = setup(&broker, CHAIN).start();
+    let jobs: Vec<Uuid> =
+        (0..10).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
+    eventually("all messages are out", || {
+        when(broker.written("double") == 10, broker.written("double"))
+    });
+    assert!(daemon.stop().success());
+    let copy = fs::read(daemon.database()).expect("read");
+    daemon.start_again();
+    let worker = start_worker(&broker);
+    jobs.iter().for_each(|job| drop(daemon.api.await_result(*job)));
+    daemon.kill();
+    for suffix in ["-wal", "-shm"] {
+        drop(fs::remove_file(format!("{}{suffix}", daemon.database().display())));
+    }
+    fs::write(daemon.database(), copy).expect("restored");
+    drop(worker);
+    // Nobody works: the results of both steps come from the topic alone.
+    daemon.start_again();
+    for (n, job) in jobs.iter().enumerate() {
+        let result: Value = serde_json::from_str(&daemon.api.await_result(*job)).expect("JSON");
+        assert_eq!(result, json!({ "n": n, "result": n * 2 + 1 }));
+    }
+    assert_eq!(duplicates(&daemon), 0, "it had none of them");
+}
+
+#[test]
+fn kill_the_manager_and_the_worker_at_random_in_the_middle_of_300_jobs() {
+    const JOBS: usize = 300;
+    const KILLS: usize = 6;
+    let broker = Broker::start();
+    // In batches, as usual; so what this broker tells of ends must not be looked at twice.
+    let mut daemon = setup(&broker, CHAIN)
+        .set("kafka.properties.batch_num_messages", "1000")
+        .set("kafka.checked_every", "10m")
+        .start();
+    let ids: Vec<Uuid> = (0..JOBS).map(|_| Uuid::new_v4()).collect();
+    let seen: Mutex<Vec<super::Seen>> = Mutex::default();
+    std::thread::scope(|scope| {
+        let (api, ids) = (daemon.api.clone(), &ids);
+        scope.spawn(move || {
+            for (n, id) in ids.iter().enumerate() {
+                create_through_crashes(&api, "chain", *id, &json!({ "n": n }).to_string());
+            }
+        });
+        let mut worker = start_worker(&broker);
+        for kill in 1..=KILLS {
+            let threshold = i64::try_from(JOBS * 2 * kill / (KILLS + 2)).expect("small");
+            within(LONG, "the jobs go on", || {
+                let count = broker.written("workflow-manager");
+                when(count >= threshold, format!("{count} of {threshold} replies"))
+            });
+            daemon.kill();
+            if kill % 2 == 0 {
+                // What it has not committed comes again.
+                seen.lock().expect("one thread").extend(worker.end());
+                worker = start_worker(&broker);
+            }
+            daemon.start_again();
+        }
+        within(LONG * 2, "all jobs are done", || {
+            let done = ids.iter().filter(|id| daemon.api.job(**id).state == "completed").count();
+            when(done == JOBS, format!("{done} of {JOBS}"))
+        });
+        seen.lock().expect("one thread").extend(worker.end());
+    });
+    for (n, id) in ids.iter().enumerate() {
+        let result: Value = serde_json::from_str(&daemon.api.await_result(*id)).expect("JSON");
+        assert_eq!(result, json!({ "n": n, "result": n * 2 + 1 }), "none lost, none wrong");
+    }
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    for seen in seen.into_inner().expect("one thread") {
+        *times.entry(seen.headers["message_id"].clone()).or_default() += 1;
+    }
+    assert_eq!(times.len(), JOBS * 2, "each step went out as one attempt");
+    let repeated: usize = times.values().map(|times| times - 1).sum();
+    let sent = broker.written("double") + broker.written("add");
+    eprintln!("{repeated} of {} messages came more than once, {sent} were sent", JOBS * 2);
+    assert!(repeated < JOBS, "only what was not confirmed or not committed is repeated");
+}
+
+/// What a stop waits for is bounded, whatever the broker does.
+#[test]
+fn it_stops_in_time_without_a_broker() {
+    let mut broker = Broker::start();
+    let mut daemon = setup(&broker, CHAIN).set("shutdown.grace", "10s").start();
+    let _with = daemon.api.create("chain", "{}");
+    broker.stop();
+    let _without = daemon.api.create("chain", "{}");
+    let begun = std::time::Instant::now();
+    assert!(daemon.stop().success());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,182 @@
+//! What goes out and what comes back: messages, topics, sizes, odd replies.
+
+use super::{Broker, Worker, metric, setup};
+use crate::harness::{eventually, when};
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first, timeout: 1h }, \
+                     { name: last, timeout: 1h, depends: [ first ] } ] } ]";
+
+const WEEK_MS: u64 = 7 * 24 * 3600 * 1000;
+
+#[test]
+fn a_step_message_has_its_properties_as_headers_and_topics_are_made_for_it() {
+    let broker = Broker::start();
+    let workflow = "workflows: [ { name: w, steps: [ { name: price, timeout: 12d } ] } ]";
+    let daemon = setup(&broker, workflow).set("kafka.prefix", "orders.").start();
+    let worker = Worker::start(&broker, &["orders.price"], |seen| Some(seen.body.clone()));
+    let message = r#"{"n":12345678901234567890,"x":0.10}"#;
+    let job = daemon.api.create("w", message);
+    assert_eq!(daemon.api.await_result(job), message, "every digit is kept");
+    let seen = &worker.seen()[0];
+    let correlation_id = format!("{job}:price");
+    assert_eq!(seen.key, correlation_id.as_bytes());
+    let header = |name: &str| seen.headers.get(name).map(String::as_str);
+    for (name, value) in [
+        ("correlation_id", correlation_id.as_str()),
+        ("kafka_correlationId", &correlation_id),
+        ("reply_to", "workflow-manager"),
+        ("kafka_replyTopic", "workflow-manager"),
+        ("message_id", &format!("{correlation_id}:1")),
+        ("content_type", "application/json"),
+        ("app_id", "workflow-manager"),
+        ("workflow", "w"),
+        ("job", &job.to_string()),
+        ("attempt", "1"),
+    ] {
+        assert_eq!(header(name), Some(value), "{name} in {:?}", seen.headers);
+    }
+    assert!(header("traceparent").is_some_and(|value| value.starts_with("00-")));
+    // A day longer than the step waits.
+    assert_eq!(
+        broker.setting("orders.price", "retention.ms"),
+        Some((WEEK_MS / 7 * 13).to_string())
+    );
+    assert_eq!(broker.partitions("orders.price"), Some(12));
+    assert_eq!(broker.setting("workflow-manager", "retention.ms"), Some(WEEK_MS.to_string()));
+    assert_eq!(broker.partitions("workflow-manager"), Some(1));
+}
+
+#[test]
+fn why_tells_how_far_the_workers_of_a_topic_are_behind() {
+    let broker = Broker::start();
+    let daemon = setup(&broker, CHAIN).start();
+    let job = daemon.api.create("chain", "{}");
+    let told = |words: &str| {
+        eventually(words, || {
+            let why = daemon.api.get(&format!("/api/job/{job}/why")).text;
+            when(why.contains(words), why)
+        });
+    };
+    told("no worker of the group first is there: start one");
+    told("the group has 1 messages still to commit");
+    let _worker = Worker::start(&broker, &["first"], |_| None);
+    told("1 workers of the group first have committed all of the topic first");
+}
+
+#[test]
+fn messages_go_round_the_partitions() {
+    let broker = Broker::start();
+    let daemon = setup(&broker, CHAIN).set("kafka.partitions", "4").start();
+    let worker = Worker::start(&broker, &["first"], |_| None);
+    let jobs: Vec<_> = (0..8).map(|_| daemon.api.create("chain", "{}")).collect();
+    eventually("all have come", || when(worker.seen().len() == jobs.len(), worker.seen().len()));
+    let used: BTreeSet<i32> = worker.seen().iter().map(|seen| seen.partition).collect();
+    assert_eq!(used.len(), 4);
+}
+
+#[test]
+fn a_message_that_is_too_large_fails_its_step_and_names_both_sizes() {
+    let broker = Broker::start();
+    let daemon = setup(&broker, CHAIN).set("kafka.message_bytes_max", "10000").start();
+    let large = daemon.api.create("chain", &format!(r#"{{"text":"{}"}}"#, "x".repeat(10_000)));
+    daemon.api.await_state(large, "failed");
+    let told = daemon.api.get(&format!("/api/job/{large}")).text;
+    assert!(told.contains("more than the 10000 that the bus takes"), "{told}");
+    assert!(told.contains("the step message has 10"), "{told}");
+    // Others go on.
+    let _worker = Worker::start(&broker, &["first", "last"], |seen| Some(seen.body.clone()));
+    let job = daemon.api.create("chain", r#"{"n":1}"#);
+    assert_eq!(daemon.api.await_result(job), r#"{"n":1}"#);
+    let bytes = broker.setting("first", "max.message.bytes");
+    assert_eq!(bytes.as_deref(), Some("10000"));
+}
+
+#[test]
+fn whatever_is_in_the_reply_topic_costs_itself_at_most() {
+    let broker = Broker::start();
+    let daemon = setup(&broker, CHAIN).start();
+    let replies = "workflow-manager";
+    let job = daemon.api.create("chain", r#"{"n":1}"#);
+    let correlation_id = format!("{job}:first");
+    let id = Some(correlation_id.as_bytes());
+    let (long, many) = (vec![b'x'; 100_000], vec![("h", Some(&b"1"[..])); 300]);
+    broker.write(replies, None, &[], None);
+    broker.write(replies, Some(&long), &[], Some(b"{}"));
+    broker.write(replies, None, &[("correlation_id", None), ("type", None)], Some(b"\xff\x00"));
+    broker.write(replies, None, &[("correlation_id", Some(b"\xff\xfe"))], Some(b"{}"));
+    broker.write(replies, None, &[("correlation_id", Some(&long))], Some(b"{}"));
+    broker.write(replies, None, &[("correlation_id", Some(b"no id"))], Some(b"{}"));
+    broker.write(replies, id, &[("attempt", Some(b"many")), ("type", Some(b"odd"))], Some(b"{}"));
+    broker.write(replies, id, &many, Some(br#"{"n":"of too many headers"}"#));
+    broker.write(replies, None, &[], Some(&[b'x'; 900_000]));
+    // A null is an empty reply; the key alone tells whose it is.
+    broker.write(replies, id, &[], None);
+    let _worker = Worker::start(&broker, &["last"], |seen| Some(seen.body.clone()));
+    assert_eq!(daemon.api.await_result(job), "{}");
+    assert_eq!(metric(&daemon, "workflow_messages_unreadable_total"), 1);
+}
+
+#[test]
+fn an_error_a_progress_and_a_silence_are_told_as_over_other_buses() {
+    let broker = Broker::start();
+    let workflow = "workflows: [ { name: w, steps: [ { name: odd, timeout: 3s, \
+                    retry: { attempts: 2, backoff: 1ms } } ] } ]";
+    let daemon = setup(&broker, workflow).start();
+    let job = daemon.api.create("w", "{}");
+    let id = format!("{job}:odd");
+    let with = |kind: &str, body: &str| {
+        let headers = [("correlation_id", Some(id.as_bytes())), ("type", Some(kind.as_bytes()))];
+        broker.write("workflow-manager", None, &headers, Some(body.as_bytes()));
+    };
+    with("progress", r#"{"progress":0.5,"message":"half"}"#);
+    eventually("the progress is shown", || {
+        let shown = daemon.api.get(&format!("/api/job/{job}")).text;
+        when(shown.contains("half"), shown)
+    });
+    with("error", r#"{"error":"no luck"}"#);
+    // Nobody answers the second attempt.
+    daemon.api.await_state(job, "failed");
+    let failed = daemon.api.get(&format!("/api/job/{job}")).text;
+    assert!(failed.contains("no reply within its timeout of 3s"), "{failed}");
+    daemon.await_log(&["attempt failed, another follows", "no luck"]);
+}
+
+/// The example of docs/worker-protocol.md, in Python: killed while it works, it loses nothing.
+#[test]
+fn a_worker_in_python_is_killed_and_started_again() {
+    const JOBS: usize = 60;
+    let broker = Broker::start();
+    let workflow = "workflows: [ { name: w, steps: [ { name: price, timeout: 1h } ] } ]";
+    let daemon = setup(&broker, workflow).set("kafka.partitions", "1").start();
+    let python = std::env::var("KAFKA_PYTHON").expect("KAFKA_PYTHON is not set; see tests/venv");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/workers/python-kafka/worker.py");
+    let start = || {
+        let mut command = Command::new(&python);
+        command.args([example, &broker.server(), "price"]).stdin(Stdio::null());
+        Ending(command.spawn().expect("it starts"))
+    };
+    let worker = start();
+    let jobs: Vec<_> =
+        (0..JOBS).map(|n| daemon.api.create("w", &format!(r#"{{"n":{n}}}"#))).collect();
+    eventually("it works", || {
+        let replies = broker.written("workflow-manager");
+        when(replies > 5, replies)
+    });
+    drop(worker);
+    let _worker = start();
+    for (n, job) in jobs.into_iter().enumerate() {
+        assert_eq!(daemon.api.await_result(job), format!(r#"{{"n":{n},"worked":true}}"#));
+    }
+}
+
+/// A process that is killed when this is dropped.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}

@@ -1,0 +1,139 @@
+//! A worker under a consumer group that knows nothing but the worker protocol: it commits after its
+//! reply is confirmed.
+
+use super::broker::Broker;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// A step message, as a worker sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) key: Vec<u8>,
+    pub(crate) partition: i32,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Works on some topics until it is dropped.
+pub(crate) struct Worker {
+    seen: Arc<Mutex<Vec<Seen>>>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a worker replies; none: it commits and never replies.
+type Work = Arc<dyn Fn(&Seen) -> Option<Vec<u8>> + Send + Sync>;
+
+impl Worker {
+    pub(crate) fn start(
+        broker: &Broker,
+        topics: &[&str],
+        work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Worker {
+        let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let work: Work = Arc::new(work);
+        // A member of a group that subscribed to one topic does not stop for those of another.
+        let begin = |topic: &&str| {
+            let (topic, client) = ((*topic).to_owned(), broker.client());
+            let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
+            thread::spawn(move || serve(&topic, client, &work, &seen, &ends))
+        };
+        Worker { threads: topics.iter().map(begin).collect(), seen, ends }
+    }
+
+    /// Ends it, and tells all that it has seen.
+    pub(crate) fn end(mut self) -> Vec<Seen> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.seen()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("no worker panics").clone()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn serve(
+    topic: &str,
+    mut client: ClientConfig,
+    work: &Work,
+    seen: &Mutex<Vec<Seen>>,
+    ends: &AtomicBool,
+) {
+    let producer: BaseProducer =
+        client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer");
+    let consumer: BaseConsumer = client
+        .set("group.id", topic)
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "earliest")
+        .set("session.timeout.ms", "6000")
+        .set("topic.metadata.refresh.interval.ms", "500")
+        .create()
+        .expect("a consumer");
+    consumer.subscribe(&[topic]).expect("subscribed");
+    while !ends.load(Ordering::Relaxed) {
+        // An error is tried again by the library.
+        let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) else { continue };
+        let told = read(&message);
+        seen.lock().expect("no worker panics").push(told.clone());
+        if let Some(reply) = work(&told)
+            && !answer(&producer, &told, &reply)
+        {
+            continue;
+        }
+        // What is not committed comes again.
+        let _ = consumer.commit_message(&message, CommitMode::Sync);
+    }
+}
+
+fn read(message: &impl Message) -> Seen {
+    let text = |value: &[u8]| String::from_utf8(value.to_vec()).expect("UTF-8");
+    let headers = message.headers().map(|headers| {
+        let each = headers
+            .iter()
+            .map(|header| (header.key.to_owned(), header.value.map(text).unwrap_or_default()));
+        each.collect()
+    });
+    Seen {
+        key: message.key().unwrap_or_default().to_vec(),
+        partition: message.partition(),
+        headers: headers.unwrap_or_default(),
+        body: message.payload().unwrap_or_default().to_vec(),
+    }
+}
+
+/// Whether the reply is confirmed.
+fn answer(producer: &BaseProducer, told: &Seen, reply: &[u8]) -> bool {
+    let header = |all: OwnedHeaders, name: &'static str| match told.headers.get(name) {
+        Some(value) => all.insert(Header { key: name, value: Some(value) }),
+        None => all,
+    };
+    let headers = ["correlation_id", "attempt"].into_iter().fold(OwnedHeaders::new(), header);
+    let record = BaseRecord::to(&told.headers["reply_to"])
+        .key(&told.key[..])
+        .payload(reply)
+        .headers(headers);
+    if producer.send(record).is_err() {
+        return false;
+    }
+    // `flush` would wait for a tenth of a second in any case. Without an end of its own, this ends
+    // with the test.
+    while producer.in_flight_count() > 0 {
+        producer.poll(Duration::from_millis(1));
+    }
+    true
+}
