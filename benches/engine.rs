@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
     ChildEnd, ChildOutcome, Context, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId,
-    JobState, Limits, Message, Origin, Reply, Step, StepIndex, Timestamp,
+    JobState, Limits, Message, Origin, Reply, Sender, Step, StepIndex, Timestamp,
 };
 
 #[global_allocator]
@@ -52,6 +52,7 @@ fn chain() -> f64 {
                 step: name.to_owned(),
                 attempt: None,
                 reply: Reply::Result(BODY.into()),
+                from: Sender::Unknown,
             };
             job.take(input, &context()).expect("taken");
         }

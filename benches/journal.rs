@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
-    Step, StepIndex, Timestamp,
+    Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
 
@@ -77,7 +77,12 @@ fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
     for step in 0..STEPS {
         let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1 };
         let reply = Reply::Result(BODY.into());
-        let replied = Input::Reply { step: format!("step-{step}"), attempt: None, reply };
+        let replied = Input::Reply {
+            step: format!("step-{step}"),
+            attempt: None,
+            reply,
+            from: Sender::Unknown,
+        };
         for input in [confirmed, replied] {
             let decision = job.take(input, &context(number)).expect("taken");
             records.push_back(Record::of(number, None, decision));

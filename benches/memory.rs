@@ -1,5 +1,5 @@
-//! What jobs take of memory, each case in a process of its own: many fan-outs at once, and jobs
-//! that wait.
+//! What jobs take of memory and of the disk, each case in a process of its own: many fan-outs at
+//! once, jobs that wait, jobs that have ended.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -23,9 +23,16 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
 const IDLE: &str = "workflows: [{name: idle, steps: [{name: wait, external: true}]}]";
 
+/// A chain of five steps.
+const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a, queue: work}, {name: b, queue: work, depends: [a]}, {name: c, queue: work, depends: [b]}, {name: d, queue: work, depends: [c]}, {name: e, queue: work, depends: [d]}]}]";
+
 const FAN_OUTS: usize = 64;
 const ITEMS: usize = 1_000;
 const IDLE_JOBS: usize = 100_000;
+/// The bytes of the messages of jobs, and how many jobs have such.
+const SIZES: [(usize, usize); 3] = [(1 << 10, 20_000), (10 << 10, 5_000), (100 << 10, 1_000)];
+const CHAINS: usize = 20_000;
+const ITEMS_ENDED: usize = 100_000;
 /// Creations under way at once.
 const AT_ONCE: usize = 1_000;
 
@@ -62,9 +69,7 @@ async fn fan_outs(folder: &Path) -> String {
     let body = serde_json::json!({ "items": list }).to_string();
     let message = Message::parse(body.as_bytes()).expect("a message");
     let ids = create(&manager, "fan", FAN_OUTS, &message).await;
-    while ids.iter().any(|id| manager.ways().routes.is_live(*id)) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_none_runs(&manager, &ids).await;
     manager.stop().await;
     let peak = process::peak() / 1024;
     format!("{FAN_OUTS} jobs of {ITEMS} items at once: peak {peak} MiB")
@@ -82,10 +87,79 @@ async fn idle(folder: &Path) -> String {
     format!("{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB each")
 }
 
+/// A message of about so many bytes.
+fn of_size(bytes: usize) -> Message {
+    let text = serde_json::json!({ "n": 1, "text": "x".repeat(bytes) }).to_string();
+    Message::parse(text.as_bytes()).expect("a message")
+}
+
+/// The bytes of the journal, once it is closed.
+fn on_disk(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("j.db")).expect("the journal").len()
+}
+
+fn kib(bytes: f64, count: usize) -> f64 {
+    bytes / 1024.0 / count as f64
+}
+
+async fn until_none_runs(manager: &Manager, ids: &[JobId]) {
+    while ids.iter().any(|id| manager.ways().routes.is_live(*id)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
+    let manager = start(folder, IDLE).await;
+    let before = process::resident();
+    create(&manager, "idle", jobs, &of_size(bytes)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let memory = (process::resident() - before) as f64 / jobs as f64;
+    manager.stop().await;
+    let disk = kib(on_disk(folder) as f64, jobs);
+    let size = bytes / 1024;
+    format!(
+        "{jobs} jobs that wait with a message of {size} KiB: {memory:.1} KiB of memory, {disk:.1} KiB of disk each"
+    )
+}
+
+async fn chains(folder: &Path, bytes: usize) -> String {
+    let manager = start(folder, CHAIN).await;
+    let message = of_size(bytes);
+    let mut ids = Vec::new();
+    while ids.len() < CHAINS {
+        let new = create(&manager, "chain", AT_ONCE, &message).await;
+        until_none_runs(&manager, &new).await;
+        ids.extend(new);
+    }
+    let peak = process::peak() / 1024;
+    manager.stop().await;
+    let disk = kib(on_disk(folder) as f64, CHAINS);
+    format!(
+        "{CHAINS} ended chains of five steps, each reply {bytes} bytes: {disk:.1} KiB of disk each, peak {peak} MiB"
+    )
+}
+
+async fn items_ended(folder: &Path) -> String {
+    let manager = start(folder, FAN).await;
+    let list: Vec<usize> = (0..ITEMS_ENDED).collect();
+    let body = serde_json::json!({ "items": list }).to_string();
+    let message = Message::parse(body.as_bytes()).expect("a message");
+    let ids = create(&manager, "fan", 1, &message).await;
+    until_none_runs(&manager, &ids).await;
+    let peak = process::peak() / 1024;
+    manager.stop().await;
+    let disk = kib(on_disk(folder) as f64, ITEMS_ENDED);
+    format!(
+        "an ended fan-out of {ITEMS_ENDED} items: {disk:.2} KiB of disk an item, peak {peak} MiB"
+    )
+}
+
 fn main() {
     let mut out = std::io::stdout();
+    let sizes = SIZES.map(|(bytes, jobs)| format!("waiting {bytes} {jobs}"));
     let Ok(case) = std::env::var(CASE) else {
-        for case in ["fan_outs", "idle"] {
+        let fixed = ["fan_outs", "idle", "chains 100", "chains 1024", "items_ended"];
+        for case in fixed.into_iter().chain(sizes.iter().map(String::as_str)) {
             let program = std::env::current_exe().expect("this program");
             let run = Command::new(program).env(CASE, case).status().expect("runs");
             assert!(run.success(), "{case}: {run}");
@@ -93,10 +167,15 @@ fn main() {
         return;
     };
     let folder = tempfile::tempdir_in(".").expect("a folder");
+    let words: Vec<&str> = case.split(' ').collect();
+    let number = |at: usize| words[at].parse::<usize>().expect("a number");
     let line = actix_rt::System::new().block_on(async {
-        match case.as_str() {
+        match words[0] {
             "fan_outs" => fan_outs(folder.path()).await,
             "idle" => idle(folder.path()).await,
+            "waiting" => waiting(folder.path(), number(1), number(2)).await,
+            "chains" => chains(folder.path(), number(1)).await,
+            "items_ended" => items_ended(folder.path()).await,
             other => panic!("no case {other}"),
         }
     });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
-    Step, StepIndex, Timestamp,
+    Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     JobNumber, Journal, NewJob, Options, Reader, Record, Records, Store,
@@ -83,7 +83,15 @@ fn records(
             Reply::Result(r#"{"passed":true}"#.into())
         };
         let decision = job
-            .take(Input::Reply { step: (*step).to_owned(), attempt: None, reply }, &context)
+            .take(
+                Input::Reply {
+                    step: (*step).to_owned(),
+                    attempt: None,
+                    reply,
+                    from: Sender::Unknown,
+                },
+                &context,
+            )
             .expect("taken");
         records.push(Record::of(number, None, decision));
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use workflow_manager::bus::amqp::dead_letter;
 use workflow_manager::engine::id::is_name;
 use workflow_manager::engine::{
-    CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Step, StepIndex,
+    CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Sender, Step, StepIndex,
 };
 
 /// A correlation id, then what comes with it.
@@ -42,7 +42,10 @@ pub fn run(data: &[u8]) {
     let job = world.create(&two_steps(), Message::default());
     let name = parsed.map_or(text, |id| id.step);
     for name in [name, "first".to_owned(), "second".to_owned(), "first".to_owned()] {
-        let _ = world.take(job, Input::Reply { step: name, attempt: None, reply: reply.clone() });
+        let _ = world.take(
+            job,
+            Input::Reply { step: name, attempt: None, reply: reply.clone(), from: Sender::Unknown },
+        );
     }
 }
 

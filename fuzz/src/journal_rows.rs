@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use workflow_manager::engine::{
     Context, Definition, Dependency, Effect, FanOutKeys, Graph, Input, Job, JobId, Message, Origin,
-    Reply, Step, StepIndex, Timestamp,
+    Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
@@ -259,6 +259,7 @@ fn reply(step: &str, body: &str) -> Input {
         step: step.to_owned(),
         attempt: None,
         reply: Reply::Result(body.to_owned().into()),
+        from: Sender::Unknown,
     }
 }
 

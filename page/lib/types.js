@@ -69,6 +69,7 @@
  * @property {string[]} [statuses]
  * @property {string} [skippedStatus]
  * @property {string} [cancelledStatus]
+ * @property {string[]} [replyUsers]
  *
  * @typedef {{ name: string, itemListKey: string, itemKey?: string, maxConcurrency?: number, tolerate?: string | number, recursive?: boolean, steps: StepDefinition[] }} TaskDefinition
  *

@@ -193,7 +193,7 @@ class Definitions {
       <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>${step.bus ? html` <span class="quiet">on ${shown(step.bus)}</span>` : nothing}`}</td>
       <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
       <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
-      <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
+      <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority', 'replyUsers'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
     </tr>`)}</tbody></table></div>`;
   }
 

@@ -115,6 +115,7 @@ pub(super) fn step_message(
         headers,
         body: input.into(),
         lease: job.step(step).lease.map(|lease| left_of(lease, now)),
+        names_sender: !run.reply_users.is_empty(),
         receipt: Receipt::new(Sent::Step { job: id, created: job.origin().created, step, attempt }),
     }
 }
@@ -161,6 +162,7 @@ pub(super) fn answer(
         headers,
         body: result.unwrap_or_else(|error| error),
         lease: None,
+        names_sender: false,
         receipt: Receipt::new(sent),
     }
 }

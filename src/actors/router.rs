@@ -115,7 +115,8 @@ impl Router {
                 Reply::Result(delivery.body.clone())
             }
         };
-        let input = Input::Reply { step, attempt: delivery.attempt, reply };
+        let (attempt, from) = (delivery.attempt, delivery.from.clone());
+        let input = Input::Reply { step, attempt, reply, from };
         job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
     }
 

@@ -1,21 +1,29 @@
 //! Replies, as the log shows them.
 
 use crate::engine::words::shortened;
-use crate::engine::{Input, JobId, Rejected, Reply};
+use crate::engine::{Input, JobId, Rejected, Reply, Sender};
+use std::sync::Arc;
 
 /// A reply, kept for the log until it is decided whether it counts.
 pub(super) struct Said {
     step: String,
     attempt: Option<u32>,
     reply: Reply,
+    user: Option<Arc<str>>,
 }
 
 impl Said {
     pub(super) fn of(input: &Input) -> Option<Said> {
         match input {
-            Input::Reply { step, attempt, reply } => {
-                Some(Said { step: step.clone(), attempt: *attempt, reply: reply.clone() })
-            }
+            Input::Reply { step, attempt, reply, from } => Some(Said {
+                step: step.clone(),
+                attempt: *attempt,
+                reply: reply.clone(),
+                user: match from {
+                    Sender::User(name) => Some(name.clone()),
+                    Sender::Unknown | Sender::Manager => None,
+                },
+            }),
             Input::Confirmed { .. }
             | Input::Leased { .. }
             | Input::QueueMissing(_)
@@ -39,9 +47,10 @@ impl Said {
             Reply::Error(body) => ("error", beginning(body)),
             Reply::DeadLettered { reason, .. } => ("dead letter", shortened(reason)),
         };
+        let user = self.user.as_deref().map(shortened);
         let (step, fault) = (shortened(&self.step), rejected.fault());
         tracing::warn!(
-            %job, step, attempt = self.attempt, reason = rejected.label(), fault, kind, value,
+            %job, step, attempt = self.attempt, user, reason = rejected.label(), fault, kind, value,
             "a reply that changes nothing (logged once a minute per reason)"
         );
     }

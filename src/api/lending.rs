@@ -12,7 +12,7 @@ use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, NotLent, Said, reply_
 use crate::bus::{Address, BusKey, ERROR};
 use crate::clock;
 use crate::engine::words::quoted;
-use crate::engine::{CorrelationId, JobState, StepState, Timestamp};
+use crate::engine::{CorrelationId, JobState, Sender, StepState, Timestamp};
 use crate::settings::BusKind;
 use crate::times::Time;
 use bytes::Bytes;
@@ -240,6 +240,7 @@ pub(super) async fn reply(
     desk: &Desk,
     receipt: Receipt,
     kind: ReplyType,
+    from: Sender,
     body: Bytes,
 ) -> Result<Option<&'static str>, NotCommitted> {
     let Receipt { queue, id, delivery, message, .. } = receipt;
@@ -250,7 +251,7 @@ pub(super) async fn reply(
     };
     let correlation_id = message.of.to_string();
     let attempt = Some(message.attempt);
-    desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, body }).await
+    desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, from, body }).await
 }
 
 /// Lengthens the lease of a message: how long it is from now.
@@ -284,6 +285,7 @@ pub(super) async fn nack(
     desk: &Desk,
     receipt: &Receipt,
     requeue: Option<Duration>,
+    from: Sender,
 ) -> Result<Result<Option<&'static str>, NotCommitted>, Problem> {
     let Receipt { id, delivery, .. } = receipt;
     match requeue {
@@ -291,7 +293,7 @@ pub(super) async fn nack(
             desk.give_back(id, *delivery, pause).map_err(not_lent)?;
             Ok(Ok(None))
         }
-        None => desk.refuse(id, *delivery).await.map_err(not_lent),
+        None => desk.refuse(id, *delivery, from).await.map_err(not_lent),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::access::{Failed, Holder, Needed};
 use crate::actors::common::Common;
 use crate::actors::ways::Ways;
 use crate::bus::BusKey;
+use crate::engine::Sender;
 use crate::engine::words::{enumerated, escaped, quoted, shortened};
 use crate::settings::{HttpSettings, Scope};
 use actix_web::body::MessageBody;
@@ -110,6 +111,11 @@ impl Caller {
     pub(super) fn may_use(&self, queue: &str) -> Result<(), Problem> {
         let needed = Needed::Queue(queue.to_owned());
         if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
+    }
+
+    /// What replies are told by: the name of the token.
+    pub(super) fn sender(&self) -> Sender {
+        self.0.name.clone().map_or(Sender::Unknown, Sender::User)
     }
 
     /// Whether it may settle what a receipt names: the queue must be its own, and the message that

@@ -128,7 +128,7 @@ pub(super) async fn reply(
     caller.may_settle(&ways, &bus, &receipt).await?;
     // Its room is kept until the answer.
     let body = incoming.read(&ways.common).await?;
-    taken(lending::reply(&desk, receipt, kind, body.bytes().clone()).await)
+    taken(lending::reply(&desk, receipt, kind, caller.sender(), body.bytes().clone()).await)
 }
 
 fn taken(told: Result<Option<&'static str>, NotCommitted>) -> Result<HttpResponse, Problem> {
@@ -171,7 +171,7 @@ pub(super) async fn nack(
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     let desk = desk_of(&ways, &receipt.vhost)?;
     caller.may_settle(&ways, &own_bus(&ways, &receipt.vhost), &receipt).await?;
-    taken(lending::nack(&desk, &receipt, requeue.then_some(delay)).await?)
+    taken(lending::nack(&desk, &receipt, requeue.then_some(delay), caller.sender()).await?)
 }
 
 /// The desk of a bus that calls web services.

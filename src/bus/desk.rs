@@ -20,6 +20,7 @@ use super::{
     Settlement, Verdict,
 };
 use crate::clock;
+use crate::engine::{FOREIGN_USER, Sender};
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -350,17 +351,18 @@ impl Desk {
     ///
     /// It was not committed, and the worker should send it again.
     pub async fn reply(&self, said: Said) -> Result<Option<&'static str>, NotCommitted> {
-        let Said { queue, id, delivery, correlation_id, attempt, kind, body } = said;
+        let Said { queue, id, delivery, correlation_id, attempt, kind, from, body } = said;
         let unused = self.tell(|settlement| Delivery {
             kind: kind.map(str::to_owned),
             attempt,
+            from,
             ..Delivery::new(Some(correlation_id), body, settlement)
         });
         let unused = unused.await?;
         if kind == Some("progress") && unused.is_none() {
             // Its worker has it in hand, unless another one was given it.
             let _ = self.extend(&queue, &id, delivery, None);
-        } else {
+        } else if unused != Some(FOREIGN_USER) {
             self.forget(&queue, &id);
         }
         Ok(unused)
@@ -375,6 +377,7 @@ impl Desk {
         &self,
         id: &str,
         delivery: u32,
+        from: Sender,
     ) -> Result<Result<Option<&'static str>, NotCommitted>, NotLent> {
         let (correlation_id, attempt, dead) = {
             let mut state = self.state();
@@ -385,10 +388,11 @@ impl Desk {
         let unused = self.tell(|settlement| Delivery {
             attempt,
             dead_letter: Some(dead),
+            from,
             ..Delivery::new(correlation_id.as_deref().map(str::to_owned), Bytes::new(), settlement)
         });
         let unused = unused.await;
-        if unused.is_ok() {
+        if unused.as_ref().is_ok_and(|unused| *unused != Some(FOREIGN_USER)) {
             self.state().forget(id);
         }
         Ok(unused)

@@ -11,6 +11,7 @@ use super::{
     Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Over,
     Publication, QueueLook, Served, Settled, Settlement, Verdict,
 };
+use crate::engine::Sender;
 use crate::settings::EMBEDDED_REPLIES as REPLIES;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -286,6 +287,8 @@ impl Outside {
         delivery.attempt = reply.attempt;
         delivery.dead_letter = reply.dead;
         delivery.redelivered = redelivered;
+        // All of these come from this process.
+        delivery.from = Sender::Manager;
         (self.sink)(match reply.call {
             None => BusEvent::Reply(delivery),
             Some(CallHeaders { queue, message_id, depth }) => {

@@ -21,6 +21,7 @@ pub use event::{BusEvent, BusNotice, BusState, EventSink, Position};
 pub use look::{QueueDepth, QueueLook, Trouble};
 pub use receipt::{Issued, Receipt};
 
+use crate::engine::Sender;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
@@ -213,6 +214,9 @@ pub struct Publication {
     pub body: Body,
     /// How long a worker has it already, to whom it was lent before the process was started again.
     pub lease: Option<Held>,
+    /// Whether the broker is to vouch that the manager has sent it: so a dead letter of it can be
+    /// told from a forged one.
+    pub names_sender: bool,
     /// Given back once the message is taken.
     pub receipt: Receipt,
 }
@@ -259,6 +263,8 @@ pub struct Delivery {
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered it before.
     pub redelivered: bool,
+    /// Who sent it.
+    pub from: Sender,
     /// The body.
     pub body: Bytes,
     settlement: Settlement,
@@ -373,6 +379,7 @@ impl Delivery {
             depth: None,
             dead_letter: None,
             redelivered: false,
+            from: Sender::Unknown,
             body,
             settlement,
         }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::engine::{
         Context, Decision, Definition, Effect, Graph, Input, JobId, JobState, Limits, Message,
-        Operation, Origin, Recorded, Reply, Step, Timestamp,
+        Operation, Origin, Recorded, Reply, Sender, Step, Timestamp,
     };
     use std::sync::Arc;
 
@@ -91,7 +91,10 @@ mod tests {
     }
 
     fn reply(job: &mut Job, reply: Reply) -> Decision {
-        take(job, Input::Reply { step: "only".to_owned(), attempt: None, reply })
+        take(
+            job,
+            Input::Reply { step: "only".to_owned(), attempt: None, reply, from: Sender::Unknown },
+        )
     }
 
     fn answers(decision: &Decision) -> Vec<(u32, u32)> {

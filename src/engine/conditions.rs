@@ -135,7 +135,8 @@ impl Scope for JobScope<'_> {
 mod tests {
     use super::*;
     use crate::engine::{
-        Context, Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Step, Timestamp,
+        Context, Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Sender, Step,
+        Timestamp,
     };
     use std::sync::Arc;
 
@@ -178,8 +179,11 @@ mod tests {
 
     fn reply(job: &mut Job, step: &str, body: &'static str) {
         let reply = Reply::Result(body.into());
-        job.take(Input::Reply { step: step.to_owned(), attempt: None, reply }, &context())
-            .expect("taken");
+        job.take(
+            Input::Reply { step: step.to_owned(), attempt: None, reply, from: Sender::Unknown },
+            &context(),
+        )
+        .expect("taken");
     }
 
     fn state(job: &Job, name: &str) -> StepState {

@@ -4,9 +4,11 @@ use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, Lease, StepEntry};
 use super::fail::{expired, failed};
 use super::id::{JobId, StepIndex};
-use super::input::{ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply};
+use super::input::{
+    ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply, Sender,
+};
 use super::job::Job;
-use super::reply::{Failed, parse_progress, parse_reply};
+use super::reply::{Failed, is_of_its_users, parse_progress, parse_reply};
 use super::state::{JobState, StepState};
 
 impl Job {
@@ -14,7 +16,9 @@ impl Job {
     /// once they are applied.
     pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         match input {
-            Input::Reply { step, attempt, reply } => self.decide_reply(&step, attempt, &reply, ctx),
+            Input::Reply { step, attempt, reply, from } => {
+                self.decide_reply(&step, attempt, &reply, &from, ctx)
+            }
             Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
             Input::Leased { step, attempt, lease } => self.decide_leased(step, attempt, lease),
             Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
@@ -41,6 +45,7 @@ impl Job {
         name: &str,
         attempt: Option<u32>,
         reply: &Reply,
+        from: &Sender,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         let step = self.graph().index_of(name).ok_or(Rejected::UnknownStep)?;
@@ -49,6 +54,9 @@ impl Job {
         }
         if !self.graph().step(step).has_queue() {
             return Err(Rejected::NotRunning);
+        }
+        if !is_of_its_users(self.graph().step(step), from) {
+            return Err(Rejected::ForeignUser);
         }
         self.decide_answer(step, attempt, reply, ctx)
     }

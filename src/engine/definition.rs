@@ -295,6 +295,9 @@ pub struct Step {
     /// The words for its status.
     #[serde(default, skip_serializing_if = "StatusWords::is_default")]
     pub status: StatusWords,
+    /// The users whose replies count; empty: everybody's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reply_users: Vec<Arc<str>>,
 }
 
 /// What a step waits for.
@@ -415,6 +418,7 @@ impl Step {
             on_failure: OnFailure::Fail,
             external: false,
             status: StatusWords::default(),
+            reply_users: Vec::new(),
         }
     }
 

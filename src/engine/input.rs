@@ -56,6 +56,8 @@ pub enum Input {
         attempt: Option<u32>,
         /// What came.
         reply: Reply,
+        /// Who sent it.
+        from: Sender,
     },
     /// The broker took responsibility for a step message.
     Confirmed {
@@ -277,6 +279,19 @@ pub enum Reply {
     },
 }
 
+/// Who sent a reply, as far as its bus can vouch for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sender {
+    /// The bus cannot tell.
+    #[default]
+    Unknown,
+    /// The user of the broker, or the token, of this name.
+    User(Arc<str>),
+    /// The manager itself: it has read the reply off a call that it made, or a message that the
+    /// manager has sent was put aside.
+    Manager,
+}
+
 /// The end of a child job, as reported to its parent.
 #[derive(Clone, Debug)]
 pub struct ChildEnd {
@@ -308,6 +323,8 @@ pub enum Rejected {
     Duplicate,
     /// A failure, or the progress, of an attempt that is over.
     Late,
+    /// The step takes replies of certain users alone, and this one is not known to be of one.
+    ForeignUser,
     /// A progress message that is not a JSON object, or that has wrong values. The text says which.
     BadProgress(&'static str),
     /// The job has ended.
@@ -315,6 +332,9 @@ pub enum Rejected {
     /// There is nothing to change, as for a confirm of an attempt that is over.
     Void,
 }
+
+/// The label of [`Rejected::ForeignUser`].
+pub const FOREIGN_USER: &str = "foreign_user";
 
 impl Rejected {
     /// The reason as a metric label.
@@ -324,6 +344,7 @@ impl Rejected {
             Rejected::NotRunning => "not_running",
             Rejected::Duplicate => "duplicate",
             Rejected::Late => "late",
+            Rejected::ForeignUser => FOREIGN_USER,
             Rejected::BadProgress(_) => "bad_progress",
             Rejected::Ended => "ended",
             Rejected::Void => "void",
@@ -338,6 +359,7 @@ impl Rejected {
             | Rejected::NotRunning
             | Rejected::Duplicate
             | Rejected::Late
+            | Rejected::ForeignUser
             | Rejected::Ended
             | Rejected::Void => None,
         }

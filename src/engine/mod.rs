@@ -72,8 +72,8 @@ pub use expression::Expression;
 pub use fanout::{FanOut, ItemState};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
-    ChildEnd, ChildOutcome, Context, DeafTo, Input, Instruction, Limits, Objection, Operation,
-    Order, Rejected, Reply, Request,
+    ChildEnd, ChildOutcome, Context, DeafTo, FOREIGN_USER, Input, Instruction, Limits, Objection,
+    Operation, Order, Rejected, Reply, Request, Sender,
 };
 pub use job::Job;
 pub use json::{Json, Message};

@@ -3,7 +3,7 @@
 
 use super::definition::Step;
 use super::entry::{Failure, Progress};
-use super::input::{Limits, Rejected, Reply};
+use super::input::{Limits, Rejected, Reply, Sender};
 use super::json::{Json, JsonKind, Message};
 use super::words::{cut, cut_of};
 use std::sync::Arc;
@@ -79,6 +79,16 @@ fn too_large(body: &[u8], limits: &Limits) -> String {
     format!(
         "the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference"
     )
+}
+
+/// Whether a reply counts, by who sent it.
+pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
+    step.reply_users.is_empty()
+        || match from {
+            Sender::Manager => true,
+            Sender::User(name) => step.reply_users.contains(name),
+            Sender::Unknown => false,
+        }
 }
 
 /// What is wrong with a reply given by hand (SPEC §6). People must say more than workers: a status

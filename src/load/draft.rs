@@ -6,6 +6,7 @@ use super::values::Word;
 use super::yaml::Layout;
 use crate::engine::expression::ExpressionError;
 use crate::engine::{FanOutKeys, Millis, OnFailure, Retry, StatusWords};
+use std::sync::Arc;
 
 /// A workflow as it stands in the file.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub(super) struct StepOptions {
     pub(super) status: StatusWords,
     pub(super) statuses_at: Option<Position>,
     pub(super) skipped_at: Option<Position>,
+    /// The users whose replies count, and where the key stands.
+    pub(super) reply_users: Option<(Vec<Arc<str>>, Position)>,
 }
 
 /// A condition as it stands in the file.

@@ -99,6 +99,11 @@ fn graph(
             on_failure: step.options.on_failure,
             external: step.options.external.is_some_and(|(external, _)| external),
             status: step.options.status.clone(),
+            reply_users: step
+                .options
+                .reply_users
+                .as_ref()
+                .map_or_else(Vec::new, |(users, _)| users.clone()),
             name,
         });
         report.step = None;

@@ -1,10 +1,11 @@
 //! Keys that contradict each other, that have no effect where they stand, or that should be there.
 
+use super::calls::queue;
 use super::draft::{GraphDraft, StepDraft};
 use super::report::Report;
 use super::values::Word;
-use crate::engine::Graph;
 use crate::engine::words::quoted;
+use crate::engine::{Definition, Graph};
 use crate::settings::is_url;
 
 /// How many steps without a timeout are named.
@@ -51,6 +52,17 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
                  queue, or with `x-max-priority`, before the workflow starts",
                 quoted(queue)
             ),
+        );
+    }
+    if let (Some((_, at)), Some(reason)) = (&step.options.reply_users, reason) {
+        report.error(*at, format!("\"replyUsers\" has nothing to look at: {reason}"));
+    } else if let Some((_, at)) = &step.options.reply_users
+        && queue(step).is_some_and(|queue| queue.text.starts_with(Definition::CALL_QUEUE_PREFIX))
+    {
+        report.error(
+            *at,
+            "the queue is a workflow's: the manager answers there, and no user: take \
+             \"replyUsers\" away",
         );
     }
     if let (Some(at), None) = (step.options.statuses_at, &step.options.status.key) {

@@ -23,6 +23,9 @@ pub const VHOSTS_MAX: usize = 100;
 /// The most statuses of a step.
 pub const STATUSES_MAX: usize = 1_000;
 
+/// The most users whose replies a step takes.
+pub const REPLY_USERS_MAX: usize = 100;
+
 /// The most attempts of a step.
 pub const ATTEMPTS_MAX: u64 = 1_000;
 

@@ -2,7 +2,7 @@
 
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
-use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, STATUSES_MAX};
+use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, REPLY_USERS_MAX, STATUSES_MAX};
 use super::report::Report;
 use super::schema::Section;
 use super::values::{
@@ -39,12 +39,15 @@ pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOpti
                     bounded_text(&entry.value, entry.place(), "the key of a status", report)
                 })
                 .map(word),
-            words: statuses(fields, report),
+            words: words(fields, STATUSES, report),
             skipped: status(fields, "skippedStatus", report),
             cancelled: status(fields, "cancelledStatus", report),
         },
         statuses_at: fields.get("statuses").map(Entry::place),
         skipped_at: fields.get("skippedStatus").map(Entry::place),
+        reply_users: fields
+            .get("replyUsers")
+            .map(|entry| (words(fields, REPLY_USERS, report), entry.place())),
     }
 }
 
@@ -91,30 +94,54 @@ fn condition(entry: &Entry, report: &mut Report) -> Option<ConditionDraft> {
     Some(ConditionDraft { at: entry.place(), layout: entry.value.layout, text: text.to_owned() })
 }
 
-fn statuses(fields: &Fields<'_>, report: &mut Report) -> Vec<Arc<str>> {
+/// A list of different words.
+struct WordList {
+    key: &'static str,
+    /// What one of them is, without an article.
+    one: &'static str,
+    at_most: usize,
+    /// What the first, or each, is for.
+    use_of_it: &'static str,
+}
+
+const STATUSES: WordList = WordList {
+    key: "statuses",
+    one: "status",
+    at_most: STATUSES_MAX,
+    use_of_it: "its first word is the status while the step runs",
+};
+
+const REPLY_USERS: WordList = WordList {
+    key: "replyUsers",
+    one: "user",
+    at_most: REPLY_USERS_MAX,
+    use_of_it: "it names the users whose replies count",
+};
+
+fn words(fields: &Fields<'_>, list: WordList, report: &mut Report) -> Vec<Arc<str>> {
+    let WordList { key, one, at_most, use_of_it } = list;
     let mut words: Vec<Word> = Vec::new();
-    for node in fields.list("statuses", STATUSES_MAX, report) {
-        let Some(status) = bounded_text(node, node.at, "a status", report) else { continue };
-        match words.iter().find(|other| other.text == status.text) {
+    for node in fields.list(key, at_most, report) {
+        let Some(found) = bounded_text(node, node.at, &format!("a {one}"), report) else {
+            continue;
+        };
+        match words.iter().find(|other| other.text == found.text) {
             Some(first) => report.error(
-                status.at,
+                found.at,
                 format!(
-                    "the status {} is listed twice; the first is at {}",
-                    quoted(&status.text),
+                    "the {one} {} is listed twice; the first is at {}",
+                    quoted(&found.text),
                     first.at
                 ),
             ),
-            None => words.push(status),
+            None => words.push(found),
         }
     }
-    if let Some(entry) = fields.get("statuses")
+    if let Some(entry) = fields.get(key)
         && (matches!(&entry.value.value, Value::List(items) if items.is_empty())
             || matches!(entry.value.value, Value::Scalar(Scalar::Null, _)))
     {
-        report.error(
-            entry.place(),
-            "the list \"statuses\" is empty; its first word is the status while the step runs",
-        );
+        report.error(entry.place(), format!("the list {} is empty; {use_of_it}", quoted(key)));
     }
     words.into_iter().map(word).collect()
 }

@@ -2,7 +2,8 @@
 //! version acts on.
 
 use super::limits::{
-    ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX,
+    ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
+    VHOSTS_MAX,
 };
 use crate::engine::words::{enumerated, nearest, quoted};
 
@@ -273,6 +274,13 @@ pub(super) const KEYS: &[KnownKey] = &[
         "cancelledStatus",
         ValueKind::TextOrNothing,
         "The status of a cancelled step. Default: CANCELLED.",
+    ),
+    optional(
+        Section::Step,
+        "replyUsers",
+        ValueKind::Words(REPLY_USERS_MAX),
+        "The users whose replies count: users of RabbitMQ, or names of the manager's tokens. \
+         Default: everybody's.",
     ),
     required(
         Section::Retry,

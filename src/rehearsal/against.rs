@@ -4,8 +4,8 @@
 use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
     Cause, ChildEnd, ChildOutcome, Context, DeafTo, Definition, Entry, FanOutEntry, Graph, Input,
-    Job, JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, StepEntry,
-    StepIndex, StepState, Timestamp,
+    Job, JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, Sender,
+    StepEntry, StepIndex, StepState, Timestamp,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl<'r> Play<'r> {
         let input = if definition.external {
             Input::operate(Operation::Reply { step: name, reply })
         } else {
-            Input::Reply { step: name, attempt: None, reply }
+            Input::Reply { step: name, attempt: None, reply, from: Sender::Manager }
         };
         self.take(input);
     }

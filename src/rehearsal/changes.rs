@@ -206,6 +206,7 @@ fn of_step(
         ("onFailure", old.on_failure != new.on_failure),
         ("priority", old.priority != new.priority),
         ("statuses", old.status != new.status),
+        ("replyUsers", old.reply_users != new.reply_users),
     ];
     let differing: Vec<&str> =
         options.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();

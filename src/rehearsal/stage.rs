@@ -5,8 +5,8 @@ use super::script::{Act, Acts, ProgressMessage, Test, UserAct};
 use super::value;
 use crate::engine::{
     Context, DeafTo, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId,
-    Limits, Message, Millis, Objection, Operation, Origin, Parent, Reply, StepEntry, StepIndex,
-    Timestamp,
+    Limits, Message, Millis, Objection, Operation, Origin, Parent, Reply, Sender, StepEntry,
+    StepIndex, Timestamp,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -129,7 +129,12 @@ impl<'t> Stage<'t> {
                     }
                     Input::operate(operation)
                 } else {
-                    Input::Reply { step: name.to_string(), attempt: Some(attempt), reply }
+                    Input::Reply {
+                        step: name.to_string(),
+                        attempt: Some(attempt),
+                        reply,
+                        from: Sender::Manager,
+                    }
                 };
                 self.take(job, input);
             }

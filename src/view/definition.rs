@@ -77,6 +77,10 @@ struct StepView<'d> {
     skipped_status: Option<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancelled_status: Option<&'d str>,
+    /// The users whose replies count; none: everybody's.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    reply_users: &'d [Arc<str>],
 }
 
 #[derive(Serialize, ToSchema)]
@@ -140,6 +144,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         statuses: &step.status.words,
         skipped_status: step.status.skipped.as_deref(),
         cancelled_status: step.status.cancelled.as_deref(),
+        reply_users: &step.reply_users,
     };
     graph.steps.iter().map(view).collect()
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
-    Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Step,
-    StepIndex, Timestamp,
+    Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Sender,
+    Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
@@ -169,7 +169,7 @@ impl Live {
 
     fn reply(&mut self, step: &str, body: &str) -> Record {
         let (step, reply) = (step.to_owned(), Reply::Result(body.to_owned().into()));
-        self.take(Input::Reply { step, attempt: None, reply })
+        self.take(Input::Reply { step, attempt: None, reply, from: Sender::Unknown })
     }
 
     #[track_caller]

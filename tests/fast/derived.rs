@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Definition, Dependency, Effect, Graph, Input, Job, JobId, JobState, Message, Origin,
-    Reply, Step, StepIndex, Timestamp,
+    Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     EndedCursor, Filter, JobNumber, Journal, NEWEST, NewJob, Options, Reader, Record, Records,
@@ -106,7 +106,7 @@ impl Live {
 
     fn reply(&mut self, step: &str) -> Record {
         let (step, reply) = (step.to_owned(), Reply::Result("{}".to_owned().into()));
-        self.take(Input::Reply { step, attempt: None, reply })
+        self.take(Input::Reply { step, attempt: None, reply, from: Sender::Unknown })
     }
 
     #[track_caller]

@@ -12,7 +12,9 @@ use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Address, Publication};
-use workflow_manager::engine::{Input, Job, JobId, JobState, Message, Operation, Reply, StepIndex};
+use workflow_manager::engine::{
+    Input, Job, JobId, JobState, Message, Operation, Reply, Sender, StepIndex,
+};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
 
@@ -78,6 +80,7 @@ fn error_of(step: &str) -> Input {
         step: step.to_owned(),
         attempt: Some(1),
         reply: Reply::Error(br#"{"error":"broken"}"#.as_slice().into()),
+        from: Sender::Unknown,
     }
 }
 

@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, DeafTo, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId,
-    Limits, Message, Millis, Operation, Origin, Parent, Reply, Retry, Step, StepIndex, Timestamp,
+    Limits, Message, Millis, Operation, Origin, Parent, Reply, Retry, Sender, Step, StepIndex,
+    Timestamp,
 };
 use workflow_manager::events::Event;
 use workflow_manager::journal::{Journal, NewJob, Notice, Options, Reader, Record, Records, Store};
@@ -69,7 +70,12 @@ impl Told {
     }
 
     fn reply(&mut self, step: &str, reply: Reply) {
-        self.take(Input::Reply { step: step.to_owned(), attempt: None, reply });
+        self.take(Input::Reply {
+            step: step.to_owned(),
+            attempt: None,
+            reply,
+            from: Sender::Unknown,
+        });
     }
 
     fn tell(&mut self, decision: &Decision) {

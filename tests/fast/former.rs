@@ -8,7 +8,7 @@ use std::sync::Arc;
 use workflow_manager::engine::{
     Caller, CallerEntry, Context, DeafTo, Definition, Dependency, Effect, Entry, FanOutEntry,
     FanOutKeys, Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation,
-    Origin, Reply, Retry, Step, StepEntry, StepIndex, Timestamp,
+    Origin, Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
@@ -232,7 +232,10 @@ impl Live {
     }
 
     fn reply(&mut self, at: usize, step: &str, reply: Reply) -> Vec<Effect> {
-        self.take(at, Input::Reply { step: step.to_owned(), attempt: None, reply })
+        self.take(
+            at,
+            Input::Reply { step: step.to_owned(), attempt: None, reply, from: Sender::Unknown },
+        )
     }
 }
 

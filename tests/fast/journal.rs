@@ -5,7 +5,7 @@ use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Definition, Graph, Job, JobId, Message, Origin, Reply, Step, Timestamp,
+    Context, Definition, Graph, Job, JobId, Message, Origin, Reply, Sender, Step, Timestamp,
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
@@ -48,6 +48,7 @@ fn reply(job: &mut Job, number: i64, body: &str) -> Record {
         step: "only".to_owned(),
         attempt: None,
         reply: Reply::Result(body.to_owned().into()),
+        from: Sender::Unknown,
     };
     Record::of(number, None, job.take(input, &context(number + 1)).expect("taken"))
 }

@@ -5,7 +5,7 @@ use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Definition, FanOutKeys, Graph, Input, Instruction, JobState, Message, OnFailure, Operation,
-    Order, Rejected, Reply, Step,
+    Order, Rejected, Reply, Sender, Step,
 };
 
 fn fan_out_of_one() -> Arc<Definition> {
@@ -20,7 +20,7 @@ fn fan_out_of_one() -> Arc<Definition> {
 
 fn error(to: &Dispatched, attempt: u32) -> Input {
     let reply = Reply::Error(br#"{"error":"broken"}"#.as_slice().into());
-    Input::Reply { step: to.name.clone(), attempt: Some(attempt), reply }
+    Input::Reply { step: to.name.clone(), attempt: Some(attempt), reply, from: Sender::Unknown }
 }
 
 #[test]
@@ -107,6 +107,7 @@ fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
         step: "a".to_owned(),
         attempt,
         reply: Reply::Result(br#"{"old":1}"#.as_slice().into()),
+        from: Sender::Unknown,
     };
     assert_eq!(world.take(id, result(Some(first.attempt))), Err(Rejected::Late));
     assert_eq!(world.job(id).state(), JobState::Running);

@@ -5,8 +5,8 @@ use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
     ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId,
-    JobState, Message, Operation, Origin, Parent, Recorded, Reply, Step, StepIndex, StepState,
-    Timestamp,
+    JobState, Message, Operation, Origin, Parent, Recorded, Reply, Sender, Step, StepIndex,
+    StepState, Timestamp,
 };
 
 fn error(to: &Dispatched, text: &str) -> Input {
@@ -15,6 +15,7 @@ fn error(to: &Dispatched, text: &str) -> Input {
         step: to.name.clone(),
         attempt: Some(to.attempt),
         reply: Reply::Error(body.into()),
+        from: Sender::Unknown,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Definition, Effect, FanOutKeys, Graph, Input, JobId, JobState, Message, Millis, Objection,
-    Operation, Rejected, Reply, Retry, Step, StepIndex,
+    Operation, Rejected, Reply, Retry, Sender, Step, StepIndex,
 };
 
 fn again(step: &str) -> Operation {
@@ -103,6 +103,7 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
         step: "fails".to_owned(),
         attempt: Some(1),
         reply: Reply::Error(br#"{"error":"x"}"#.as_slice().into()),
+        from: Sender::Unknown,
     };
     world.take(id, error).expect("taken");
     refused(&mut world, id, "fails", &["no attempt", "by itself"]);

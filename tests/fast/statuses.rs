@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, DeafTo, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits,
-    Message, Millis, Operation, Origin, Reply, Retry, Step, StepIndex, Timestamp,
+    Message, Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::Open;
 use workflow_manager::journal::{Filter, Journal, Records};
@@ -135,6 +135,7 @@ impl Live {
             step: step.to_owned(),
             attempt: None,
             reply: Reply::Result(body.to_owned().into()),
+            from: Sender::Unknown,
         })
     }
 
@@ -143,6 +144,7 @@ impl Live {
             step: step.to_owned(),
             attempt: None,
             reply: Reply::Error(r#"{"error":"no"}"#.into()),
+            from: Sender::Unknown,
         })
     }
 
@@ -193,7 +195,12 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("resumed", |live| live.take(Input::operate(Operation::Resume))),
         ("progress", |live| {
             let reply = Reply::Progress(r#"{"status":"GOOD","progress":0.5}"#.into());
-            live.take(Input::Reply { step: "b".to_owned(), attempt: None, reply })
+            live.take(Input::Reply {
+                step: "b".to_owned(),
+                attempt: None,
+                reply,
+                from: Sender::Unknown,
+            })
         }),
         ("an attempt failed", |live| live.fail("b")),
         ("the next attempt", |live| {

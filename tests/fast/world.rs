@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin,
-    Parent, Recorded, Rejected, Reply, StepIndex, Timestamp,
+    Parent, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
 };
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -79,6 +79,7 @@ impl World {
                 step: to.name.clone(),
                 attempt: None,
                 reply: Reply::Result(body.to_owned().into()),
+                from: Sender::Unknown,
             },
         )
     }

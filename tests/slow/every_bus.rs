@@ -390,6 +390,7 @@ fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
         headers: vec![Header::number("attempt", number)],
         body: Bytes::from_static(b"{}").into(),
         lease: None,
+        names_sender: false,
         receipt: Receipt::new(Mark(number)),
     }
 }

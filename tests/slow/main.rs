@@ -45,6 +45,7 @@ mod power_loss;
 mod push;
 mod redispatch;
 mod refusals;
+mod reply_users;
 mod retries;
 #[allow(dead_code, reason = "the fast suite uses all of it")]
 #[path = "../fast/push/service.rs"]

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Step,
-    Timestamp,
+    Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Sender,
+    Step, Timestamp,
 };
 use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
 
@@ -264,6 +264,7 @@ fn reply(job: &mut Job, number: i64) -> Record {
         step: "only".to_owned(),
         attempt: None,
         reply: Reply::Result("{\"done\":true}".into()),
+        from: Sender::Unknown,
     };
     Record::of(number, None, job.take(input, &context(number)).expect("taken"))
 }

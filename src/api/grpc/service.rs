@@ -77,7 +77,7 @@ impl Face {
     async fn replied(&self, caller: &Caller, request: ReplyRequest) -> Result<Taken, Problem> {
         let kind = kind(request.kind)?;
         let (receipt, desk) = self.found(caller, &request.receipt).await?;
-        let told = lending::reply(&desk, receipt, kind, request.body).await;
+        let told = lending::reply(&desk, receipt, kind, caller.sender(), request.body).await;
         taken(request.receipt, told)
     }
 
@@ -91,7 +91,7 @@ impl Face {
     async fn refused(&self, caller: &Caller, request: NackRequest) -> Result<Taken, Problem> {
         let pause = pause(&request)?;
         let (receipt, desk) = self.found(caller, &request.receipt).await?;
-        taken(request.receipt, lending::nack(&desk, &receipt, pause).await?)
+        taken(request.receipt, lending::nack(&desk, &receipt, pause, caller.sender()).await?)
     }
 }
 

@@ -382,7 +382,7 @@ impl Stream {
         self.answers.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
-                    Ok(desk) => lending::reply(&desk, receipt, kind, body).await,
+                    Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
                     Err(problem) => return Answer::Tell(Tell::Taken(declined(text, &problem))),
                 };
                 // Kept until here.
@@ -431,7 +431,7 @@ impl Stream {
         self.answers.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
-                    Ok(desk) => lending::nack(&desk, &receipt, pause).await,
+                    Ok(desk) => lending::nack(&desk, &receipt, pause, caller.sender()).await,
                     Err(problem) => Err(problem),
                 };
                 match told {

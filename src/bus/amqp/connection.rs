@@ -77,6 +77,11 @@ impl BrokerAddress {
         Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client()) })
     }
 
+    /// The user that the manager is to the broker.
+    pub(super) fn user(&self) -> &str {
+        &self.uri.authority.userinfo.username
+    }
+
     pub(super) fn vhost(&self) -> &str {
         &self.uri.vhost
     }

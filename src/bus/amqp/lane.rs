@@ -137,6 +137,7 @@ impl Lane {
         window.deliver(delivery.delivery_tag);
         let hold = flow.map(|flow| flow.take(delivery.data.len()));
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
+        let manager = self.shared.address.user();
         if let Some(unreadable) = unreadable(&delivery) {
             let queue = match &self.source {
                 Source::Replies => self.shared.settings.reply_queue.as_str().into(),
@@ -146,14 +147,17 @@ impl Lane {
             let _ = self.shared.aside.send(Aside {
                 queue,
                 unreadable,
-                delivery: received(delivery, settlement),
+                delivery: received(delivery, settlement, manager),
             });
             return;
         }
         (self.shared.sink)(match &self.source {
-            Source::Replies => BusEvent::Reply(received(delivery, settlement.holding(hold))),
+            Source::Replies => {
+                BusEvent::Reply(received(delivery, settlement.holding(hold), manager))
+            }
             Source::Calls(queue) => {
-                BusEvent::Call { queue: queue.clone(), delivery: called(delivery, settlement) }
+                let delivery = called(delivery, settlement, manager);
+                BusEvent::Call { queue: queue.clone(), delivery }
             }
         });
     }

@@ -214,17 +214,16 @@ impl Link {
 
     // ---- messages
 
-    /// Publishes. With `alone`, on a channel of its own.
+    /// Publishes with these [`properties`]. With `alone`, on a channel of its own.
     pub(super) fn publish(
         &mut self,
         id: u64,
         held: Held,
         generation: u64,
         alone: bool,
-        reply_queue: &str,
+        properties: BasicProperties,
     ) {
-        let (properties, queue) =
-            (properties(&held.message, reply_queue), short(&*held.message.to.queue));
+        let queue = short(&*held.message.to.queue);
         // Built here: lapin takes the text at once, and only what it is built from is kept until
         // the confirm.
         let body = held.message.body.to_bytes();
@@ -386,8 +385,8 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// The properties of a message (SPEC §4).
-fn properties(message: &Publication, reply_queue: &str) -> BasicProperties {
+/// The properties of a message (SPEC §4); `user`: the manager's own.
+pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
     for header in &message.headers {
         let value = match &header.value {
@@ -408,6 +407,9 @@ fn properties(message: &Publication, reply_queue: &str) -> BasicProperties {
     }
     if message.addressee == Addressee::Worker {
         properties = properties.with_reply_to(short(reply_queue));
+    }
+    if message.names_sender {
+        properties = properties.with_user_id(short(user));
     }
     if let Some(kind) = message.kind {
         properties = properties.with_type(kind.into());

@@ -5,7 +5,7 @@
 //! in exactly one place: waiting, parked, delayed, or published on a link.
 
 use super::connection::{self, Pauses, channel_error, fail_point, millis};
-use super::link::{Answered, Held, Link, Published, QueueState};
+use super::link::{Answered, Held, Link, Published, QueueState, properties};
 use super::queues::Found;
 use super::shared::{Phase, Shared, Side, reached};
 use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR, Publication};
@@ -258,13 +258,10 @@ impl Publisher {
                         || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
                     let generation = *generation;
                     self.numbers += 1;
-                    link.publish(
-                        self.numbers,
-                        held,
-                        generation,
-                        alone,
-                        &self.shared.settings.reply_queue,
-                    );
+                    let (reply_queue, user) =
+                        (&self.shared.settings.reply_queue, self.shared.address.user());
+                    let properties = properties(&held.message, reply_queue, user);
+                    link.publish(self.numbers, held, generation, alone, properties);
                     fail_point("amqp::publish")?;
                 }
                 known => {

@@ -2,33 +2,51 @@
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
+use crate::engine::Sender;
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldTable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// A message on the reply queue.
-pub(super) fn received(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
+/// `manager`: the manager's own user.
+pub(super) fn received(
+    delivery: lapin::message::Delivery,
+    settlement: Settlement,
+    manager: &str,
+) -> Delivery {
     let properties = &delivery.properties;
     let text = |property: &Option<lapin::types::ShortString>| {
         property.as_ref().map(|text| text.as_str().to_owned())
     };
+    // The broker has looked: it refuses a message of one user in the name of another.
+    let user = properties.user_id().as_ref().map(|user| user.as_str());
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
     let attempt = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
     // A dead letter is a message of ours: without its headers it is recognised by its id.
     let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
+    let from = match (user, &dead_letter) {
+        (Some(user), Some(_)) if user == manager => Sender::Manager,
+        (Some(user), _) => Sender::User(user.into()),
+        (None, _) => Sender::Unknown,
+    };
     let mut received = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
     received.kind = kind;
     received.attempt = attempt;
     received.message_id = message_id;
     received.dead_letter = dead_letter;
     received.redelivered = delivery.redelivered;
+    received.from = from;
     received
 }
 
 /// A message on a workflow's queue, with the properties that only such a message has.
-pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement) -> Delivery {
+pub(super) fn called(
+    delivery: lapin::message::Delivery,
+    settlement: Settlement,
+    manager: &str,
+) -> Delivery {
     let text = |property: &Option<lapin::types::ShortString>| {
         property.as_ref().map(|text| text.as_str().to_owned())
     };
@@ -37,7 +55,7 @@ pub(super) fn called(delivery: lapin::message::Delivery, settlement: Settlement)
     let depth = delivery.properties.headers().as_ref().and_then(|headers| whole(headers, "depth"));
     // Deeper than any limit is too deep.
     let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
-    Delivery { message_id, reply_to, depth, ..received(delivery, settlement) }
+    Delivery { message_id, reply_to, depth, ..received(delivery, settlement, manager) }
 }
 
 /// What is known of a message that cannot be read.

@@ -2,6 +2,7 @@
 
 use super::lines::Line;
 use crate::bus::{Body, Header};
+use crate::engine::Sender;
 use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::sync::Arc;
@@ -84,6 +85,8 @@ pub struct Said {
     pub attempt: Option<u32>,
     /// `error`, `progress`, or nothing: a result.
     pub kind: Option<&'static str>,
+    /// Who says it.
+    pub from: Sender,
     /// The body.
     pub body: Bytes,
 }

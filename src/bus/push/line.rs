@@ -7,6 +7,7 @@ use super::gate::{Gate, Pass, Pauses};
 use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, Said};
 use crate::bus::{BusEvent, BusNotice, EventSink, Header, Trouble};
 use crate::clock;
+use crate::engine::Sender;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted, LocalBoxFuture};
 use futures_util::stream::FuturesUnordered;
@@ -143,6 +144,7 @@ impl Line {
                     correlation_id: loan.correlation_id.as_deref().unwrap_or_default().to_owned(),
                     attempt: Header::number_in(&loan.headers, "attempt"),
                     kind,
+                    from: Sender::Manager,
                     body: body.clone(),
                 };
                 while let Err(NotCommitted) = shared.desk.reply(said()).await {

@@ -63,7 +63,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 34);
+    assert_eq!(keys, 35);
     let mut printed = Vec::new();
     workflow_manager::cli::schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);
@@ -151,6 +151,7 @@ fn schema_and_loader_agree_on_single_values() {
         ("step", "retry: { attempts: 1000, backoff: 0s, factor: 1.125, maxBackoff: 3650d }"),
         ("step", "when: input.n > 3, cancelWhen: job.stop, onFailure: continue, external: true"),
         ("step", "statusKey: k, statuses: [ A, 'NO' ], skippedStatus: '', cancelledStatus: ä"),
+        ("step", "replyUsers: [ pricing, 'other user' ]"),
     ];
     for (place, keys) in good {
         let text = with(place, keys);
@@ -191,6 +192,10 @@ fn schema_and_loader_agree_on_single_values() {
         ("step", "statuses: [ A, A ]"),
         ("step", "statuses: [ '' ]"),
         ("step", "skippedStatus: 5"),
+        ("step", "replyUsers: pricing"),
+        ("step", "replyUsers: []"),
+        ("step", "replyUsers: [ a, a ]"),
+        ("step", "replyUsers: [ '' ]"),
         ("step", "queue: amq.x"),
         ("step", "priority: 10"),
         ("step", "depends: s"),

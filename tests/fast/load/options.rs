@@ -388,3 +388,20 @@ workflows:
         ]
     );
 }
+
+#[test]
+fn users_whose_replies_count_reach_the_definition_where_they_can_be_told() {
+    let definition = only(&step("replyUsers: [ pricing, 'second one' ]"));
+    let users = &definition.graph().steps[0].reply_users;
+    assert_eq!(users.iter().map(|user| &**user).collect::<Vec<_>>(), ["pricing", "second one"]);
+    for (keys, why) in [
+        ("replyUsers: []", "the list \"replyUsers\" is empty; it names the users"),
+        ("replyUsers: [ a, a ]", "the user \"a\" is listed twice; the first is at 1:"),
+        ("replyUsers: [ a ], external: true", "nothing to look at: an external step sends no"),
+        ("replyUsers: [ a ], queue: workflow.other", "the queue is a workflow's"),
+        ("replyUsers: [ a ], bus: kafka, timeout: 1h", "cannot be kept over Kafka"),
+    ] {
+        let told = message(&step(keys));
+        assert!(told.contains(why), "{keys}: {told}");
+    }
+}

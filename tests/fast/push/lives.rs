@@ -381,6 +381,7 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
             headers: Vec::new(),
             body: bytes::Bytes::from_static(b"{}").into(),
             lease: None,
+            names_sender: false,
             receipt: Receipt::new(Kept),
         };
         bus.publish(message("one"));

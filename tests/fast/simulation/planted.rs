@@ -218,8 +218,9 @@ fn settle_again(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
 
 /// A failure counts for the attempt that runs, whatever attempt it is of.
 fn of_this_attempt(job: &Job, mut input: Input) -> Input {
-    if let Input::Reply { step, attempt, reply: Reply::Error(_) | Reply::DeadLettered { .. } } =
-        &mut input
+    if let Input::Reply {
+        step, attempt, reply: Reply::Error(_) | Reply::DeadLettered { .. }, ..
+    } = &mut input
     {
         *attempt = job.graph().index_of(step).map(|step| job.step(step).attempt);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use workflow_manager::bus::desk::{Borrower, Desk, Lending, Loan, NotCommitted, NotLent, Said};
 use workflow_manager::bus::{ERROR, Header};
-use workflow_manager::engine::CorrelationId;
+use workflow_manager::engine::{CorrelationId, Sender};
 
 /// How messages are lent: none is given up, however many workers die of it.
 pub(crate) const LENDING: Lending =
@@ -64,6 +64,7 @@ impl InHand {
             correlation_id: correlation_id.to_owned(),
             attempt: Some(attempt),
             kind,
+            from: Sender::Unknown,
             body: body.into(),
         }))
     }
@@ -88,7 +89,7 @@ pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<Desk>, queue: A
 pub(crate) async fn tell(desk: &Desk, word: Word) -> bool {
     match word {
         Word::Reply(said) => !matches!(desk.reply(said).await, Err(NotCommitted)),
-        Word::Refuse { id, delivery } => match desk.refuse(&id, delivery).await {
+        Word::Refuse { id, delivery } => match desk.refuse(&id, delivery, Sender::Unknown).await {
             Ok(Ok(_)) | Err(NotLent::ToAnother | NotLent::NotThere) => true,
             Ok(Err(NotCommitted)) => false,
         },

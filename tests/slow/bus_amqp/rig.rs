@@ -186,6 +186,7 @@ pub(super) fn message(job: JobId, queue: &str) -> Publication {
         ],
         body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
         lease: None,
+        names_sender: false,
         receipt: Receipt::new(Of(job)),
     }
 }
