@@ -12,14 +12,15 @@ use crate::clock;
 use crate::settings::{HttpSettings, TlsSettings, TokenSettings};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
 
 /// Whether others than a file's owner may write it.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// What the API asks before it serves a call.
 pub struct Access {
-    tokens: RwLock<Arc<Tokens>>,
+    tokens: watch::Sender<Arc<Tokens>>,
     /// Those who have sent wrong tokens.
     pub logins: Logins,
     /// What the API shows over TLS; not set: it speaks without, or not yet.
@@ -40,7 +41,7 @@ impl Access {
             );
         }
         Access {
-            tokens: RwLock::new(Arc::new(Tokens::of(http, &http.tokens_of_file))),
+            tokens: watch::Sender::new(Arc::new(Tokens::of(http, &http.tokens_of_file))),
             logins: Logins::new(http.failed_logins_max),
             certificate: OnceLock::new(),
             reloading: tokio::sync::Mutex::default(),
@@ -66,13 +67,21 @@ impl Access {
 
     /// The tokens that are good now.
     pub fn tokens(&self) -> Arc<Tokens> {
-        self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tokens.borrow().clone()
     }
 
     /// From now on the file of tokens has these.
     pub fn replace(&self, http: &HttpSettings, of_file: &BTreeMap<String, TokenSettings>) {
-        let tokens = Arc::new(Tokens::of(http, of_file));
-        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+        self.tokens.send_replace(Arc::new(Tokens::of(http, of_file)));
+    }
+
+    /// Waits until the token of `holder` is not good any more, or not for the same.
+    pub async fn taken_away(&self, holder: &Holder) {
+        let mut tokens = self.tokens.subscribe();
+        // An error means that nobody can replace them.
+        if tokens.wait_for(|tokens| !tokens.has(holder)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

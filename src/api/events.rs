@@ -5,6 +5,7 @@ use super::named::{job_id, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
+use super::token::Caller;
 use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
@@ -24,7 +25,11 @@ use tokio::time::Instant;
 const COUNTED_EVERY: Duration = Duration::from_millis(250);
 
 /// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
-pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+pub(super) async fn all(
+    common: web::Data<Common>,
+    query: Query,
+    caller: Caller,
+) -> Result<HttpResponse, Problem> {
     let [workflow, vhost, kind] = query.of(["workflow", "vhost", "kind"])?;
     let subject = match kind.as_deref() {
         None => None,
@@ -40,15 +45,16 @@ pub async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse
         None => None,
     };
     let feed = open(&common, Wanted::All { workflow, subject })?;
-    Ok(streamed(&common, String::new(), Some(feed), None, None))
+    Ok(streamed(&common, caller, String::new(), Some(feed), None, None))
 }
 
 /// `GET /api/job/{id}/events[?children=all|none|counts]`: what happens to a job and its child jobs,
 /// until it has ended. For a job that has already ended: its end, at once.
-pub async fn of_job(
+pub(super) async fn of_job(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    caller: Caller,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let common = &ways.common;
@@ -75,7 +81,7 @@ pub async fn of_job(
     });
     let (end, _) = end.await?;
     let Some(end) = end else {
-        return Ok(streamed(common, String::new(), Some(feed), Some(id), count));
+        return Ok(streamed(common, caller, String::new(), Some(feed), Some(id), count));
     };
     // Nothing more will come for a reader that returns after the end: 204 stops browsers from
     // reconnecting.
@@ -85,7 +91,7 @@ pub async fn of_job(
     }
     let mut text = String::new();
     write_event(&mut text, &end);
-    Ok(streamed(common, text, None, None, None))
+    Ok(streamed(common, caller, text, None, None, None))
 }
 
 fn open(common: &Common, wanted: Wanted) -> Result<Feed, Problem> {
@@ -101,6 +107,8 @@ fn open(common: &Common, wanted: Wanted) -> Result<Feed, Problem> {
 /// A stream under way.
 struct Streaming {
     common: Arc<Common>,
+    /// Who reads it.
+    caller: Caller,
     /// Written before anything else.
     first: Option<String>,
     feed: Option<Feed>,
@@ -164,6 +172,7 @@ impl Drop for Streaming {
 
 fn streamed(
     common: &Arc<Common>,
+    caller: Caller,
     first: String,
     feed: Option<Feed>,
     until: Option<JobId>,
@@ -173,7 +182,8 @@ fn streamed(
     // The comment opens the stream for readers that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = common.settings.http.event_heartbeat.0;
-    let streaming = Streaming { common: common.clone(), first, feed, until, count, heartbeat };
+    let common = common.clone();
+    let streaming = Streaming { common, caller, first, feed, until, count, heartbeat };
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("X-Accel-Buffering", "no"))
@@ -210,6 +220,7 @@ impl Streaming {
                     Err(_) => Some(": still here\n\n".to_owned()),
                 },
                 () = is_due => {}
+                () = self.caller.taken_away(&self.common) => return None,
             }
             // Not within the choice: what was counted must not be given up.
             let Some(count) = &mut self.count else { continue };

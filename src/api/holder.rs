@@ -51,7 +51,7 @@ pub(super) async fn whoami(
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let holder = request.extensions().get::<Holder>().cloned();
-    let Holder { name, scope, queues } =
+    let Holder { name, scope, queues, .. } =
         holder.ok_or_else(|| Problem::broken("nobody has sent this".to_owned()))?;
     let asks_for_token = common.access.tokens().are_asked_for();
     Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues }))

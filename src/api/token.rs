@@ -113,6 +113,11 @@ impl Caller {
         if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
     }
 
+    /// Waits until the token is not good any more, or not for the same.
+    pub(super) async fn taken_away(&self, common: &Common) {
+        common.access.taken_away(&self.0).await;
+    }
+
     /// What replies are told by: the name of the token.
     pub(super) fn sender(&self) -> Sender {
         self.0.name.clone().map_or(Sender::Unknown, Sender::User)

@@ -4,10 +4,14 @@
 use crate::harness::{Daemon, Setup, command, eventually, run, when};
 use crate::tls::Authority;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// How long a stream may be silent.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const WORKFLOW: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
 
@@ -189,4 +193,45 @@ fn a_reload_replaces_all_or_nothing() {
     fs::write(certificate, whole).unwrap();
     let reloaded = ask("POST /api/reload");
     assert!(reloaded.contains(" 200 ") && reloaded.contains("other"), "{reloaded}");
+}
+
+#[test]
+fn a_stream_ends_when_its_token_is_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens.yaml");
+    let (root, reader) = (new_token(&file, "root", "admin"), new_token(&file, "reader", "read"));
+    let stays = new_token(&file, "stays", "read");
+    let daemon = Setup::new("", WORKFLOW).set("http.tokens_file", file.to_str().unwrap()).start();
+    let open = |token: &str| {
+        let address = daemon.url().replace("http://", "");
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let head = format!(
+            "GET /api/events HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        BufReader::new(stream)
+    };
+    let (mut taken, mut kept) = (open(&reader), open(&stays));
+    for stream in [&mut taken, &mut kept] {
+        await_line(stream, ": events");
+    }
+    let whole = fs::read_to_string(&file).unwrap();
+    let without: Vec<&str> = whole.lines().filter(|line| !line.contains("reader")).collect();
+    fs::write(&file, without.join("\n")).unwrap();
+    let api = daemon.api.with_token(Some(&root));
+    api.post("/api/reload", "").expect(200);
+    // The last piece of an answer in pieces.
+    await_line(&mut taken, "0");
+    api.create("single", "{}");
+    await_line(&mut kept, "event: job.running");
+}
+
+/// Reads until there is such a line.
+fn await_line(stream: &mut BufReader<TcpStream>, wanted: &str) {
+    stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut line = String::new();
+    while line.trim_end() != wanted {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before {wanted:?}");
+    }
 }

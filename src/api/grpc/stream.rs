@@ -202,6 +202,8 @@ impl Stream {
         let mut looks = tokio::time::interval(self.ways.common.settings.grpc.keep_alive.0);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         looks.reset();
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let mut taken_away = std::pin::pin!(caller.taken_away(&ways.common));
         loop {
             if let Some(end) = self.is_done() {
                 return end;
@@ -254,6 +256,9 @@ impl Stream {
                 },
                 Some(ended) = line.recv() => self.lost(&ended),
                 _ = looks.tick() => self.look(),
+                () = &mut taken_away => {
+                    return End::Told(Status::unauthenticated("the token is not good any more"));
+                }
                 changed = phases.changed() => {
                     let phase = *phases.borrow_and_update();
                     if changed.is_err() || phase == Phase::Ending {

@@ -46,6 +46,30 @@ fn a_call_without_the_right_token_is_refused() {
 }
 
 #[test]
+fn a_stream_ends_when_its_token_is_taken_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tokens.yaml");
+    std::fs::write(&file, "tokens: {}").expect("written");
+    let with_file = |settings: &mut Settings| {
+        with_token(settings);
+        settings.http.tokens_file = file.display().to_string();
+        let token = serde_json::json!({ "token": "the-token-of-pricing", "queues": [ "price" ] });
+        let token = serde_json::from_value(token).expect("a token");
+        settings.http.tokens_of_file.insert("pricing".to_owned(), token);
+    };
+    served(with_file, |rig| async move {
+        let greet = |token| GrpcWorker::greet(&rig.client, hello("price"), token);
+        let mut kept = greet("secret").await.expect("a stream");
+        let mut taken = greet("the-token-of-pricing").await.expect("a stream");
+        assert_eq!(rig.post("/api/reload", "").await.status, StatusCode::OK);
+        assert_eq!(refused(&mut taken).await.code(), Code::Unauthenticated);
+        kept.want(1);
+        rig.create("orders", "{}").await;
+        assert_eq!(kept.message().await.queue, "price");
+    });
+}
+
+#[test]
 fn a_workers_token_is_for_its_queues_alone() {
     served(with_worker, |rig| async move {
         let mut client = rig.client.clone();
