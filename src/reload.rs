@@ -38,8 +38,8 @@ pub enum ReloadError {
     Files(LoadErrors),
     /// No files are named in the settings.
     #[error(
-        "no workflow files are named (setting workflows, or serve --workflows FILE…): there is \
-         nothing to reload"
+        "no workflow files are named (setting workflows, or serve --workflows FILE…), no file of \
+         tokens and no certificate: there is nothing to reload"
     )]
     NoFiles,
     /// The manager cannot work with these definitions.
@@ -54,11 +54,11 @@ pub enum ReloadError {
 /// Nothing was changed.
 pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     let files = ways.common.settings.workflows.clone();
+    let access = &ways.common.access;
     let has_tokens = !ways.common.settings.http.tokens_file.is_empty();
-    if files.is_empty() && !has_tokens {
+    if files.is_empty() && !has_tokens && access.certificate.get().is_none() {
         return Err(ReloadError::NoFiles);
     }
-    let access = &ways.common.access;
     let _alone = access.reloading.lock().await;
     // All is read before anything is replaced.
     let (tokens, pair) = (tokens(ways).await?, pair(ways).await?);
@@ -78,10 +78,15 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
 /// The certificate that the files have now; none: the API speaks without TLS.
 async fn pair(ways: &Ways) -> Result<Option<Pair>, ReloadError> {
     let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
-    let read = actix_rt::task::spawn_blocking(move || certificate.read()).await;
-    read.map_err(|error| ReloadError::Refused(error.to_string()))?
-        .map(Some)
-        .map_err(ReloadError::Refused)
+    blocking(move || certificate.read()).await?.map(Some).map_err(ReloadError::Refused)
+}
+
+/// What a read of files gives, which other calls do not wait for.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ReloadError> {
+    let read = actix_rt::task::spawn_blocking(read).await;
+    read.map_err(|error| ReloadError::Refused(error.to_string()))
 }
 
 /// The tokens that the file has now; none: the settings name no file.
@@ -95,19 +100,13 @@ async fn tokens(ways: &Ways) -> Result<Option<BTreeMap<String, TokenSettings>>, 
         let tokens = TokenSettings::read_file(Path::new(&file))?;
         http.validate_names(&tokens).map(|()| tokens)
     };
-    let read = actix_rt::task::spawn_blocking(read).await;
-    read.map_err(|error| ReloadError::Refused(error.to_string()))?
-        .map(Some)
-        .map_err(ReloadError::Refused)
+    blocking(read).await?.map(Some).map_err(ReloadError::Refused)
 }
 
 async fn workflows(ways: &Ways) -> Result<Reloaded, ReloadError> {
     let (files, common) = (ways.common.settings.workflows.clone(), ways.common.clone());
     let load = move || load::load_to_serve(&files, &common.settings);
-    let loaded = actix_rt::task::spawn_blocking(load).await;
-    let loaded = loaded
-        .map_err(|error| ReloadError::Refused(error.to_string()))?
-        .map_err(ReloadError::Files)?;
+    let loaded = blocking(load).await?.map_err(ReloadError::Files)?;
     let mut reloaded = Reloaded {
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
