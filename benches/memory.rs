@@ -52,11 +52,13 @@ async fn start(folder: &Path, workflows: &str) -> Manager {
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
-async fn create(manager: &Manager, workflow: &str, count: usize, message: &Message) -> Vec<JobId> {
+/// Creates jobs, each with a message of its own.
+async fn create(manager: &Manager, workflow: &str, count: usize, message: &str) -> Vec<JobId> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
         let now = AT_ONCE.min(count - ids.len());
-        let asked = (0..now).map(|_| manager.create(workflow, None, message.clone()));
+        let own = || Message::parse(message.as_bytes()).expect("a message");
+        let asked = (0..now).map(|_| manager.create(workflow, None, own()));
         let answers = futures_util::future::join_all(asked).await;
         ids.extend(answers.into_iter().map(|answer| answer.expect("created").id()));
     }
@@ -67,8 +69,7 @@ async fn fan_outs(folder: &Path) -> String {
     let manager = start(folder, FAN).await;
     let list: Vec<usize> = (0..ITEMS).collect();
     let body = serde_json::json!({ "items": list }).to_string();
-    let message = Message::parse(body.as_bytes()).expect("a message");
-    let ids = create(&manager, "fan", FAN_OUTS, &message).await;
+    let ids = create(&manager, "fan", FAN_OUTS, &body).await;
     until_none_runs(&manager, &ids).await;
     manager.stop().await;
     let peak = process::peak() / 1024;
@@ -77,20 +78,22 @@ async fn fan_outs(folder: &Path) -> String {
 
 async fn idle(folder: &Path) -> String {
     let manager = start(folder, IDLE).await;
-    let message = Message::parse(br#"{"n":1}"#).expect("a message");
-    create(&manager, "idle", 1_000, &message).await;
+    let message = r#"{"n":1}"#;
+    create(&manager, "idle", 1_000, message).await;
     let before = process::resident();
-    create(&manager, "idle", IDLE_JOBS - 1_000, &message).await;
+    create(&manager, "idle", IDLE_JOBS - 1_000, message).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let each = (process::resident() - before) as f64 / (IDLE_JOBS - 1_000) as f64;
     manager.stop().await;
-    format!("{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB each")
+    let disk = kib(on_disk(folder) as f64, IDLE_JOBS);
+    format!(
+        "{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB of memory, {disk:.1} KiB of disk each"
+    )
 }
 
 /// A message of about so many bytes.
-fn of_size(bytes: usize) -> Message {
-    let text = serde_json::json!({ "n": 1, "text": "x".repeat(bytes) }).to_string();
-    Message::parse(text.as_bytes()).expect("a message")
+fn of_size(bytes: usize) -> String {
+    serde_json::json!({ "n": 1, "text": "x".repeat(bytes) }).to_string()
 }
 
 /// The bytes of the journal, once it is closed.
@@ -143,8 +146,7 @@ async fn items_ended(folder: &Path) -> String {
     let manager = start(folder, FAN).await;
     let list: Vec<usize> = (0..ITEMS_ENDED).collect();
     let body = serde_json::json!({ "items": list }).to_string();
-    let message = Message::parse(body.as_bytes()).expect("a message");
-    let ids = create(&manager, "fan", 1, &message).await;
+    let ids = create(&manager, "fan", 1, &body).await;
     until_none_runs(&manager, &ids).await;
     let peak = process::peak() / 1024;
     manager.stop().await;
