@@ -5,17 +5,27 @@ has it given out again. Needs the package confluent-kafka."""
 import json
 import sys
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 
 def work(message: dict) -> dict:
     return {**message, "worked": True}
 
 
+def commit(record) -> None:
+    try:
+        consumer.commit(record, asynchronous=False)
+    except KafkaException as error:
+        # The group has given its messages to another worker in the meantime: this one comes again.
+        print(f"not committed: {error}", file=sys.stderr)
+
+
 servers, queue = sys.argv[1:]
 producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True})
+# A worker that dies is noticed after the session's time-out: 45 s, if nothing is said.
 consumer = Consumer({"bootstrap.servers": servers, "group.id": queue, "enable.auto.commit": False,
-                     "auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 5000})
+                     "auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 5000,
+                     "session.timeout.ms": 6000, "heartbeat.interval.ms": 2000})
 consumer.subscribe([queue])
 while True:
     record = consumer.poll(1)
@@ -23,7 +33,7 @@ while True:
         continue
     headers = dict(record.headers() or [])
     if "reply_to" not in headers:
-        consumer.commit(record, asynchronous=False)
+        commit(record)
         continue
     back = [(name, headers[name]) for name in ("correlation_id", "attempt") if name in headers]
     try:
@@ -37,4 +47,4 @@ while True:
     producer.flush()
     if failed:
         sys.exit(f"the reply was not taken: {failed[0]}")  # not committed: the message comes again
-    consumer.commit(record, asynchronous=False)
+    commit(record)

@@ -1,6 +1,7 @@
 //! A broker with its workers, and the bus that speaks to it. What is in the broker outlives a crash
 //! of the manager; what is in the bus does not.
 
+use super::log::{Log, Reading};
 use super::oracle::{Answered, work};
 use super::world::{World, lock};
 use bytes::Bytes;
@@ -11,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::messages::Sent;
 use workflow_manager::bus::{
-    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Publication,
-    QueueLook, Receipt, Served, Settled, Settlement, Verdict,
+    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Position,
+    Publication, QueueLook, Receipt, Served, Settled, Settlement, Verdict,
 };
 use workflow_manager::engine::{CorrelationId, JobId, StepIndex, Timestamp};
 
@@ -99,7 +100,12 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
     pub(crate) redelivered: bool,
     pub(crate) asks: Option<Asks>,
+    /// Its place, if it lies in a log.
+    pub(crate) offset: Option<usize>,
 }
+
+/// Verdicts on what was read of a log hold over any number of connections.
+const OF_LOG: u64 = u64::MAX;
 
 /// What the broker and the workers have.
 #[derive(Default)]
@@ -107,6 +113,8 @@ pub(crate) struct Broker {
     pub(crate) queues: BTreeMap<Arc<str>, VecDeque<StepMessage>>,
     pub(crate) working: Vec<StepMessage>,
     pub(crate) replies: VecDeque<Reply>,
+    /// Where workers reply to instead, in some runs.
+    pub(crate) log: Option<Log>,
     /// What callers were told, by correlation id.
     pub(crate) told: BTreeMap<String, Vec<Told>>,
 }
@@ -116,6 +124,19 @@ impl Broker {
         self.queues.values().all(VecDeque::is_empty)
             && self.working.is_empty()
             && self.replies.is_empty()
+    }
+
+    /// Somebody replies.
+    pub(crate) fn take(&mut self, reply: Reply) {
+        match &mut self.log {
+            Some(log) if reply.asks.is_none() && reply.dead_letter.is_none() => log.write(reply),
+            Some(_) | None => self.replies.push_back(reply),
+        }
+    }
+
+    /// Whether a reply like this one is still to be read.
+    pub(crate) fn has(&self, is_meant: impl Fn(&Reply) -> bool) -> bool {
+        self.replies.iter().any(&is_meant) || self.log.as_ref().is_some_and(|log| log.has(is_meant))
     }
 
     /// What a worker says of a step message, if anything.
@@ -139,6 +160,7 @@ impl Broker {
             body,
             redelivered: false,
             asks: None,
+            offset: None,
         })
     }
 }
@@ -164,12 +186,16 @@ pub(crate) struct Link {
     pub(crate) unacked: BTreeMap<u64, Reply>,
     /// Acknowledged by the manager; the broker has not heard of it.
     pub(crate) acks: Vec<u64>,
+    /// How far it has read the log.
+    pub(crate) reading: Reading,
+    /// The bus that it is of.
+    pub(crate) bus: Arc<str>,
     /// Queues that are declared once their answer has come.
     looking: Vec<(Arc<str>, oneshot::Receiver<()>)>,
 }
 
 impl Link {
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self, broker: &Broker) -> bool {
         let answers = self.answers.len() + self.answers_sent.len();
         answers == 0
             && self.outbox.is_empty()
@@ -177,6 +203,7 @@ impl Link {
             && self.unacked.is_empty()
             && self.acks.is_empty()
             && self.looking.is_empty()
+            && broker.log.as_ref().is_none_or(|log| self.reading.is_idle(log))
     }
 
     /// Connects, and looks whether all queues are there.
@@ -235,7 +262,9 @@ impl Link {
 
     pub(crate) fn requeue_all(&mut self, broker: &mut Broker) {
         self.acks.clear();
-        for (_, reply) in std::mem::take(&mut self.unacked).into_iter().rev() {
+        // What was read of a log stays where it is.
+        let of_queues = self.unacked.extract_if(.., |_, reply| reply.offset.is_none());
+        for (_, reply) in of_queues.collect::<Vec<_>>().into_iter().rev() {
             broker.replies.push_front(Reply { redelivered: true, ..reply });
         }
     }
@@ -277,7 +306,9 @@ impl Link {
 
     pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
         self.tag += 1;
-        let settlement = Settlement::new(self.tag, self.epoch, self.settle.clone());
+        // A connection means nothing for a log.
+        let epoch = if reply.offset.is_some() { OF_LOG } else { self.epoch };
+        let settlement = Settlement::new(self.tag, epoch, self.settle.clone());
         let mut delivery =
             Delivery::new(reply.correlation_id.clone(), reply.body.clone(), settlement);
         delivery.attempt = reply.attempt;
@@ -299,7 +330,7 @@ impl Link {
     /// ack.
     pub(crate) fn verdict(&mut self) -> Option<(u64, bool)> {
         while let Ok(settled) = self.verdicts.try_recv() {
-            if settled.epoch == self.epoch && self.is_connected {
+            if settled.epoch == OF_LOG || (settled.epoch == self.epoch && self.is_connected) {
                 return Some((settled.tag, settled.verdict == Verdict::Ack));
             }
         }
@@ -311,8 +342,14 @@ impl Link {
 pub(crate) struct SimulatedBus(Arc<Mutex<World>>);
 
 impl SimulatedBus {
-    pub(crate) fn open(world: Arc<Mutex<World>>, served: Served, sink: EventSink) -> SimulatedBus {
+    pub(crate) fn open(
+        world: Arc<Mutex<World>>,
+        bus: Arc<str>,
+        (served, positions): (Served, &[Position]),
+        sink: EventSink,
+    ) -> SimulatedBus {
         let (settle, verdicts) = mpsc::unbounded_channel();
+        let reading = lock(&world).goes_on_at(positions);
         let link = Link {
             sink,
             settle,
@@ -328,6 +365,8 @@ impl SimulatedBus {
             answers_sent: Vec::new(),
             unacked: BTreeMap::new(),
             acks: Vec::new(),
+            reading,
+            bus,
             looking: Vec::new(),
         };
         lock(&world).link = Some(link);

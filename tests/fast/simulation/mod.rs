@@ -3,11 +3,13 @@
 //! which order, and the faults: crashes at any write, commit, acknowledgement or publish, a full
 //! disk, broken connections, lost confirms and acknowledgements, redelivery, duplicates,
 //! reordering, forged replies, deleted queues, panics, a clock that jumps. A third of the steps is on
-//! a second bus, a real desk, whose workers die with messages in hand.
+//! a second bus, a real desk, whose workers die with messages in hand. In a third of the runs replies
+//! lie in a log, which is read from positions in the journal.
 //!
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 
 mod broker;
+mod log;
 mod oracle;
 mod planted;
 pub(crate) mod relays;
@@ -166,9 +168,10 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                     Box::new(EmbeddedBus::new(made_of, opening.served, sink))
                 }));
             }
-            let world = of_bus.clone();
+            let (world, bus) = (of_bus.clone(), key.bus.clone());
             Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
-                Box::new(SimulatedBus::open(world, opening.served, sink))
+                let Opening { served, positions, .. } = opening;
+                Box::new(SimulatedBus::open(world, bus, (served, &positions), sink))
             }))
         };
     let parts = Parts {
@@ -207,6 +210,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             let mut world = lock(world);
             if is_derived && !world.crashed && !world.disk_is_full() {
                 world.compare_statuses();
+                world.compare_position();
             }
             if world.crashed {
                 return false;

@@ -32,6 +32,9 @@ const BUGS: &[&str] = &[
     "panicked actors not rebuilt",
     // on the way to the router
     "unknown replies sent back",
+    // the log of replies
+    "a position ahead of the journal",
+    "positions not written",
     // the disk
     "no retry after a full disk",
     // the definitions

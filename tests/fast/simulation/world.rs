@@ -8,6 +8,7 @@ pub(crate) mod invariants;
 mod odd;
 
 use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
+use super::log::Log;
 use super::oracle;
 use super::workers::{InHand, Word};
 use committed::Committed;
@@ -116,8 +117,8 @@ pub(crate) struct World {
     pub(super) in_hand: Vec<InHand>,
     pub(crate) asked: BTreeMap<JobId, Asked>,
     pub(crate) database: PathBuf,
-    journal: Committed,
-    broker: Broker,
+    pub(super) journal: Committed,
+    pub(super) broker: Broker,
     with_faults: bool,
     /// Turns until the faults stop; then everything must come to its end.
     faults_left: u32,
@@ -125,10 +126,10 @@ pub(crate) struct World {
     idle_turns: u32,
     turns: u32,
     crash_in: u64,
-    disk_full: bool,
+    pub(super) disk_full: bool,
     disk_full_until: i64,
     /// This process has seen the disk full.
-    was_full: bool,
+    pub(super) was_full: bool,
     pub(crate) crashed_ns: i64,
     panics_left: u32,
     now_ns: i64,
@@ -221,7 +222,7 @@ impl World {
             asked,
             journal: Committed::new(&database),
             database,
-            broker: Broker::default(),
+            broker: Broker { log: (seed % 3 == 0).then(Log::default), ..Broker::default() },
             with_faults,
             faults_left,
             to_ask,
@@ -407,6 +408,12 @@ impl World {
         offer(can_publish && !link.answers.is_empty(), 4, 8);
         offer(link.is_connected && !link.answers_sent.is_empty(), 3, 9);
         offer(can_say, 4, 10);
+        if let Some(log) = &self.broker.log {
+            let has_room = link.is_connected && link.unacked.len() < PREFETCH;
+            offer(has_room && link.reading.has_more(log), 4, 11);
+            offer(link.reading.gives_again(), 4, 12);
+            offer(link.reading.has_news(self.bug), 2, 13);
+        }
         if choices.is_empty() {
             return self.idle();
         }
@@ -438,7 +445,7 @@ impl World {
             3 => {
                 let held =
                     self.broker.working.swap_remove(self.rng.usize(0..self.broker.working.len()));
-                self.broker.replies.extend(Broker::reply(&held));
+                Broker::reply(&held).into_iter().for_each(|reply| self.broker.take(reply));
                 self.wait(0)
             }
             4 => {
@@ -461,6 +468,12 @@ impl World {
                 Turn::Tell(vec![link.confirm_answer(at)])
             }
             10 => self.say(),
+            11 => {
+                let reply = self.broker.log.as_ref().and_then(|log| link.reading.read(log));
+                Turn::Tell(reply.map(|reply| link.deliver(reply)).into_iter().collect())
+            }
+            12 => Turn::Tell(link.deliver_again().into_iter().collect()),
+            13 => Turn::Tell(vec![link.reading.tell(self.bug)]),
             _ => {
                 let time = self.rng.u64(0..=40);
                 self.wait(time)
@@ -496,7 +509,8 @@ impl World {
         if self.faults_left > 0 || self.idle_turns < 5 {
             return self.wait(500);
         }
-        let is_idle = self.broker.is_idle() && self.link.as_ref().is_some_and(Link::is_idle);
+        let is_idle = self.broker.is_idle()
+            && self.link.as_ref().is_some_and(|link| link.is_idle(&self.broker));
         let all_ended = self
             .asked
             .keys()

@@ -30,7 +30,7 @@ impl World {
             3 => self.odd_worker(),
             4 => {
                 let reply = self.odd_reply();
-                self.broker.replies.push_back(reply);
+                self.broker.take(reply);
                 None
             }
             5 if self.rng.u32(0..4) == 0 => {

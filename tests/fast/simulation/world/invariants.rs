@@ -109,14 +109,20 @@ impl World {
     }
 
     /// Takes the manager's verdicts on deliveries.
-    pub(super) fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         if self.crashed {
             return;
         }
         while let Some((tag, is_ack)) = self.link.as_mut().and_then(Link::verdict) {
             let Some(link) = &mut self.link else { return };
             let Some(reply) = link.unacked.get(&tag).cloned() else { continue };
-            if is_ack {
+            if let (Some(offset), Some(log)) = (reply.offset, &mut self.broker.log) {
+                link.reading.settle(log, (tag, offset), is_ack);
+                if is_ack {
+                    link.unacked.remove(&tag);
+                    self.check_ack(tag, &reply);
+                }
+            } else if is_ack {
                 link.acks.push(tag);
                 self.check_ack(tag, &reply);
             } else {
@@ -164,7 +170,7 @@ impl World {
                 .iter()
                 .flat_map(|link| &link.unacked)
                 .any(|(other, reply)| *other != tag && again(reply));
-            if !unacked && !self.broker.replies.iter().any(again) {
+            if !unacked && !self.broker.has(again) {
                 self.violate(format!(
                     "the reply of {id}:{step} was acknowledged before it was committed"
                 ));
@@ -505,7 +511,10 @@ impl Hooks for WorldHooks {
     fn hit(&self, point: &'static str) -> Option<String> {
         let mut world = lock(&self.world);
         world.hear();
-        let is_write = matches!(point, "journal::write" | "journal::commit" | "journal::derive");
+        let is_write = matches!(
+            point,
+            "journal::write" | "journal::commit" | "journal::derive" | "journal::place"
+        );
         let no_room = || is_write.then(|| "full".to_owned());
         if world.crashed {
             // What the process does after its end reaches nobody.
@@ -527,6 +536,7 @@ impl Hooks for WorldHooks {
                 world.note(|| format!("the process is killed at {point}"));
                 world.crashed = true;
                 world.crashed_ns = world.ran_ns;
+                world.positions_outlive();
                 return no_room();
             }
         }

@@ -17,7 +17,8 @@ impl World {
             _ => (0, true),
         };
         let held = self.broker.working.swap_remove(at);
-        (0..answers).for_each(|_| self.broker.replies.extend(Broker::reply(&held)));
+        let replies = (0..answers).filter_map(|_| Broker::reply(&held));
+        replies.for_each(|reply| self.broker.take(reply));
         if dies && let Some(queue) = self.broker.queues.get_mut(&held.queue) {
             queue.push_front(held);
         } else if answers == 0 {
@@ -48,6 +49,7 @@ impl World {
                     body: "{\"progress\":0.5}".into(),
                     redelivered: false,
                     asks: None,
+                    offset: None,
                 };
             }
         };
@@ -59,6 +61,7 @@ impl World {
             body: "{\"forged\":true}".into(),
             redelivered: false,
             asks: None,
+            offset: None,
         }
     }
 }
@@ -78,5 +81,6 @@ pub(super) fn call(correlation_id: String, body: Vec<u8>, asks: Asks) -> Reply {
         body: body.into(),
         redelivered: false,
         asks: Some(asks),
+        offset: None,
     }
 }
