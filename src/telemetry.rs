@@ -87,6 +87,8 @@ pub struct Metrics {
     pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
+    /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
+    pub messages_sending: IntGauge,
     /// `workflow_event_streams`: streams of events that are open.
     pub event_streams: IntGauge,
     /// `workflow_events_published_total{sink}`: events that the exchange took.
@@ -251,6 +253,10 @@ impl Metrics {
                 &["reason"],
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
+            messages_sending: kept.gauge(
+                "messages_sending_bytes",
+                "room taken by step messages on their way to workers over HTTP and gRPC",
+            ),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),
             events_published: kept.counters(
                 "events_published_total",

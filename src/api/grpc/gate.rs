@@ -6,11 +6,13 @@ use super::super::problem::Problem;
 use super::super::token::{self, Caller, Stranger};
 use super::arriving::{self, Arriving};
 use super::connection::Peer;
+use super::sending::Sending;
 use super::status::status;
 use super::wire;
 use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either, Map};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -80,11 +82,22 @@ fn method<B>(request: &http::Request<B>) -> Option<&str> {
     request.uri().path().strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
 }
 
+/// An answer.
+type Answered = Result<http::Response<Body>, Infallible>;
+
+/// An answer whose messages have rooms gives them back as they leave.
+fn sending(answered: Answered) -> Answered {
+    answered.map(|mut answer| match answer.extensions_mut().remove::<Sending>() {
+        Some(sending) => answer.map(|body| sending.body(body)),
+        None => answer,
+    })
+}
+
 impl Service<http::Request<Body>> for Gate {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Either<
-        <Routes as Service<http::Request<Body>>>::Future,
+        Map<<Routes as Service<http::Request<Body>>>::Future, fn(Answered) -> Answered>,
         BoxFuture<'static, Result<http::Response<Body>, Infallible>>,
     >;
 
@@ -125,6 +138,6 @@ impl Service<http::Request<Body>> for Gate {
             }
         };
         let request = http::Request::from_parts(parts, Body::new(body));
-        Either::Left(self.routes.call(request))
+        Either::Left(self.routes.call(request).map(sending as fn(Answered) -> Answered))
     }
 }

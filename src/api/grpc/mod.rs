@@ -4,6 +4,7 @@
 //! The way of a call: [`connection`] (how many, and for how long unknown) → [`gate`] (who may call,
 //! and how much a call may send) → [`service`] (one call) or [`stream`] (a worker that stays).
 
+mod answer;
 mod arriving;
 mod connection;
 mod gate;
@@ -11,6 +12,7 @@ mod hands;
 mod phase;
 mod said;
 mod seat;
+mod sending;
 mod service;
 mod spans;
 mod status;
