@@ -7,9 +7,11 @@
 mod answer;
 mod arriving;
 mod connection;
+mod counted;
 mod gate;
 mod hands;
 mod phase;
+pub mod probe;
 mod said;
 mod seat;
 mod sending;
