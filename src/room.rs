@@ -1,7 +1,7 @@
-//! Bounds on what the API's clients make the process hold: bytes of bodies and of answers, and
-//! simultaneous reads of the journal.
+//! Bounds on what the API's clients make the process hold: bytes of bodies, of answers and of
+//! messages to workers, and simultaneous reads of the journal.
 
-use crate::settings::HttpSettings;
+use crate::settings::{EmbeddedSettings, HttpSettings};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -15,7 +15,8 @@ const UNIT_BYTES: usize = 1024;
 /// Room that is taken; given back when it is dropped.
 pub type Taken = OwnedSemaphorePermit;
 
-/// A bounded amount of something.
+/// A bounded amount of something. Clones share it.
+#[derive(Clone, Debug)]
 pub struct Room {
     free: Arc<Semaphore>,
     whole: u32,
@@ -61,10 +62,45 @@ impl Room {
         more.map(|more| taken.merge(more)).is_some()
     }
 
+    /// How much is taken.
+    pub fn taken(&self) -> usize {
+        let whole = usize::try_from(self.whole).unwrap_or(usize::MAX);
+        whole.saturating_sub(self.free.available_permits()) * self.unit
+    }
+
     /// Gives back what exceeds this much.
     pub fn shrink(&self, taken: &mut Taken, amount: usize) {
         let kept = usize::try_from(self.units(amount)).unwrap_or(usize::MAX);
         drop(taken.split(taken.num_permits().saturating_sub(kept)));
+    }
+}
+
+/// Room for messages on their way to workers: a quarter of it is for those with a body of up to
+/// [`SMALL_BODY_BYTES_MAX`] bytes alone, so that they need not wait for large ones.
+#[derive(Clone, Debug)]
+pub struct MessageRoom {
+    small: Room,
+    large: Room,
+}
+
+impl MessageRoom {
+    /// Room for so many bytes.
+    pub fn new(bytes: usize) -> MessageRoom {
+        let small = bytes / 4;
+        MessageRoom {
+            small: Room::of(small, UNIT_BYTES),
+            large: Room::of(bytes - small, UNIT_BYTES),
+        }
+    }
+
+    /// The room of a message whose body has so many bytes.
+    pub fn of(&self, bytes: usize) -> &Room {
+        if bytes <= SMALL_BODY_BYTES_MAX { &self.small } else { &self.large }
+    }
+
+    /// How many bytes are taken.
+    pub fn taken(&self) -> usize {
+        self.small.taken() + self.large.taken()
     }
 }
 
@@ -80,11 +116,13 @@ pub struct Rooms {
     pub reads: Room,
     /// Workers that wait for a message.
     pub waiters: Room,
+    /// Bytes of step messages on their way to workers.
+    pub messages: MessageRoom,
 }
 
 impl Rooms {
     /// The rooms that the settings give.
-    pub fn new(http: &HttpSettings) -> Rooms {
+    pub fn new(http: &HttpSettings, embedded: &EmbeddedSettings) -> Rooms {
         let large = http.large_bodies_bytes_max();
         Rooms {
             small_bodies: Room::of(http.bodies_bytes_max - large, UNIT_BYTES),
@@ -92,6 +130,7 @@ impl Rooms {
             answers: Room::of(http.reads_bytes_max, UNIT_BYTES),
             reads: Room::of(http.reads_max, 1),
             waiters: Room::of(http.waiters_max, 1),
+            messages: MessageRoom::new(embedded.sending_bytes_max),
         }
     }
 }

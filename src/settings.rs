@@ -89,6 +89,7 @@ pub struct Settings {
 pub struct EmbeddedSettings {
     pub lease: Span,
     pub deliveries_max: u32,
+    pub sending_bytes_max: usize,
 }
 
 /// Section `journal`.
@@ -514,6 +515,7 @@ impl Settings {
             ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
             ("events.webhook.concurrency", self.events.webhook.concurrency as u64),
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
+            ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
             ("fanout.window_bytes", self.fanout.window_bytes),
             ("fanout.children_max", u64::from(self.fanout.children_max)),

@@ -75,6 +75,8 @@ pub struct Metrics {
     pub bus_blocked: IntGaugeVec,
     /// `workflow_bus_unconfirmed{bus,vhost}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
+    /// `workflow_service_call_seconds{bus,service,outcome}`: calls of web services.
+    pub service_calls: HistogramVec,
     /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that the queue
     /// lacks.
     pub queue_messages_lost: IntGaugeVec,
@@ -87,6 +89,10 @@ pub struct Metrics {
     pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
+    /// `workflow_grpc_calls_total{method,code}`
+    pub grpc_calls: IntCounterVec,
+    /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
+    pub messages_sending: IntGauge,
     /// `workflow_event_streams`: streams of events that are open.
     pub event_streams: IntGauge,
     /// `workflow_events_published_total{sink}`: events that the exchange took.
@@ -230,6 +236,11 @@ impl Metrics {
                 "step messages given to the bus and not yet confirmed",
                 &["bus", "vhost"],
             ),
+            service_calls: kept.histograms(
+                "service_call_seconds",
+                "time of one call of a web service",
+                &["bus", "service", "outcome"],
+            ),
             queue_messages_lost: kept.gauges(
                 "queue_messages_lost",
                 "messages that a queue lacks for the steps that wait on it",
@@ -251,6 +262,15 @@ impl Metrics {
                 &["reason"],
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
+            grpc_calls: kept.counters(
+                "grpc_calls_total",
+                "calls over gRPC that have ended",
+                &["method", "code"],
+            ),
+            messages_sending: kept.gauge(
+                "messages_sending_bytes",
+                "room taken by step messages on their way to workers over HTTP and gRPC",
+            ),
             event_streams: kept.gauge("event_streams", "streams of events that are open"),
             events_published: kept.counters(
                 "events_published_total",

@@ -11,19 +11,50 @@ from conftest import required
 ADVISED = {"keeps every digit, escapes and the order of keys"}  # json rounds 0.10
 
 
-@pytest.mark.parametrize("bus", ["amqp", "http"])
-def test_it_keeps_the_worker_protocol(bus, amqp_server, tmp_path):
-    queue = f"pyworker-protocol-{os.getpid()}-{bus}"
-    program = str(Path(__file__).with_name("worker_program.py"))
-    worker = [sys.executable, program, str(tmp_path), f"{queue}=echo"]
+# What a worker with the habits of the earlier system's libraries must be told, and what it is advised.
+EARLIER_FAILS = {
+    "comes back after a connection that was cut before the reply",
+    "gives the same result after a connection that was cut between reply and ack",
+    "bears a message that is not JSON",
+    "bears a message that is an array",
+    "bears an empty message",
+    "bears a message without reply_to",
+    "acknowledges only after the reply",
+}
+EARLIER_ADVISED = ADVISED | {
+    "acknowledges only after the broker has confirmed the reply",
+    "gives the header attempt back",
+    "declares its queue again after it was deleted",
+    "finishes what is in hand on SIGTERM, and ends with exit code 0",
+}
+
+
+def judged(queue, bus, amqp_server, worker, *options):
     done = subprocess.run(
-        [required("WORKFLOW_MANAGER"), "worker-test", queue, "--bus", bus, "--message", '{"n": 1}', "--", *worker],
+        [required("WORKFLOW_MANAGER"), "worker-test", queue, "--bus", bus, "--message", '{"n": 1}', *options, "--", sys.executable, *worker],
         env={**os.environ, "AMQP_SERVER": amqp_server},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=300,
     )
+    failed = {line.split(" - ")[1] for line in done.stdout.splitlines() if line.startswith("not ok")}
+    advised = {name.removesuffix(" # advice") for name in failed if name.endswith(" # advice")}
+    return done, {name for name in failed if not name.endswith(" # advice")}, advised
+
+
+@pytest.mark.parametrize("bus", ["amqp", "http"])
+def test_it_keeps_the_worker_protocol(bus, amqp_server, tmp_path):
+    queue = f"pyworker-protocol-{os.getpid()}-{bus}"
+    program = str(Path(__file__).with_name("worker_program.py"))
+    done, _, advised = judged(queue, bus, amqp_server, [program, str(tmp_path), f"{queue}=echo"])
     assert done.returncode == 0, done.stdout + done.stderr
-    advised = {line.split(" - ")[1].removesuffix(" # advice") for line in done.stdout.splitlines() if line.endswith(" # advice")}
     assert advised <= ADVISED, done.stdout
+
+
+def test_the_habits_of_the_earlier_libraries_are_found(amqp_server):
+    queue = f"pyworker-protocol-{os.getpid()}-earlier"
+    program = str(Path(__file__).with_name("earlier_habits.py"))
+    done, failed, advised = judged(queue, "amqp", amqp_server, [program, queue], "--within", "3s")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (failed, advised) == (EARLIER_FAILS, EARLIER_ADVISED), done.stdout

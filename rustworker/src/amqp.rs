@@ -4,6 +4,7 @@
 
 use crate::backoff::Backoff;
 use crate::step::Facts;
+use crate::tls;
 use crate::work::{Boxed, Handler, Message, Outcome, Post, Reply, perform};
 use crate::worker::{Error, Plan, refused, shown, stopped};
 use bytes::Bytes;
@@ -16,8 +17,9 @@ use lapin::options::{
 };
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ErrorKind};
+use rustls::ClientConfig;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -41,11 +43,18 @@ const PERSISTENT: u8 = 2;
 /// Serves until the worker stops, through every loss of the broker.
 pub(crate) async fn serve(plan: Plan, mut stopping: watch::Receiver<bool>) -> Result<(), Error> {
     let address: AMQPUri = plan.server.parse().map_err(|why: String| refused(&plan.server, why))?;
+    let authorities = plan.authorities.as_deref();
+    let tls = match address.scheme {
+        AMQPScheme::AMQP => None,
+        AMQPScheme::AMQPS => {
+            Some(Arc::new(tls::client(authorities).map_err(|why| refused(&plan.server, why))?))
+        }
+    };
     let server = shown(&plan.server);
     let mut backoff = Backoff::new();
     while !*stopping.borrow() {
         let opened = tokio::select! {
-            opened = Session::open(&address, &plan) => opened,
+            opened = Session::open(&address, tls.clone(), &plan) => opened,
             () = stopped(&mut stopping) => break,
         };
         let ended = match opened {
@@ -171,15 +180,25 @@ type Deliveries = std::pin::Pin<
 >;
 
 impl Session {
-    async fn open(address: &AMQPUri, plan: &Plan) -> Result<Session, Lost> {
+    async fn open(
+        address: &AMQPUri,
+        tls: Option<Arc<ClientConfig>>,
+        plan: &Plan,
+    ) -> Result<Session, Lost> {
         let name = format!(
             "workflow-worker: {}",
             plan.handlers.keys().cloned().collect::<Vec<_>>().join(",")
         );
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let opening = timeout(CONNECT_WITHIN, Connection::connect_uri(address.clone(), properties));
-        let connection =
-            opening.await.map_err(|_| format!("no answer within {CONNECT_WITHIN:?}"))?;
+        let opening = async {
+            match tls {
+                None => Connection::connect_uri(address.clone(), properties).await,
+                Some(config) => tls::connect(address.clone(), properties, config).await,
+            }
+        };
+        let connection = timeout(CONNECT_WITHIN, opening)
+            .await
+            .map_err(|_| format!("no answer within {CONNECT_WITHIN:?}"))?;
         let connection = Arc::new(connection.map_err(|error| error.to_string())?);
         let opening = connection.create_channel();
         let channel =

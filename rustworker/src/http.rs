@@ -5,6 +5,7 @@
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::step::Facts;
+use crate::tls;
 use crate::work::{Boxed, Handler, Message, Outcome, Post, Reply, attempt, perform};
 use crate::worker::{Error, Plan, refused, stopped};
 use bytes::Bytes;
@@ -98,11 +99,12 @@ impl Manager {
         base.set_query(None);
         // Another part of the program may have chosen it before.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(Error::Http)?;
+        let mut client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        if let Some(file) = &plan.authorities {
+            let tls = tls::client(Some(file)).map_err(|why| wrong(&why))?;
+            client = client.tls_backend_preconfigured(tls);
+        }
+        let client = client.build().map_err(Error::Http)?;
         Ok(Manager { client, base, vhost, token: plan.token.clone(), lease: plan.lease })
     }
 

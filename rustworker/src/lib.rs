@@ -28,6 +28,7 @@ mod backoff;
 mod failure;
 mod http;
 mod step;
+mod tls;
 mod work;
 mod worker;
 

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::env;
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -65,6 +66,7 @@ pub(crate) struct Plan {
     pub(crate) prefetch: u16,
     pub(crate) lease: Duration,
     pub(crate) token: Option<String>,
+    pub(crate) authorities: Option<PathBuf>,
 }
 
 /// A worker for some queues.
@@ -91,6 +93,7 @@ impl Worker {
                 prefetch: 1,
                 lease: LEASE_DEFAULT,
                 token: named("WORKFLOW_MANAGER_TOKEN"),
+                authorities: None,
             },
         }
     }
@@ -108,8 +111,9 @@ impl Worker {
         self
     }
 
-    /// Where messages come from: `amqp://` is a broker, `http://` or `https://` a manager that runs
-    /// without one. `amqps://` is not supported.
+    /// Where messages come from: `amqp://` or `amqps://` is a broker, `http://` or `https://` a
+    /// manager that runs without one. Over TLS the authorities of the machine are believed; the
+    /// variable `SSL_CERT_FILE` names others.
     #[must_use]
     pub fn server(mut self, address: &str) -> Worker {
         self.plan.server = address.to_owned();
@@ -135,6 +139,14 @@ impl Worker {
     #[must_use]
     pub fn token(mut self, token: &str) -> Worker {
         self.plan.token = Some(token.to_owned());
+        self
+    }
+
+    /// A file of authorities in PEM that are believed besides those of the machine, over `amqps://`
+    /// and `https://`.
+    #[must_use]
+    pub fn authorities(mut self, file: impl Into<PathBuf>) -> Worker {
+        self.plan.authorities = Some(file.into());
         self
     }
 
@@ -181,13 +193,12 @@ impl Worker {
         let (stopping, is_stopping) = watch::channel(false);
         let serving = async {
             match plan.server.clone().split_once("://").map_or("", |(scheme, _)| scheme) {
-                "amqp" => amqp::serve(plan, is_stopping).await,
+                "amqp" | "amqps" => amqp::serve(plan, is_stopping).await,
                 "http" | "https" => http::serve(plan, is_stopping).await,
-                "amqps" => Err(refused(
+                _ => Err(refused(
                     &plan.server,
-                    "amqps is not supported: TLS is spoken by a relay, such as stunnel",
+                    "it begins neither with amqp:// or amqps:// nor with http:// or https://",
                 )),
-                _ => Err(refused(&plan.server, "it begins neither with amqp:// nor with http://")),
             }
         };
         let mut serving = std::pin::pin!(serving);

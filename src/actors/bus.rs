@@ -13,6 +13,7 @@ use crate::bus::{
 use crate::clock;
 use crate::engine::{CorrelationId, Definition, Input, JobId, Lease, Millis};
 use crate::journal;
+use crate::settings::is_url;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,6 +128,15 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
             ways.mailboxes().journal.post(JournalInput::Reached(position));
         }
         BusEvent::Refused(reason) => ways.common.fail(reason),
+        BusEvent::ServiceCalled { queue, came, took } => {
+            // An address may have a secret in it, and stands in a workflow file.
+            let service = if is_url(&queue) { "address" } else { &*queue };
+            ways.common
+                .metrics
+                .service_calls
+                .with_label_values(&[&*key.bus, service, came.word()])
+                .observe(took.as_secs_f64());
+        }
         BusEvent::Noted(notice) => {
             let kind = match notice {
                 BusNotice::Returned => "returned",

@@ -92,7 +92,7 @@ impl Common {
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let creations =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
-        let rooms = Rooms::new(&settings.http);
+        let rooms = Rooms::new(&settings.http, &settings.embedded);
         let access = Access::new(&settings.http);
         Common {
             access,

@@ -134,14 +134,6 @@ fn push(
 ) -> Result<Option<PushOpening>, StartError> {
     let Some(endpoints) = settings.push_bus(&key.bus) else { return Ok(None) };
     let section = &settings.push;
-    let calling = Calling {
-        key: key.clone(),
-        networks: Arc::new(section.networks().map_err(StartError::Bus)?),
-        connect_timeout: section.connect_timeout.0,
-        reply_bytes_max: settings.limits.reply_bytes_max,
-        public_url: settings.http.public_url.clone(),
-        authorities: settings.authorities().map_err(StartError::Bus)?,
-    };
     let pauses = Pauses {
         min: section.retry_min.0,
         max: section.retry_max.0,
@@ -157,12 +149,28 @@ fn push(
     };
     Ok(Some(PushOpening {
         key: key.clone(),
-        caller: Caller::new(calling).map_err(StartError::Bus)?,
+        caller: service_caller(settings, key.clone()).map_err(StartError::Bus)?,
         pauses,
         calls_max: section.calls_max,
         directory: Box::new(directory),
         desks: desks.clone(),
     }))
+}
+
+/// What calls the web services of a bus.
+///
+/// # Errors
+///
+/// Nothing can be called with these settings.
+pub fn service_caller(settings: &Settings, key: BusKey) -> Result<Caller, String> {
+    Caller::new(Calling {
+        key,
+        networks: Arc::new(settings.push.networks()?),
+        connect_timeout: settings.push.connect_timeout.0,
+        reply_bytes_max: settings.limits.reply_bytes_max,
+        public_url: settings.http.public_url.clone(),
+        authorities: settings.authorities()?,
+    })
 }
 
 fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {

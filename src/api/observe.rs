@@ -46,6 +46,8 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
 
 /// `GET /metrics`: the Prometheus exposition text.
 pub async fn metrics(common: web::Data<Common>) -> HttpResponse {
+    let sending = common.rooms.messages.taken();
+    common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
         .body(common.metrics.render())

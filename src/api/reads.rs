@@ -212,6 +212,8 @@ impl Part {
 pub(super) struct Written {
     common: Arc<Common>,
     taken: Taken,
+    /// Other rooms, until all of it is sent.
+    _rooms: Vec<Taken>,
     /// Bytes that are held besides it.
     besides: usize,
     /// The part of it that is asked for.
@@ -228,6 +230,7 @@ impl Written {
         Written {
             common: common.clone(),
             taken,
+            _rooms: Vec::new(),
             besides,
             part: None,
             whole: 0,
@@ -235,6 +238,21 @@ impl Written {
             last: Vec::new(),
             length: 0,
         }
+    }
+
+    /// This text, which keeps these rooms until it is sent.
+    pub(super) fn of(
+        common: &Arc<Common>,
+        mut text: Bytes,
+        rooms: Vec<Taken>,
+    ) -> Result<Written, Problem> {
+        let none = common.rooms.answers.take(0).ok_or_else(|| full(common))?;
+        let mut written = Written { _rooms: rooms, ..Written::new(common, none, 0) };
+        written.length = text.len();
+        while !text.is_empty() {
+            written.pieces.push_back(text.split_to(PIECE_BYTES.min(text.len())));
+        }
+        Ok(written)
     }
 
     /// Keeps this part alone of what is written from now on.
@@ -260,7 +278,7 @@ impl Written {
         self.into_response_of(mime::APPLICATION_JSON)
     }
 
-    pub(super) fn into_response_of(mut self, content: mime::Mime) -> HttpResponse {
+    pub(super) fn into_response_of(self, content: mime::Mime) -> HttpResponse {
         let mut answer = HttpResponse::Ok();
         if let Some(part) = self.part {
             if part.first >= self.whole {
@@ -276,12 +294,17 @@ impl Written {
             ));
         }
         answer.content_type(content);
+        answer.body(self.into_body())
+    }
+
+    /// What is sent.
+    pub(super) fn into_body(mut self) -> BoxBody {
         if self.pieces.is_empty() {
-            return answer.body(self.last);
+            return BoxBody::new(self.last);
         }
         self.cut();
         self.common.rooms.answers.shrink(&mut self.taken, self.length);
-        answer.body(BoxBody::new(Sending::new(self)))
+        BoxBody::new(Sending::new(self))
     }
 }
 

@@ -9,6 +9,7 @@ use super::lending::{
 };
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::reads::Written;
 use super::token::Caller;
 use crate::actors::ways::Ways;
 use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted};
@@ -84,7 +85,8 @@ pub(super) async fn receive(
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let max = max.as_deref().map(most).transpose()?;
     let worker = worker.as_deref().map(named).transpose()?;
-    let borrower = Borrower { lease, worker, line: None };
+    let borrower =
+        Borrower { lease, worker, line: None, room: Some(ways.common.rooms.messages.clone()) };
     let asked = Asked {
         queue: queue.clone(),
         vhost: vhost.clone(),
@@ -96,13 +98,15 @@ pub(super) async fn receive(
     let mut loans = lending::receive(&ways, asked).await?;
     if max.is_none() {
         return Ok(match loans.pop() {
-            Some(loan) => one(&queue, &vhost, loan),
+            Some(loan) => one(&ways, &queue, &vhost, loan)?,
             None => HttpResponse::NoContent().finish(),
         });
     }
+    let rooms = loans.iter_mut().filter_map(|loan| loan.room.take()).collect();
     let views: Result<Vec<MessageView>, Problem> =
         loans.into_iter().map(|loan| MessageView::of(&queue, &vhost, loan)).collect();
-    Ok(HttpResponse::Ok().json(views?))
+    let text = serde_json::to_vec(&views?).map_err(|error| Problem::broken(error.to_string()))?;
+    Ok(Written::of(&ways.common, text.into(), rooms)?.into_response())
 }
 
 /// `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`: answered once
@@ -214,7 +218,7 @@ fn span(
 }
 
 /// One message: the input is the body, all else stands in headers.
-fn one(queue: &str, vhost: &str, loan: Loan) -> HttpResponse {
+fn one(ways: &Ways, queue: &str, vhost: &str, mut loan: Loan) -> Result<HttpResponse, Problem> {
     let mut answer = HttpResponse::Ok();
     answer.content_type(mime::APPLICATION_JSON);
     let mut set = |name: &str, value: &str| header(&mut answer, name, value);
@@ -232,7 +236,8 @@ fn one(queue: &str, vhost: &str, loan: Loan) -> HttpResponse {
     set("Delivery", &loan.delivery.to_string());
     set("Lease-Until", &crate::times::rfc3339(after(loan.lease).0));
     set("Reply-To", &Receipt::text(queue, vhost, &loan));
-    answer.body(loan.body.to_bytes())
+    let rooms = loan.room.take().into_iter().collect();
+    Ok(answer.body(Written::of(&ways.common, loan.body.to_bytes(), rooms)?.into_body()))
 }
 
 /// A header whose value fits into one; names and ids do.

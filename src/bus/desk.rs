@@ -6,6 +6,7 @@ mod desks;
 mod lent;
 mod lines;
 mod loan;
+mod receiving;
 
 pub use desks::Desks;
 pub use lines::{Counted, Ended, Line, Why};
@@ -14,6 +15,7 @@ pub use loan::{
 };
 
 use lent::Lent;
+use receiving::Next;
 
 use super::{
     BusEvent, DeadLetter, Delivery, EventSink, Held, Over, Publication, QueueLook, Settled,
@@ -21,6 +23,7 @@ use super::{
 };
 use crate::clock;
 use crate::engine::{FOREIGN_USER, Sender};
+use crate::room::Taken;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -161,15 +164,27 @@ impl Desk {
         }
     }
 
-    /// Lends the next message of a queue, if there is one.
-    pub fn lend(&self, queue: &Arc<str>, borrower: &Borrower) -> Option<Loan> {
+    /// Lends the next message of a queue, if there is one, and room for it. `taken`: room that is
+    /// taken for it already.
+    fn lend(&self, queue: &Arc<str>, borrower: &Borrower, taken: Option<(usize, Taken)>) -> Next {
         let now = clock::ticks();
         let mut state = self.state();
         let place_of = state.queue(queue);
         if borrower.line.is_none() {
             place_of.asked = Some(now);
         }
-        let (place, Waiting { message, deliveries, since }) = place_of.take()?;
+        let Some(bytes) = place_of.next_bytes() else { return Next::None };
+        let taken = match (&borrower.room, taken) {
+            (None, _) => None,
+            (Some(_), Some((enough, taken))) if bytes <= enough => Some(taken),
+            (Some(room), _) => match room.of(bytes).take(bytes) {
+                Some(taken) => Some(taken),
+                None => return Next::NoRoom(room.of(bytes).clone(), bytes),
+            },
+        };
+        let Some((place, Waiting { message, deliveries, since })) = place_of.take() else {
+            return Next::None;
+        };
         let lease = borrower.lease.unwrap_or(self.lending.lease);
         let (until, delivery) = (now + lease, deliveries + 1);
         let loan = Loan {
@@ -182,6 +197,7 @@ impl Desk {
             delivery,
             lease,
             waited: now.saturating_duration_since(since),
+            room: taken,
         };
         let (queue, deliveries) = (queue.clone(), delivery);
         let (worker, line) = (borrower.worker.clone(), borrower.line.clone());
@@ -199,38 +215,7 @@ impl Desk {
             line,
         };
         self.hold(&mut state, lent);
-        Some(loan)
-    }
-
-    /// The same, as soon as there is one; none: the time is over, or the desk is closed.
-    pub async fn receive(
-        &self,
-        queue: &Arc<str>,
-        borrower: &Borrower,
-        until: Instant,
-    ) -> Option<Loan> {
-        let (changed, _counted) = {
-            let mut state = self.state();
-            let queue = state.queue(queue);
-            let waits = borrower.line.is_none().then(|| Counted::new(&queue.receivers));
-            (queue.changed.clone(), waits)
-        };
-        loop {
-            let arrives = changed.notified();
-            tokio::pin!(arrives);
-            // From here on an arrival is not missed. Whoever goes away passes it on.
-            arrives.as_mut().enable();
-            if self.state().is_closed {
-                return None;
-            }
-            if let Some(loan) = self.lend(queue, borrower) {
-                return Some(loan);
-            }
-            tokio::select! {
-                () = arrives => {}
-                () = tokio::time::sleep_until(until) => return None,
-            }
-        }
+        Next::Loan(loan)
     }
 
     /// Lengthens a lease: it ends so long from now. A message that waits, because its lease has
@@ -580,6 +565,11 @@ impl Queue {
         self.waiting.insert(place, waiting);
         self.arrived.notify_one();
         self.changed.notify_one();
+    }
+
+    /// How many bytes the body of the next message has.
+    fn next_bytes(&self) -> Option<usize> {
+        self.waiting.first_key_value().map(|(_, first)| first.message.body.len().max(1))
     }
 
     /// The next message, which waits no more.

@@ -3,6 +3,7 @@
 use super::{Delivery, Held, Receipt};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Whether a bus can do its work.
@@ -100,6 +101,15 @@ pub enum BusEvent {
     /// The bus cannot work at all, whatever is tried again: another process consumes the reply
     /// queue. The daemon ends.
     Refused(String),
+    /// A call of a web service has ended.
+    ServiceCalled {
+        /// The queue that stands for the service.
+        queue: Arc<str>,
+        /// What came of it.
+        came: ServiceCall,
+        /// From its beginning to its end.
+        took: Duration,
+    },
     /// Something about a single message that is only counted: a return, a negative confirm.
     Noted(BusNotice),
 }
@@ -113,6 +123,31 @@ pub struct Position {
     pub partition: i32,
     /// The offset of the first message that is not done.
     pub offset: i64,
+}
+
+/// What came of the call of a web service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceCall {
+    /// A result.
+    Result,
+    /// The attempt has failed.
+    Error,
+    /// It replies later.
+    TakenOver,
+    /// It has not got the message, or has given it back.
+    NotDelivered,
+}
+
+impl ServiceCall {
+    /// The word for it in metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ServiceCall::Result => "result",
+            ServiceCall::Error => "error",
+            ServiceCall::TakenOver => "taken_over",
+            ServiceCall::NotDelivered => "not_delivered",
+        }
+    }
 }
 
 /// What happens to single messages and is only counted.

@@ -17,7 +17,7 @@ pub mod push;
 mod receipt;
 pub mod topic;
 
-pub use event::{BusEvent, BusNotice, BusState, EventSink, Position};
+pub use event::{BusEvent, BusNotice, BusState, EventSink, Position, ServiceCall};
 pub use look::{QueueDepth, QueueLook, Trouble};
 pub use receipt::{Issued, Receipt};
 

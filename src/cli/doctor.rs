@@ -2,10 +2,13 @@
 
 mod broker;
 mod finding;
+#[cfg(feature = "grpc")]
+mod grpc;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod local;
 mod manager;
+mod services;
 
 use super::arguments::{DoctorArguments, TimeArguments};
 use super::error::ClientError;
@@ -14,7 +17,7 @@ use super::screen::{Screen, print_json};
 use super::words::counted;
 use crate::engine::words::escaped;
 use finding::{Finding, Level};
-use local::Local;
+use local::{Local, loopback};
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,8 +37,16 @@ pub(super) fn doctor(
         None
     };
     let is_locked = local.as_ref().and_then(|local| local.is_locked);
+    #[cfg(feature = "grpc")]
+    let (mut server, mut token) = (String::new(), String::new());
     let has_manager = match reach(arguments, local.as_ref()) {
-        Ok(reach) => manager::look(reach, is_locked, &mut found)?,
+        Ok(reach) => {
+            #[cfg(feature = "grpc")]
+            {
+                (server, token) = (reach.server.clone(), reach.token.clone());
+            }
+            manager::look(reach, is_locked, &mut found)?
+        }
         Err(error) => {
             let to_do = "mend it; workflow-manager context list shows the contexts";
             found.push(Finding::error("context", error.to_string(), to_do));
@@ -44,6 +55,9 @@ pub(super) fn doctor(
     };
     if let Some(local) = &local {
         broker::look(local, has_manager, &mut found);
+        services::look(local, &mut found);
+        #[cfg(feature = "grpc")]
+        grpc::look(local, &server, &token, &mut found);
         #[cfg(feature = "kafka")]
         kafka::look(local, &mut found);
     }
@@ -59,21 +73,14 @@ fn reach(arguments: &DoctorArguments, local: Option<&Local>) -> Result<Reach, Cl
     else {
         return Ok(reach);
     };
-    let mut listen = settings.http.listen;
-    if listen.ip().is_unspecified() {
-        let loopback: std::net::IpAddr = if listen.is_ipv4() {
-            [127, 0, 0, 1].into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        };
-        listen.set_ip(loopback);
-    }
+    let listen = loopback(settings.http.listen);
     let (token, token_source) = if reach.token.is_empty() {
         (settings.http.token.0.clone(), Source::Flag("the settings"))
     } else {
         (reach.token, reach.token_source)
     };
-    let server = format!("http://{listen}");
+    let scheme = if settings.http.tls.certificate.is_empty() { "http" } else { "https" };
+    let server = format!("{scheme}://{listen}");
     Ok(Reach { server, token, server_source: Source::Flag("the settings"), token_source })
 }
 

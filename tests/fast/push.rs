@@ -9,6 +9,7 @@ use crate::http::{Answer, Api};
 use actix_web::http::Method;
 use service::{Act, Called, Service, ok, status};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
@@ -280,4 +281,41 @@ async fn ask_why(manager: &Manager, id: JobId) -> String {
 
 async fn post(api: &Api, path: &str, body: &str) -> Answer {
     api.ask(Method::POST, path, &[("content-type", "application/json")], body).await
+}
+
+#[test]
+fn the_time_of_each_call_is_measured_by_service_and_outcome() {
+    let answers = AtomicUsize::new(0);
+    let service = Service::start(move |_| match answers.fetch_add(1, Ordering::SeqCst) {
+        0 => status(503),
+        _ => ok("{}"),
+    });
+    // A step whose queue is the address itself, in which there may be a secret.
+    let own = Service::start(|_| ok("{}"));
+    let direct = format!(
+        "{ONE}  - {{ name: direct, steps: [ {{ name: b, queue: '{}', timeout: 90s }} ] }}\n",
+        own.url()
+    );
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(settings(folder.path(), &service), &direct).await;
+        let id = create(&manager, "{}").await;
+        ended(&manager, id).await;
+        let message = Message::parse(b"{}").expect("a message");
+        let id = manager.create("direct", None, message).await.expect("created").id();
+        ended(&manager, id).await;
+        let text = manager.common().metrics.render();
+        manager.stop().await;
+        for (bus, service, outcome) in [
+            ("hooks", "price", "not_delivered"),
+            ("hooks", "price", "result"),
+            ("push", "address", "result"),
+        ] {
+            let labels = format!("bus=\"{bus}\",outcome=\"{outcome}\",service=\"{service}\"");
+            let count = format!("workflow_service_call_seconds_count{{{labels}}} ");
+            let counted = text.lines().find_map(|line| line.strip_prefix(&count));
+            assert!(counted.is_some_and(|count| count != "0"), "{labels}\n{text}");
+        }
+        assert!(!text.contains(own.url().as_str()), "{text}");
+    });
 }

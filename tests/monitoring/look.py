@@ -1,12 +1,15 @@
-"""Keeps the manager busy and asks Prometheus what the dashboard and the alerts ask."""
+"""Keeps the manager busy, over each of its ways, and asks Prometheus what the dashboard and the alerts ask."""
 
 import json
 import re
+import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 WITHIN = 120
@@ -25,7 +28,19 @@ SILENT = (
 # While a dashboard is tried, what happens is seconds old.
 SPANS = (("$__rate_interval", "10s"), ("$instance", ".*"))
 
-root, manager, prometheus = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+root, manager, prometheus, service, grpc = Path(sys.argv[1]), *sys.argv[2:6]
+
+
+class Service(BaseHTTPRequestHandler):
+    """A web service that a step calls: its answer is an empty result."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Nobody reads it."""
 
 
 def get(url, body=None):
@@ -52,6 +67,11 @@ def work():
     """Jobs that end well, that fail, that wait for somebody; and child jobs that fail."""
     for number in range(6):
         create("simple", {"name": "bad" if number % 3 == 0 else "pen"})
+    create("called", {})
+    # A call over gRPC with an empty message, which names nothing.
+    call = ["curl", "-s", "--http2-prior-knowledge", "-H", "content-type: application/grpc", "-H", "te: trailers"]
+    call += ["--data-binary", "@-", f"http://{grpc}/workflow_manager.v1.Workers/Extend"]
+    subprocess.run(call, input=bytes(5), stdout=subprocess.DEVNULL, check=True)
     create("orders", {"lines": [{"name": name} for name in ("pen", "bad", "ink")]})
 
 
@@ -115,6 +135,7 @@ def check_metrics_are_good():
     assert [series["value"][1] for series in up] == ["1"], up
 
 
+threading.Thread(target=ThreadingHTTPServer(("127.0.0.1", int(service)), Service).serve_forever, daemon=True).start()
 check_names()
 check_dashboard()
 check_alerts()

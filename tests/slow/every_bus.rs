@@ -418,6 +418,7 @@ async fn receipts(transport: Transport) {
             BusEvent::State(_)
             | BusEvent::Noted(_)
             | BusEvent::Leased { .. }
+            | BusEvent::ServiceCalled { .. }
             | BusEvent::Reached(_) => {}
             BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),
         }

@@ -15,9 +15,11 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 const WORKFLOW: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
 
@@ -164,6 +166,117 @@ fn a_broker_is_believed_if_an_authority_of_the_settings_vouches_for_it() {
     let daemon = start(&good).start();
     let worker = crate::amqp::Worker::echo(&vhost.url, &["work"]);
     let id = daemon.api.create("single", r#"{"a":1}"#);
+    assert_eq!(daemon.api.await_result(id), r#"{"a":1}"#);
+    drop(worker);
+}
+
+/// A worker of the Rust library in a thread of its own.
+struct RustWorker {
+    log: Log,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What it logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl RustWorker {
+    /// Gives back what comes to the queue `work`; believes this authority besides the machine's.
+    fn start(server: String, authorities: Option<PathBuf>) -> RustWorker {
+        let (log, (stop, stopped)) = (Log::default(), oneshot::channel::<()>());
+        let writes = log.clone();
+        let thread = std::thread::spawn(move || {
+            let logs = tracing_subscriber::fmt().with_writer(move || writes.clone()).finish();
+            tracing::subscriber::with_default(logs, || {
+                let mut worker = workflow_worker::Worker::new().server(&server);
+                worker = worker.queue("work", async |message: Value, _| Ok(message));
+                if let Some(file) = authorities {
+                    worker = worker.authorities(file);
+                }
+                actix_rt::System::new()
+                    .block_on(worker.run_until(async { drop(stopped.await) }))
+                    .unwrap();
+            });
+        });
+        RustWorker { log, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Waits until its log has these words.
+    fn await_log(&self, words: &str) {
+        eventually("the worker logs", || {
+            let text = String::from_utf8_lossy(&self.log.0.lock().unwrap()).into_owned();
+            when(text.contains(words), text)
+        });
+    }
+}
+
+impl Drop for RustWorker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let joined = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(joined, Some(Ok(()))));
+    }
+}
+
+#[test]
+fn the_rust_library_believes_a_broker_whose_authority_it_was_given() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (good, bad) = authority.identities(&stranger);
+    let vhost = Vhost::new();
+    let (credentials, place) = vhost.url.trim_start_matches("amqp://").split_once('@').unwrap();
+    let (broker, name) = place.split_once('/').unwrap();
+    let daemon = Setup::new(&vhost.url, WORKFLOW).start();
+    let id = daemon.api.create("single", r#"{"a":1.50}"#);
+    let server = |identity: &Identity| {
+        let port = serve_with_tls(identity, broker.to_owned());
+        format!("amqps://{credentials}@localhost:{port}/{name}")
+    };
+    for (identity, word) in &bad {
+        let worker = RustWorker::start(server(identity), Some(authority.file()));
+        worker.await_log(word);
+    }
+    // Without the file nobody vouches for the broker.
+    RustWorker::start(server(&good), None).await_log("UnknownIssuer");
+    let none = fs::canonicalize("Cargo.toml").unwrap();
+    let refused = workflow_worker::Worker::new()
+        .server(&server(&good))
+        .queue("work", async |message: Value, _| Ok(message))
+        .authorities(none);
+    let told = actix_rt::System::new().block_on(refused.run_until(std::future::pending()));
+    let told = told.unwrap_err().to_string();
+    assert!(told.contains("expected certificates in PEM"), "{told}");
+    assert!(!told.contains(credentials), "{told}");
+    let worker = RustWorker::start(server(&good), Some(authority.file()));
+    assert_eq!(daemon.api.await_result(id), r#"{"a":1.5}"#);
+    drop(worker);
+}
+
+#[test]
+fn the_rust_library_believes_a_manager_whose_authority_it_was_given() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (good, bad) = authority.identities(&stranger);
+    let daemon = Setup::new("", WORKFLOW).start();
+    let id = daemon.api.create("single", r#"{"a":1}"#);
+    let place = daemon.url().replace("http://", "");
+    let server = |identity: &Identity| {
+        format!("https://localhost:{}", serve_with_tls(identity, place.clone()))
+    };
+    for (identity, _) in &bad {
+        let worker = RustWorker::start(server(identity), Some(authority.file()));
+        worker.await_log("ertificate");
+    }
+    let worker = RustWorker::start(server(&good), Some(authority.file()));
     assert_eq!(daemon.api.await_result(id), r#"{"a":1}"#);
     drop(worker);
 }

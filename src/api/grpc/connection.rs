@@ -1,6 +1,7 @@
 //! Connections: so many at once, and each for a short time only until one of its calls is admitted.
 
 use futures_util::Stream;
+use futures_util::task::AtomicWaker;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -66,12 +67,27 @@ impl Socket {
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     is_known: Arc<AtomicBool>,
+    broken: Arc<Broken>,
+}
+
+/// Whether a connection is broken off, and who reads from it.
+#[derive(Default)]
+struct Broken {
+    is_broken: AtomicBool,
+    reader: AtomicWaker,
 }
 
 impl Peer {
     /// A call of its was admitted: the connection may stay.
     pub(super) fn admit(&self) {
         self.is_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Breaks the connection off, with all that it keeps.
+    pub(super) fn break_off(&self) {
+        tracing::debug!(peer = %self.address, "a connection of gRPC is broken off");
+        self.broken.is_broken.store(true, Ordering::Release);
+        self.broken.reader.wake();
     }
 }
 
@@ -105,7 +121,7 @@ pub(super) fn incoming(
             };
             let connection = Connection {
                 socket,
-                peer: Peer { address, is_known: Arc::default() },
+                peer: Peer { address, is_known: Arc::default(), broken: Arc::default() },
                 unknown_until: Some(Box::pin(tokio::time::sleep(patience))),
                 _place: place,
             };
@@ -128,6 +144,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.peer.broken.reader.register(context.waker());
+        if self.peer.broken.is_broken.load(Ordering::Acquire) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         if self.peer.is_known.load(Ordering::Relaxed) {
             self.unknown_until = None;
         }

@@ -6,11 +6,13 @@ use super::super::problem::Problem;
 use super::super::token::{self, Caller, Stranger};
 use super::arriving::{self, Arriving};
 use super::connection::Peer;
+use super::counted;
+use super::sending::Sending;
 use super::status::status;
 use super::wire;
 use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::BoxFuture;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -80,26 +82,27 @@ fn method<B>(request: &http::Request<B>) -> Option<&str> {
     request.uri().path().strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
 }
 
+type Answered = Result<http::Response<Body>, Infallible>;
+
 impl Service<http::Request<Body>> for Gate {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Either<
-        <Routes as Service<http::Request<Body>>>::Future,
-        BoxFuture<'static, Result<http::Response<Body>, Infallible>>,
-    >;
+    type Future = BoxFuture<'static, Answered>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Service::<http::Request<Body>>::poll_ready(&mut self.routes, context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = method(&request).map(str::to_owned);
+        let counted_as = counted::method(method.as_deref());
         let caller = match self.admitted(&request) {
             Ok(caller) => caller,
             Err(refused) => {
                 let path = request.uri().path().to_owned();
                 let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
                 let ways = self.ways.clone();
-                return Either::Right(Box::pin(async move {
+                return Box::pin(async move {
                     let problem = match refused {
                         Refused::Call(problem) => problem,
                         Refused::Sender(stranger) => {
@@ -107,11 +110,12 @@ impl Service<http::Request<Body>> for Gate {
                         }
                     };
                     tracing::debug!(path = quoted(&path), %problem, "a call is refused");
-                    Ok(status(&problem).into_http())
-                }));
+                    let answer = status(&problem).into_http();
+                    Ok(counted::counted(answer, counted_as, &ways.common))
+                });
             }
         };
-        let is_stream = method(&request) == Some(STREAM);
+        let is_stream = method.as_deref() == Some(STREAM);
         let (mut parts, body) = request.into_parts();
         let common = self.ways.common.clone();
         let body = match caller {
@@ -125,6 +129,14 @@ impl Service<http::Request<Body>> for Gate {
             }
         };
         let request = http::Request::from_parts(parts, Body::new(body));
-        Either::Left(self.routes.call(request))
+        let (answered, common) = (self.routes.call(request), self.ways.common.clone());
+        Box::pin(async move {
+            let mut answer = answered.await?;
+            // Messages that have rooms give them back as they leave.
+            if let Some(sending) = answer.extensions_mut().remove::<Sending>() {
+                answer = answer.map(|body| sending.body(body));
+            }
+            Ok(counted::counted(answer, counted_as, &common))
+        })
     }
 }

@@ -4,13 +4,17 @@
 //! The way of a call: [`connection`] (how many, and for how long unknown) → [`gate`] (who may call,
 //! and how much a call may send) → [`service`] (one call) or [`stream`] (a worker that stays).
 
+mod answer;
 mod arriving;
 mod connection;
+mod counted;
 mod gate;
 mod hands;
 mod phase;
+pub mod probe;
 mod said;
 mod seat;
+mod sending;
 mod service;
 mod spans;
 mod status;

@@ -51,7 +51,12 @@ impl Seat {
         names.dedup();
         let (line, ended) = mpsc::unbounded_channel();
         let lease = span("lease", lease, LEASES)?;
-        let borrower = Borrower { lease, worker: name_of(&worker)?, line: Some(line) };
+        let borrower = Borrower {
+            lease,
+            worker: name_of(&worker)?,
+            line: Some(line),
+            room: Some(ways.common.rooms.messages.clone()),
+        };
         let mut queues = Vec::new();
         for name in &names {
             caller.may_use(name)?;

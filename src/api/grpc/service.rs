@@ -6,8 +6,10 @@ use super::super::lending::{
 use super::super::problem::Problem;
 use super::super::token::Caller;
 use super::arriving::Slot;
+use super::connection::Peer;
 use super::phase::Phase;
 use super::said::{LEASES, WAY, kind, message, name_of, pause, taken};
+use super::sending::Sending;
 use super::spans::{span, until};
 use super::status::status;
 use super::stream::{self, Opening};
@@ -53,7 +55,7 @@ impl Face {
         &self,
         caller: &Caller,
         request: ReceiveRequest,
-    ) -> Result<ReceiveAnswer, Problem> {
+    ) -> Result<(ReceiveAnswer, Sending), Problem> {
         let ReceiveRequest { queue, worker, lease, wait, max, vhost } = request;
         caller.may_use(&queue)?;
         if max > MESSAGES_MAX {
@@ -65,13 +67,18 @@ impl Face {
             lease: span("lease", lease, LEASES)?,
             worker: name_of(&worker)?,
             line: None,
+            room: Some(self.ways.common.rooms.messages.clone()),
         };
         let wait = span("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
         let (max, name) = (max.max(1), queue.clone());
         let asked = Asked { queue, vhost: vhost.clone(), borrower, wait, max, way: WAY };
-        let loans = lending::receive(&self.ways, asked).await?;
+        let mut loans = lending::receive(&self.ways, asked).await?;
+        let sending = Sending::default();
+        for taken in loans.iter_mut().filter_map(|loan| loan.room.take()) {
+            sending.written(sending.departure(taken));
+        }
         let messages = loans.iter().map(|loan| message(&name, &vhost, loan)).collect();
-        Ok(ReceiveAnswer { messages })
+        Ok((ReceiveAnswer { messages }, sending))
     }
 
     async fn replied(&self, caller: &Caller, request: ReplyRequest) -> Result<Taken, Problem> {
@@ -123,14 +130,19 @@ impl Workers for Face {
         let arrivals = request.extensions().get::<Slot>().and_then(Slot::take);
         let arrivals =
             arrivals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
+        let sending = Sending::default();
         let opening = Opening {
             ways: self.ways.clone(),
             caller,
             arrivals,
             phases: self.phases.clone(),
             place,
+            sending: sending.clone(),
+            peer: request.extensions().get::<Peer>().cloned(),
         };
-        Ok(Response::new(stream::open(opening, request.into_inner())))
+        let mut answer = Response::new(stream::open(opening, request.into_inner()));
+        answer.extensions_mut().insert(sending);
+        Ok(answer)
     }
 
     async fn receive(
@@ -139,8 +151,18 @@ impl Workers for Face {
     ) -> Result<Response<ReceiveAnswer>, Status> {
         let mut phases = self.phases.clone();
         let caller = caller(&request)?;
+        let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
-            received = self.received(&caller, request.into_inner()) => answered(received),
+            received = self.received(&caller, request.into_inner()) => {
+                let (answer, sending) = received.map_err(|problem| status(&problem))?;
+                let mut answer = Response::new(answer);
+                if sending.is_under_way() {
+                    answer.extensions_mut().insert(sending.clone());
+                    let patience = self.ways.common.settings.http.answer_timeout.0;
+                    tokio::spawn(sending.all_gone(peer, patience));
+                }
+                Ok(answer)
+            }
             _ = phases.wait_for(|phase| *phase != Phase::Serving) => {
                 answered(Err(Problem::overloaded("the manager stops: ask again later".to_owned())))
             }

@@ -1,25 +1,28 @@
 //! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them and
 //! what it must hear go over the stream; the end of the stream ends all of it.
 
-use super::super::lending::{self, Receipt, desk_of, next, over, own_bus};
+use super::super::lending::{self, Receipt, desk_of, next, over};
 use super::super::problem::Problem;
 use super::super::query::ReplyType;
 use super::super::token::Caller;
+use super::answer::{Answer, closed, declined, refused, said, settled};
 use super::arriving::{Arrivals, Other};
+use super::connection::Peer;
 use super::hands::{Hands, Held};
 use super::phase::Phase;
 use super::said::{LEASES, kind, message, pause, taken};
 use super::seat::{Seat, greeting};
+use super::sending::{Departure, Sending};
 use super::spans::{span, until};
-use super::status::{status, word};
+use super::status::status;
 use super::wire::from_worker::Say;
 use super::wire::to_worker::Say as Tell;
 use super::wire::{
-    Drain, ExtendRequest, FromWorker, Gone, Lease, NackRequest, ReplyRequest, Taken, ToWorker,
+    Drain, ExtendRequest, FromWorker, Gone, Lease, NackRequest, ReplyRequest, ToWorker,
 };
 use crate::actors::ways::Ways;
 use crate::bus::Over;
-use crate::bus::desk::{Desk, Ended, Loan, Why};
+use crate::bus::desk::{Ended, Loan, Why};
 use crate::clock;
 use crate::room;
 use futures_util::future::BoxFuture;
@@ -37,6 +40,9 @@ use tonic::{Status, Streaming};
 const LENT_AHEAD: usize = 4;
 const LENT_AHEAD_BYTES: usize = 64 * 1024;
 
+/// What was lent has this time to leave before the stream stops asking for more.
+const STALLED: Duration = Duration::from_millis(50);
+
 /// A wait for a message is begun again after this time.
 const WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -48,9 +54,15 @@ pub(super) struct Opening {
     pub(super) phases: watch::Receiver<Phase>,
     /// Its place among the streams.
     pub(super) place: OwnedSemaphorePermit,
+    /// What is on its way to the worker.
+    pub(super) sending: Sending,
+    /// The worker.
+    pub(super) peer: Option<Peer>,
 }
 
-type Out = mpsc::Sender<Result<ToWorker, Status>>;
+/// What leaves a stream, with the room of a message.
+type Told = Result<(ToWorker, Option<Departure>), Status>;
+type Out = mpsc::Sender<Told>;
 
 /// Begins a stream: what its worker hears.
 pub(super) fn open(
@@ -58,10 +70,18 @@ pub(super) fn open(
     from: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
     // What has left the stream's own list is sent at once.
-    let (out, told) = mpsc::channel(1);
+    let (out, told) = mpsc::channel::<Told>(1);
+    let sending = opening.sending.clone();
     tokio::spawn(attend(opening, from, out));
-    let told = futures_util::stream::unfold(told, |mut told| async move {
-        told.recv().await.map(|say| (say, told))
+    let told = futures_util::stream::unfold((told, sending), |(mut told, sending)| async move {
+        let said = told.recv().await?;
+        let said = said.map(|(say, departure)| {
+            if let Some(departure) = departure {
+                sending.written(departure);
+            }
+            say
+        });
+        Some((said, (told, sending)))
     });
     told.boxed()
 }
@@ -77,8 +97,9 @@ enum End {
 }
 
 async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
-    let Opening { ways, caller, mut arrivals, phases, place } = opening;
+    let Opening { ways, caller, mut arrivals, phases, place, sending, peer } = opening;
     let patience = ways.common.settings.grpc.handshake_timeout;
+    let answer_timeout = ways.common.settings.http.answer_timeout;
     let greeted = async {
         match tokio::time::timeout(patience.0, from.message()).await {
             Ok(Ok(said)) => greeting(said).map_err(|problem| status(&problem)),
@@ -103,7 +124,7 @@ async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
         }
     };
     let worker = seat.borrower.worker.as_deref().unwrap_or_default().to_owned();
-    let stream = Stream::new(ways, caller, seat, out.clone());
+    let stream = Stream::new(ways, caller, seat, out.clone(), sending.clone());
     let end = stream.run(from, arrivals, line, phases).await;
     tracing::debug!(worker, how = end.word(), "a worker's stream has ended");
     drop(place);
@@ -111,6 +132,8 @@ async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
         // Errors mean that the worker has gone, or does not read.
         let _ = tokio::time::timeout(patience.0, out.send(Err(status))).await;
     }
+    drop(out);
+    sending.all_gone(peer, answer_timeout.0).await;
 }
 
 impl End {
@@ -126,24 +149,19 @@ impl End {
 /// A wait for a message of a queue; none: the desk is closed.
 type Waiting = BoxFuture<'static, (Arc<str>, Option<Loan>)>;
 
-/// What follows from something that a worker has said.
-enum Answer {
-    Tell(Tell),
-    /// A lease was lengthened.
-    Extended(Receipt, Lease),
-    /// A message is gone.
-    Gone(Receipt, Gone),
-    /// These messages turn out to be gone.
-    Looked(Vec<(Receipt, Gone)>),
-    /// The stream cannot go on.
-    End(Status),
-}
-
 /// What is to be sent to the worker.
 struct Outgoing {
     tell: Tell,
-    /// Of a message that is lent: its id, and the bytes of its body.
-    lent: Option<(Arc<str>, usize)>,
+    /// Of a message that is lent.
+    lent: Option<Lent>,
+}
+
+/// What is noted of a message that is lent, until it is sent.
+struct Lent {
+    id: Arc<str>,
+    /// The bytes of its body.
+    bytes: usize,
+    departure: Option<Departure>,
 }
 
 struct Stream {
@@ -161,8 +179,14 @@ struct Stream {
     outgoing: VecDeque<Outgoing>,
     /// The bytes of bodies among it.
     outgoing_bytes: usize,
+    /// What has not left for the worker yet.
+    sending: Sending,
+    /// How much of it had left when that was looked at.
+    gone: usize,
     /// When what is to be sent must have left, if the worker reads at all.
     read_until: Instant,
+    /// When it stops asking for messages, unless what was lent has left by then.
+    stalls_at: Instant,
     /// The worker has closed its half.
     is_closed: bool,
     /// The manager stops: no more messages are lent.
@@ -172,7 +196,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(ways: Arc<Ways>, caller: Caller, seat: Seat, out: Out) -> Stream {
+    fn new(ways: Arc<Ways>, caller: Caller, seat: Seat, out: Out, sending: Sending) -> Stream {
         Stream {
             ways,
             caller,
@@ -184,7 +208,10 @@ impl Stream {
             answers: FuturesUnordered::new(),
             outgoing: VecDeque::new(),
             outgoing_bytes: 0,
+            sending,
+            gone: 0,
             read_until: clock::ticks(),
+            stalls_at: clock::ticks(),
             is_closed: false,
             is_draining: false,
             is_looking: false,
@@ -210,25 +237,35 @@ impl Stream {
             }
             let (has_outgoing, open) = (!self.outgoing.is_empty(), self.out.clone());
             let listens = !self.is_closed && self.answers.len() + self.outgoing.len() < says_max;
-            let lends = self.outgoing.len() < LENT_AHEAD
-                && self.outgoing_bytes < LENT_AHEAD_BYTES
-                && !self.waiting.is_empty();
+            let (lends, is_waiting) = (self.lends(), !self.waiting.is_empty());
+            let is_sending = has_outgoing || self.sending.is_under_way();
+            // Read before the select, which borrows.
+            let (read_until, stalls_at) = (self.read_until, self.stalls_at);
             tokio::select! {
                 permit = open.reserve(), if has_outgoing => match permit {
                     Ok(permit) => self.send(permit),
                     Err(_) => return End::Gone,
                 },
-                () = tokio::time::sleep_until(self.read_until), if has_outgoing => {
+                () = tokio::time::sleep_until(read_until), if is_sending => {
+                    let gone = self.sending.gone();
+                    if gone != std::mem::replace(&mut self.gone, gone) {
+                        self.read_until = self.next_read();
+                        continue;
+                    }
                     let limit = self.ways.common.settings.http.answer_timeout;
                     return End::Told(Status::deadline_exceeded(format!(
                         "nothing was read for {limit} (setting http.answer_timeout)"
                     )));
                 }
-                Some((queue, loan)) = self.waiting.next(), if lends => match loan {
-                    Some(loan) => self.lend(queue, &loan),
+                Some((queue, loan)) = self.waiting.next(), if lends && is_waiting => match loan {
+                    Some(loan) => self.lend(queue, loan),
                     None if self.seat.desk.is_closed() => return End::Told(closed()),
                     None => self.wait_for(queue),
                 },
+                // What is not asked must not be told of messages, or keep room: others could use it.
+                () = tokio::time::sleep_until(stalls_at), if !lends && is_waiting => {
+                    self.waiting.clear();
+                }
                 Some(answer) = self.answers.next() => {
                     if let Some(end) = self.answer(answer) {
                         return end;
@@ -298,14 +335,31 @@ impl Stream {
         clock::ticks() + self.ways.common.settings.http.answer_timeout.0
     }
 
-    fn send(&mut self, permit: mpsc::Permit<'_, Result<ToWorker, Status>>) {
+    fn send(&mut self, permit: mpsc::Permit<'_, Told>) {
         let Some(Outgoing { tell, lent }) = self.outgoing.pop_front() else { return };
-        if let Some((id, bytes)) = lent {
-            self.hands.sent(&id);
-            self.outgoing_bytes -= bytes;
+        let mut departure = None;
+        if let Some(lent) = lent {
+            self.hands.sent(&lent.id);
+            self.outgoing_bytes -= lent.bytes;
+            departure = lent.departure;
         }
-        permit.send(Ok(ToWorker { say: Some(tell) }));
+        permit.send(Ok((ToWorker { say: Some(tell) }, departure)));
         self.read_until = self.next_read();
+        if self.waiting.is_empty() && self.credit > 0 && !self.is_draining && self.lends() {
+            self.wait();
+        }
+    }
+
+    /// Whether another message may be lent: its lease begins when it can leave soon.
+    fn lends(&self) -> bool {
+        self.outgoing.len() < LENT_AHEAD && self.outgoing_bytes < LENT_AHEAD_BYTES
+    }
+
+    /// Asks the desk for the next message of each queue.
+    fn wait(&mut self) {
+        for queue in self.seat.queues.clone() {
+            self.wait_for(queue);
+        }
     }
 
     /// Asks the desk for the next message of a queue.
@@ -322,8 +376,9 @@ impl Stream {
         );
     }
 
-    fn lend(&mut self, queue: Arc<str>, loan: &Loan) {
-        let message = message(&queue, &self.seat.vhost, loan);
+    fn lend(&mut self, queue: Arc<str>, mut loan: Loan) {
+        let departure = loan.room.take().map(|taken| self.sending.departure(taken));
+        let message = message(&queue, &self.seat.vhost, &loan);
         let held = Held {
             delivery: loan.delivery,
             desk: self.seat.desk.clone(),
@@ -333,7 +388,8 @@ impl Stream {
         self.hands.take(loan.id.clone(), held);
         let bytes = message.body.len();
         self.outgoing_bytes += bytes;
-        let lent = Some((loan.id.clone(), bytes));
+        let lent = Some(Lent { id: loan.id, bytes, departure });
+        self.stalls_at = clock::ticks() + STALLED;
         self.queue_up(Outgoing { tell: Tell::Message(message), lent });
         self.credit -= 1;
         if self.credit > 0 {
@@ -362,9 +418,7 @@ impl Stream {
         let limit = self.ways.common.settings.grpc.credit_max;
         self.credit = self.credit.saturating_add(messages).min(limit);
         if had == 0 && self.credit > 0 && !self.is_draining {
-            for queue in self.seat.queues.clone() {
-                self.wait_for(queue);
-            }
+            self.wait();
         }
     }
 
@@ -536,36 +590,4 @@ impl Stream {
             self.tell(Tell::Drain(Drain {}));
         }
     }
-}
-
-/// The desk on which a message is settled, if the worker may do so.
-async fn settled(ways: &Ways, caller: &Caller, receipt: &Receipt) -> Result<Arc<Desk>, Problem> {
-    let desk = desk_of(ways, &receipt.vhost)?;
-    caller.may_settle(ways, &own_bus(ways, &receipt.vhost), receipt).await?;
-    Ok(desk)
-}
-
-fn closed() -> Status {
-    Status::unavailable("the manager stops: connect again, and send what is not answered once more")
-}
-
-/// What a worker hears of something that was committed, or that was not.
-fn said(told: Result<Taken, Problem>) -> Answer {
-    match told {
-        Ok(taken) => Answer::Tell(Tell::Taken(taken)),
-        Err(problem) => Answer::End(status(&problem)),
-    }
-}
-
-/// What a worker hears of a message that it does not have.
-fn refused(receipt: Receipt, text: String, problem: &Problem) -> Answer {
-    match problem.reason() {
-        Some(reason) => Answer::Gone(receipt, Gone { receipt: text, reason: reason.to_owned() }),
-        None => Answer::Tell(Tell::Taken(declined(text, problem))),
-    }
-}
-
-fn declined(receipt: String, problem: &Problem) -> Taken {
-    let why_not = word(problem).to_owned();
-    Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }
 }

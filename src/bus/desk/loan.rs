@@ -3,6 +3,7 @@
 use super::lines::Line;
 use crate::bus::{Body, Header};
 use crate::engine::Sender;
+use crate::room::{MessageRoom, Taken};
 use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::sync::Arc;
@@ -45,10 +46,12 @@ pub struct Borrower {
     pub worker: Option<Arc<str>>,
     /// Where it hears that it has a message no more; of a worker that stays.
     pub line: Option<Line>,
+    /// Where its messages take room on their way; none: it bounds them itself.
+    pub room: Option<MessageRoom>,
 }
 
 /// A message that is lent to a worker.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Loan {
     /// The id of the message.
     pub id: Arc<str>,
@@ -68,6 +71,8 @@ pub struct Loan {
     pub lease: Duration,
     /// How long the message has waited.
     pub waited: Duration,
+    /// Its room on its way.
+    pub room: Option<Taken>,
 }
 
 /// What a worker says of a message.

@@ -1,6 +1,6 @@
 //! What the answer of a web service means for the attempt: one table, without I/O.
 
-use crate::bus::{Body, ERROR};
+use crate::bus::{Body, ERROR, ServiceCall};
 use crate::engine::Timestamp;
 use bytes::Bytes;
 use serde::Deserialize;
@@ -46,6 +46,16 @@ impl Outcome {
     pub(super) fn failed(reason: &str, retryable: bool) -> Outcome {
         let body = Body::error(reason, retryable).to_bytes();
         Outcome::Reply { kind: Some(ERROR), body }
+    }
+
+    /// The same in a word.
+    pub(super) fn came(&self) -> ServiceCall {
+        match self {
+            Outcome::Reply { kind: None, .. } => ServiceCall::Result,
+            Outcome::Reply { kind: Some(_), .. } => ServiceCall::Error,
+            Outcome::TakenOver => ServiceCall::TakenOver,
+            Outcome::NotDelivered { .. } => ServiceCall::NotDelivered,
+        }
     }
 
     /// A message that did not arrive.

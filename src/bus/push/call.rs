@@ -116,6 +116,25 @@ impl Caller {
         })
     }
 
+    /// Asks a web service for its options, which changes nothing there: the status of its answer,
+    /// whatever it is.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer within this time.
+    pub async fn probe(&self, url: &str, patience: Duration) -> Result<u16, Unanswered> {
+        let url: Url = web_address(url).map_err(Unanswered::Refused)?;
+        if let Some(why) = literal(&url).and_then(|at| self.calling.networks.objection(at)) {
+            return Err(Unanswered::Refused(why));
+        }
+        let request = Request::new(reqwest::Method::OPTIONS, url);
+        match tokio::time::timeout(patience, self.client.execute(request)).await {
+            Err(_) => Err(Unanswered::Silent),
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(Unanswered::of(&error)),
+        }
+    }
+
     fn request(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Result<Request, String> {
         let url: Url = web_address(&endpoint.url)?;
         // Nobody is asked for the address of an address.
@@ -182,6 +201,43 @@ impl Caller {
         }
         Ok(Answer { status, retry_after: pause, body: Bytes::from(body) })
     }
+}
+
+/// Why a web service has not answered a probe.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// Nothing may be sent there.
+    Refused(String),
+    /// Its certificate is not believed.
+    Distrusted(String),
+    /// No connection came about.
+    Unreachable(String),
+    /// It took the connection, and then gave no answer in time.
+    Silent,
+}
+
+impl Unanswered {
+    fn of(error: &reqwest::Error) -> Unanswered {
+        if let Some(Refused(why)) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            return Unanswered::Refused(why.clone());
+        }
+        let of_tls = causes(error).any(is_of_certificate);
+        match innermost(error) {
+            why if of_tls => Unanswered::Distrusted(why),
+            _ if error.is_timeout() && !error.is_connect() => Unanswered::Silent,
+            _ if error.is_timeout() => Unanswered::Unreachable("no connection in time".to_owned()),
+            why => Unanswered::Unreachable(why),
+        }
+    }
+}
+
+/// Whether an error is about the certificate of the other end. One of input or output may have it
+/// inside.
+fn is_of_certificate(error: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        return error.get_ref().is_some_and(|inside| is_of_certificate(inside));
+    }
+    matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// The headers of a request.

@@ -121,11 +121,15 @@ impl Line {
     }
 
     async fn call(&self, loan: &Loan, shared: &Shared) -> Arrival {
-        let outcome = {
+        let (outcome, took) = {
             // An error means that the bus is gone.
             let _place = shared.places.acquire().await;
-            shared.caller.call(&self.endpoint, &self.queue, loan).await
+            let begun = clock::ticks();
+            let outcome = shared.caller.call(&self.endpoint, &self.queue, loan).await;
+            (outcome, begun.elapsed())
         };
+        let (queue, came) = (self.queue.clone(), outcome.came());
+        (shared.sink)(BusEvent::ServiceCalled { queue, came, took });
         // Nothing is left to break off.
         self.calls.borrow_mut().remove(&loan.id);
         match outcome {

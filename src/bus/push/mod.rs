@@ -17,7 +17,7 @@ mod gate;
 mod line;
 mod names;
 
-pub use call::{Caller, Calling, Endpoint};
+pub use call::{Caller, Calling, Endpoint, Unanswered};
 pub use gate::Pauses;
 
 use super::desk::{Desk, Desks, Lending};

@@ -53,7 +53,7 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
 }
 
 /// The queues that the workflows have on a bus, by virtual host; at least in the one of its address.
-fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
+pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
     let default = local.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     for definition in &local.definitions {

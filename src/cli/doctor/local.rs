@@ -9,6 +9,7 @@ use crate::load;
 use crate::settings::Settings;
 use rustix::fs::{Access, access, statvfs};
 use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +60,17 @@ pub(super) fn look(asked: &SettingsArguments, found: &mut Vec<Finding>) -> Optio
     let definitions = workflows(&settings, found);
     let is_locked = journal(&settings, found);
     Some(Local { settings, definitions, is_locked })
+}
+
+/// Where a listener is reached from this machine.
+pub(super) fn loopback(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
 }
 
 fn workflows(settings: &Settings, found: &mut Vec<Finding>) -> Vec<Arc<Definition>> {

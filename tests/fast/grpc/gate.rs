@@ -214,3 +214,51 @@ fn health_and_descriptions_need_no_token() {
         assert!(names.contains(&"workflow_manager.v1.Workers"), "{names:?}");
     });
 }
+
+#[test]
+fn calls_are_counted_by_method_and_code() {
+    served(with_token, |rig| async move {
+        let counted = async |method: &str, code: &str| {
+            let answer = rig.api.get("/metrics", &[("authorization", "Bearer secret")]).await;
+            let text = String::from_utf8(answer.body).expect("text");
+            let start =
+                format!("workflow_grpc_calls_total{{code=\"{code}\",method=\"{method}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or(0)
+        };
+        let receive = |token: &str| {
+            let wait = Some(prost_types::Duration::default());
+            let queue = "price".to_owned();
+            let request = ReceiveRequest { queue, wait, ..ReceiveRequest::default() };
+            client::with_token(request, token)
+        };
+        let mut client = rig.client.clone();
+        client.receive(receive("secret")).await.expect("an answer");
+        client.receive(receive("wrong-wrong-wrong")).await.expect_err("a refusal");
+        let unknown = ReceiveRequest { queue: "nothing".to_owned(), ..ReceiveRequest::default() };
+        client.receive(client::with_token(unknown, "secret")).await.expect_err("no such queue");
+        let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
+        let mut leaves =
+            GrpcWorker::greet(&client, hello.clone(), "secret").await.expect("a stream");
+        leaves.farewell();
+        assert!(matches!(leaves.hear().await, Ok(None)));
+        let breaks = GrpcWorker::greet(&client, hello, "secret").await.expect("a stream");
+        // It counts when it ends.
+        assert_eq!(counted("Work", "CANCELLED").await, 0);
+        drop(breaks);
+        for (method, code) in [
+            ("Receive", "OK"),
+            ("Receive", "UNAUTHENTICATED"),
+            ("Receive", "NOT_FOUND"),
+            ("Work", "OK"),
+            ("Work", "CANCELLED"),
+        ] {
+            let once = async {
+                while counted(method, code).await != 1 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            let once = tokio::time::timeout(DEADLINE, once).await;
+            once.unwrap_or_else(|_| panic!("{method} {code} is counted once"));
+        }
+    });
+}

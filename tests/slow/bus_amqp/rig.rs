@@ -115,6 +115,7 @@ impl Observed {
                 BusEvent::Call { .. }
                 | BusEvent::Unreadable { .. }
                 | BusEvent::Leased { .. }
+                | BusEvent::ServiceCalled { .. }
                 | BusEvent::Reached(_) => {}
                 BusEvent::State(state) => seen.states.push(state),
                 BusEvent::QueueMissing { queue, taken } => {

@@ -3,6 +3,7 @@
 use super::json_of;
 use crate::amqp::{Broker, Vhost, Worker};
 use crate::harness::{Daemon, Ran, Setup, command, free_port, run, variable};
+use crate::tls::{Authority, serve_with_tls};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -166,4 +167,140 @@ fn without_settings_the_manager_alone_is_looked_at() {
     let wrong = doctor("wrong");
     assert_eq!(wrong.code, Some(1));
     has(&wrong, "error", "manager", "401");
+}
+
+#[test]
+fn web_services_are_asked_and_nothing_is_posted() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let daemon = Setup::new("", WORKFLOWS).start();
+    let place = daemon.url().replace("http://", "");
+    let over_tls = |authority: &Authority, host: &str| {
+        serve_with_tls(&authority.vouch(host, host, 2099), place.clone())
+    };
+    let good = over_tls(&authority, "localhost");
+    let (strange, other) = (over_tls(&stranger, "localhost"), over_tls(&authority, "example.org"));
+    let gone = free_port();
+    let (settings, workflows) =
+        (daemon.dir().join("hooks.yaml"), daemon.dir().join("address.yaml"));
+    let port = daemon.url().rsplit(':').next().unwrap().to_owned();
+    let address = format!("http://localhost:{port}/hidden-4711");
+    fs::write(
+        &workflows,
+        format!("workflows: [ {{ name: hooked, steps: [ {{ name: hook, queue: '{address}', timeout: 1m }} ] }} ]"),
+    )
+    .unwrap();
+    let write = |deny: &str| {
+        let text = format!(
+            "workflows: [ {workflows:?} ]
+tls: {{ authorities: {authority:?} }}
+push: {{ networks: {{ deny: [ {deny} ] }} }}
+buses:
+  hooks:
+    kind: push
+    endpoints:
+      good: {{ url: 'https://localhost:{good}/hook' }}
+      strange: {{ url: 'https://localhost:{strange}/hook' }}
+      other: {{ url: 'https://localhost:{other}/hook' }}
+      gone: {{ url: 'http://localhost:{gone}/hook' }}
+      nowhere: {{ url: 'http://nowhere.invalid/hook' }}
+",
+            authority = authority.file(),
+        );
+        fs::write(&settings, text).unwrap();
+    };
+    let doctor =
+        || run(command().args(["doctor", "--json", "--db", ":memory:", "--config"]).arg(&settings));
+    write("");
+    let asked = doctor();
+    assert_eq!(asked.code, Some(1), "{asked}");
+    has(&asked, "ok", "services", "\"good\" at localhost (bus \"hooks\") answers (");
+    has(&asked, "ok", "services", "\"localhost\" at localhost");
+    for (name, words) in [
+        ("strange", "a certificate that is not believed: invalid peer certificate: UnknownIssuer"),
+        ("other", "a certificate that is not believed"),
+        ("gone", "cannot be reached"),
+        ("nowhere", "cannot be reached"),
+    ] {
+        has(
+            &asked,
+            "error",
+            "services",
+            &format!(
+                "\"{name}\" at {}",
+                if name == "nowhere" { "nowhere.invalid" } else { "localhost" }
+            ),
+        );
+        has(&asked, "error", "services", words);
+    }
+    assert!(!asked.text().contains("4711"), "{asked}");
+    write("127.0.0.0/8, '::1/128'");
+    let denied = doctor();
+    has(&denied, "error", "services", "\"good\" at localhost (bus \"hooks\") may not be called");
+    has(&denied, "error", "services", "push.networks.deny");
+    assert!(daemon.api.get("/api/jobs").expect(200).text.contains("[]"), "nothing was asked for");
+}
+
+#[test]
+fn the_port_of_workers_over_grpc_is_asked_as_a_worker_would() {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let token = "the-right-one-of-all";
+    let mut daemon =
+        Setup::new("", WORKFLOWS).set("grpc.listen", &listen).set("http.token", token).start();
+    let doctor = |token: &str| {
+        let mut doctor = examine(&daemon, "");
+        doctor.env(variable("grpc.listen"), &listen).args(["--json", "--token", token]);
+        run(&mut doctor)
+    };
+    let right = doctor(token);
+    has(&right, "ok", "grpc", &format!("workers can come to {listen}"));
+    assert!(findings(&right).iter().all(|finding| finding["level"] != "error"), "{right}");
+    has(&doctor("wrong-wrong-wrong-wrong"), "error", "grpc", "a worker is refused");
+    // Somebody else listens there.
+    let mut doctor = examine(&daemon, "");
+    let other = Setup::new("", WORKFLOWS).start();
+    let place = other.url().replace("http://", "");
+    doctor.env(variable("grpc.listen"), place).args(["--json", "--token", token]);
+    has(&run(&mut doctor), "error", "grpc", "it does not speak gRPC");
+    daemon.stop();
+    let mut doctor = examine(&daemon, "");
+    doctor.env(variable("grpc.listen"), &listen).args(["--json", "--token", token]);
+    has(&run(&mut doctor), "error", "grpc", "onnection refused");
+}
+
+#[test]
+fn the_port_of_workers_over_grpc_shows_the_certificate_of_the_api() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let identity = authority.vouch("api", "localhost", 2099);
+    let (certificate, key) = identity.files();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let set = [
+        ("grpc.listen", listen.as_str()),
+        ("http.tls.certificate", certificate.to_str().unwrap()),
+        ("http.tls.key", key.to_str().unwrap()),
+    ];
+    let mut setup = Setup::new("", WORKFLOWS);
+    for (name, value) in set {
+        setup = setup.set(name, value);
+    }
+    let daemon = setup.spawn();
+    daemon.await_log(&["\"listening\""]);
+    let server = daemon.url().replace("http://127.0.0.1", "https://localhost");
+    let doctor = |believed: &Authority, server: &str| {
+        let mut doctor = examine(&daemon, "");
+        for (name, value) in set {
+            doctor.env(variable(name), value);
+        }
+        doctor.env(variable("tls.authorities"), believed.file());
+        doctor.env("SSL_CERT_FILE", believed.file()).args(["--json", "--server", server]);
+        run(&mut doctor)
+    };
+    crate::harness::eventually("it is well", || {
+        let ran = doctor(&authority, &server);
+        let text = format!("workers can come to {listen} over TLS");
+        crate::harness::when(ran.stdout.contains(&text), ran)
+    });
+    let told = doctor(&stranger, &server);
+    has(&told, "error", "grpc", "UnknownIssuer");
+    let other = doctor(&authority, &server.replace("localhost", "127.0.0.1"));
+    has(&other, "error", "grpc", "ertificate");
 }

@@ -1,0 +1,107 @@
+//! TLS: whose certificates are believed, and connections to a broker over it.
+
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use async_rs::{Runtime, Tokio};
+use futures_rustls::TlsConnector;
+use futures_rustls::client::TlsStream;
+use futures_util::Stream;
+use futures_util::io::{AsyncRead, AsyncWrite};
+use lapin::tcp::AsyncTcpStream;
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionProperties};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+#[cfg(unix)]
+use std::os::fd::{AsFd as AsHandle, AsRawFd as AsRawHandle};
+#[cfg(windows)]
+use std::os::windows::io::{AsRawSocket as AsRawHandle, AsSocket as AsHandle};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A client that believes the authorities of this machine, and those of a file.
+///
+/// # Errors
+///
+/// The file has no certificates that can be used.
+pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    // What of a machine's authorities cannot be read is not believed.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(file) = authorities {
+        let wrong = |why: String| {
+            format!("the authorities in {}: {why}; expected certificates in PEM", file.display())
+        };
+        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+        let read: Vec<CertificateDer<'static>> = read.map_err(|why| wrong(why.to_string()))?;
+        let (added, _) = roots.add_parsable_certificates(read);
+        if added == 0 {
+            return Err(wrong("there are none".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Opens a connection to a broker over TLS.
+pub(crate) async fn connect(
+    address: AMQPUri,
+    properties: ConnectionProperties,
+    config: Arc<ClientConfig>,
+) -> lapin::Result<Connection> {
+    let name = ServerName::try_from(address.authority.host.clone()).map_err(io::Error::other)?;
+    let secret = Secret { sockets: Tokio::current(), config, name };
+    let names = Runtime::tokio_current();
+    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), secret.clone()));
+    let open = async move |uri: AMQPUri, _| {
+        let (host, port) = (uri.authority.host, uri.authority.port);
+        let addresses = names.to_socket_addrs((host, port));
+        Ok(AsyncTcpStream::connect(&secret, addresses).await?)
+    };
+    Connection::connector(address, runtime, open, properties).await
+}
+
+/// What the library waits with: as tokio does, with TLS over each socket.
+#[derive(Clone, Debug)]
+struct Secret {
+    sockets: Tokio,
+    config: Arc<ClientConfig>,
+    /// Whose certificate it must be.
+    name: ServerName<'static>,
+}
+
+impl Reactor for Secret {
+    type TcpStream = TlsStream<<Tokio as Reactor>::TcpStream>;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: Read + Write + AsHandle + AsRawHandle + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        self.sockets.register(socket)
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.sockets.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+        self.sockets.interval(duration)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        let (connector, name) = (TlsConnector::from(self.config.clone()), self.name.clone());
+        let connecting = self.sockets.tcp_connect_addr(address);
+        async move { connector.connect(name, connecting.await?).await }
+    }
+}

@@ -1,0 +1,120 @@
+//! Calls are counted when they end, with their codes: gRPC tells them behind the answer.
+
+use crate::actors::common::Common;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tonic::Code;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Response};
+
+/// The methods that are told apart; callers choose the names of others.
+const METHODS: [&str; 5] = ["Work", "Receive", "Reply", "Extend", "Nack"];
+
+/// How a method is counted.
+pub(super) fn method(called: Option<&str>) -> &'static str {
+    let known = METHODS.into_iter().find(|method| Some(*method) == called);
+    known.unwrap_or("other")
+}
+
+/// Counts a call once its answer has ended, or nobody waits for it any more.
+pub(super) fn counted(
+    answer: Response<Body>,
+    method: &'static str,
+    common: &Arc<Common>,
+) -> Response<Body> {
+    let mut call = Call { method, common: common.clone(), is_told: false };
+    // An answer that has no body has its code among the headers.
+    if let Some(code) = code(answer.headers()) {
+        call.tell(code);
+        return answer;
+    }
+    answer.map(|body| Body::new(Counted { body, call }))
+}
+
+fn code(headers: &HeaderMap) -> Option<Code> {
+    Status::from_header_map(headers).map(|status| status.code())
+}
+
+/// A call that is under way.
+struct Call {
+    method: &'static str,
+    common: Arc<Common>,
+    is_told: bool,
+}
+
+impl Call {
+    fn tell(&mut self, code: Code) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.common.metrics.grpc_calls.with_label_values(&[self.method, word(code)]).inc();
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.tell(Code::Cancelled);
+    }
+}
+
+/// The name of a code, as gRPC has it.
+const fn word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// The body of an answer, behind which its code comes.
+struct Counted {
+    body: Body,
+    call: Call,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let next = ready!(Pin::new(&mut self.body).poll_frame(context));
+        match &next {
+            Some(Ok(frame)) => {
+                if let Some(code) = frame.trailers_ref().and_then(code) {
+                    self.call.tell(code);
+                }
+            }
+            Some(Err(status)) => self.call.tell(status.code()),
+            None => {}
+        }
+        Poll::Ready(next)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,64 @@
+//! The port of workers over gRPC: whether it listens, its certificate is believed, and it takes the
+//! token.
+
+use super::finding::Finding;
+use super::local::{Local, loopback};
+use crate::api::grpc::probe::{Port, probe};
+use std::time::Duration;
+use url::Url;
+
+const GRPC: &str = "grpc";
+
+/// How long the answers may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks at the port of the settings, if they have one. `server`: where the HTTP API is asked, whose
+/// host has the same certificate; `token`: what it is given.
+pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Finding>) {
+    let settings = &local.settings;
+    let Some(listen) = settings.grpc.listen else { return };
+    let address = loopback(listen);
+    let is_over_tls = !settings.http.tls.certificate.is_empty();
+    let host = Url::parse(server).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let port = Port {
+        address,
+        // The settings were read: their file of authorities can be used.
+        tls: is_over_tls.then(|| settings.authorities().unwrap_or_default().client()),
+        host: host.unwrap_or_else(|| address.ip().to_string()),
+        token: token.to_owned(),
+    };
+    let probed = actix_rt::System::new().block_on(async {
+        let probed = tokio::time::timeout(PATIENCE, probe(port)).await;
+        probed.unwrap_or_else(|_| {
+            Err(format!("no answer within {}", humantime::format_duration(PATIENCE)))
+        })
+    });
+    let with = if is_over_tls { " over TLS" } else { "" };
+    match probed {
+        Err(why) => {
+            let to_do = "start the manager, and see grpc.listen; over TLS, give the name of its \
+                         certificate with --server https://NAME:PORT, and its authority in \
+                         tls.authorities";
+            found.push(Finding::error(
+                GRPC,
+                format!("workers cannot come to {address}: {why}"),
+                to_do,
+            ));
+        }
+        Ok(probed) => {
+            found.push(match probed.is_serving {
+                true => Finding::ok(GRPC, format!("workers can come to {address}{with}")),
+                false => Finding::warning(
+                    GRPC,
+                    format!("{address} answers{with}, and says that the manager does not work"),
+                    "see its readiness: workflow-manager status",
+                ),
+            });
+            if let Err(why) = probed.admitted {
+                let to_do =
+                    "give the right token (--token), or ask under a name that http.hosts has";
+                found.push(Finding::error(GRPC, format!("a worker is refused: {why}"), to_do));
+            }
+        }
+    }
+}
