@@ -159,6 +159,7 @@ fn is_effect(leaving: &Outgoing) -> bool {
         | Outgoing::Withdraw(..)
         | Outgoing::Noticed
         | Outgoing::Counted(_)
+        | Outgoing::Ended(_)
         | Outgoing::StepsDone(..) => false,
     }
 }
