@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn the_share_of_traces_that_is_recorded_is_as_wanted_whatever_the_ids() {
         for spread in [1, 1 << 64] {
-            let sampled = |share| (1..=10_000).filter(|id| origin(id * spread).is_sampled(share));
+            let sampled =
+                |share| (1..=10_000).filter(move |id| origin(id * spread).is_sampled(share));
             assert_eq!(sampled(0.0).count(), 0);
             assert_eq!(sampled(1.0).count(), 10_000);
             let tenth = sampled(0.1).count();

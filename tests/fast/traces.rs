@@ -123,8 +123,8 @@ fn times(common: &Common, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
 #[test]
 fn a_job_is_a_trace_of_itself_its_steps_and_their_attempts_at_their_times() {
     const WORKFLOW: &str = "workflows: [{name: two, steps: [
-        {name: a, queue: q, retry: {attempts: 3, backoff: 1ms}},
-        {name: b, depends: [a], when: \"false\"}]}]";
+        {name: b, when: \"false\"},
+        {name: a, depends: [b], queue: q, retry: {attempts: 3, backoff: 1ms}}]}]";
     let receiver = Receiver::start();
     let failures = Arc::new(Mutex::new(2));
     let workers = Workers::new().with("q", 1, move |message: &Publication| {
