@@ -12,7 +12,7 @@
 //! | 4 | [`service`] | what systemd is told: ready, status, the watchdog |
 //! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
 //! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
-//! | 2 | [`events`] | what others hear of jobs: the mapping from entries, the streams, the webhook |
+//! | 2 | [`events`], [`traces`] | what others hear of jobs: the mapping from entries, the streams, the webhook; spans, from records at their ends |
 //! | 1 | [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | who may do what; time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
 //! | 0 | [`engine`] | the rules, as plain data and functions |
 //! | 0 | [`signature`], [`trust`] | what others can tell by that a call comes from us; whose certificates are believed |
@@ -60,7 +60,7 @@
 //!   did. Dropped unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`, tonic and prost in `api/grpc`, `sd_notify` in
+//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`, `sd_notify` in
 //!   `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
@@ -96,5 +96,6 @@ pub mod settings;
 pub mod signature;
 pub mod telemetry;
 pub mod times;
+pub mod traces;
 pub mod trust;
 pub mod view;

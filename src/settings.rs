@@ -14,6 +14,7 @@ mod sources;
 mod spelling;
 mod text;
 mod tokens;
+mod traces;
 
 use crate::engine::Millis;
 use crate::trust::Authorities;
@@ -40,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use text::SettingsText;
 pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
+pub use traces::TraceSettings;
 
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
@@ -75,6 +77,7 @@ pub struct Settings {
     pub limits: LimitSettings,
     pub fanout: FanOutSettings,
     pub events: EventSettings,
+    pub traces: TraceSettings,
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
     /// Where the values come from.
@@ -486,6 +489,7 @@ impl Settings {
         self.validate_buses().map_err(SettingsError::Refused)?;
         self.validate_push().map_err(SettingsError::Refused)?;
         self.validate_kafka().map_err(SettingsError::Refused)?;
+        self.traces.validate().map_err(SettingsError::Refused)?;
         if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
             return refuse(
                 "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"

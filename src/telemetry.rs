@@ -7,8 +7,8 @@ pub mod rates;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -103,6 +103,16 @@ pub struct Metrics {
     pub webhook_deliveries: IntCounterVec,
     /// `workflow_webhook_waiting`: notices that are not delivered yet.
     pub webhook_waiting: IntGauge,
+    /// `workflow_traces_jobs_waiting`: ended jobs whose spans are not sent yet.
+    pub traces_jobs_waiting: IntGauge,
+    /// `workflow_traces_jobs_dropped_total{reason}`: ended jobs of which no span is sent.
+    pub traces_jobs_dropped: IntCounterVec,
+    /// `workflow_traces_spans_sent_total`: spans that the receiver took.
+    pub traces_spans_sent: IntCounter,
+    /// `workflow_traces_spans_dropped_total{reason}`: spans that it did not get.
+    pub traces_spans_dropped: IntCounterVec,
+    /// `workflow_traces_exports_total{outcome}`
+    pub traces_exports: IntCounterVec,
 }
 
 /// Bucket bounds from 10 µs to about 100 s, in seconds.
@@ -289,6 +299,25 @@ impl Metrics {
             ),
             webhook_waiting: kept
                 .gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
+            traces_jobs_waiting: kept
+                .gauge("traces_jobs_waiting", "ended jobs whose spans are not sent yet"),
+            traces_jobs_dropped: kept.counters(
+                "traces_jobs_dropped_total",
+                "ended jobs of which no span is sent",
+                &["reason"],
+            ),
+            traces_spans_sent: kept
+                .counter("traces_spans_sent_total", "spans that the receiver of traces took"),
+            traces_spans_dropped: kept.counters(
+                "traces_spans_dropped_total",
+                "spans that the receiver of traces did not get",
+                &["reason"],
+            ),
+            traces_exports: kept.counters(
+                "traces_exports_total",
+                "calls of the receiver of traces",
+                &["outcome"],
+            ),
             registry: registry.clone(),
         };
         kept.gauges("build_info", "always 1; the version is a label", &["version"])
@@ -369,6 +398,12 @@ impl Register<'_> {
 
     fn gauge(&self, name: &str, help: &str) -> IntGauge {
         let metric = IntGauge::new(format!("workflow_{name}"), help).unwrap();
+        self.register(metric.clone());
+        metric
+    }
+
+    fn counter(&self, name: &str, help: &str) -> IntCounter {
+        let metric = IntCounter::new(format!("workflow_{name}"), help).unwrap();
         self.register(metric.clone());
         metric
     }

@@ -7,6 +7,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Authorities that are believed.
@@ -54,6 +56,18 @@ impl Authorities {
             .expect("ring has what the default versions of TLS need")
             .with_root_certificates(self.roots())
             .with_no_client_auth()
+    }
+
+    /// A blocking client for calls of this process's own, each of which may take so long. No proxy of
+    /// the environment reads along, no redirect is followed, and every answer is one.
+    pub fn agent(&self, timeout: Duration) -> Agent {
+        let config = Agent::config_builder()
+            .proxy(None)
+            .tls_config(self.blocking())
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(timeout));
+        Agent::from(config.build())
     }
 
     /// The same for the blocking client.

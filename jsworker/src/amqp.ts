@@ -310,6 +310,7 @@ class Session {
 }
 
 class AmqpDelivery extends Delivery {
+  override readonly system = 'rabbitmq';
   override readonly queue: string;
   override readonly replyBytesMax = REPLY_BYTES_MAX;
   readonly message: ConsumeMessage;

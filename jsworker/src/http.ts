@@ -250,6 +250,7 @@ export class HttpTransport {
 }
 
 class HttpDelivery extends Delivery {
+  override readonly system = 'workflow_manager';
   override readonly queue: string;
   override readonly body: Buffer;
   readonly messageId: string;

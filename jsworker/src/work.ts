@@ -3,6 +3,7 @@
 import { reasonOf, type Log } from './log.js';
 import { Failed, RawJson, Step, type Handler, type StepFacts } from './step.js';
 import { now } from './time.js';
+import { inSpan } from './trace.js';
 
 /** How much of an error's text is told, in characters; the manager keeps 4 KiB. The log has all of it. */
 const ERROR_CHARS_MAX = 4000;
@@ -34,6 +35,8 @@ export type Perform = (delivery: Delivery) => Promise<Outcome>;
 
 /** A message in hand, whatever brought it. */
 export abstract class Delivery {
+  /** What brings it, by the name that OpenTelemetry has for it. */
+  abstract readonly system: string;
   abstract readonly queue: string;
   abstract readonly body: Buffer;
   abstract readonly replyTo: string;
@@ -83,13 +86,16 @@ export function performWith(handlers: ReadonlyMap<string, Handler>, log: Log): P
       return unreadable(delivery, error, log);
     }
     const started = now();
-    const step = new Step(delivery.facts(), text, delivery.signal, (told) => delivery.progress({ body: encode(told), type: 'progress' }));
+    const facts = delivery.facts();
+    const step = new Step(facts, text, delivery.signal, (told) => delivery.progress({ body: encode(told), type: 'progress' }));
     try {
-      const output = await handlers.get(delivery.queue)!(message, step);
-      const body = bodyOf(output);
-      if (body.length > delivery.replyBytesMax) {
-        throw new Failed(`the reply has ${body.length} bytes; RabbitMQ takes ${delivery.replyBytesMax} at most`);
-      }
+      const body = await inSpan(facts, delivery.system, async () => {
+        const body = bodyOf(await handlers.get(delivery.queue)!(message, step));
+        if (body.length > delivery.replyBytesMax) {
+          throw new Failed(`the reply has ${body.length} bytes; RabbitMQ takes ${delivery.replyBytesMax} at most`);
+        }
+        return body;
+      });
       log.info(`${delivery}: done in ${(now() - started).toFixed(3)} s`);
       return { is: 'reply', body };
     } catch (error) {

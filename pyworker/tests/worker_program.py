@@ -11,9 +11,23 @@ import sys
 import time
 from pathlib import Path
 
+if os.environ.get("OPENTELEMETRY") == "missing":
+    sys.modules["opentelemetry"] = None
+
 from pyworker import Failed, Retryable, current, run
 
 DIRECTORY = Path(sys.argv[1])
+
+if os.environ.get("OPENTELEMETRY") == "spans":
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+    spans = (DIRECTORY / "spans").open("a")
+    exporter = ConsoleSpanExporter(out=spans, formatter=lambda span: span.to_json(indent=None) + "\n")
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
 
 
 def called(message):

@@ -16,6 +16,7 @@ use crate::room::Rooms;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 use crate::telemetry::rates::Rates;
+use crate::traces::Traces;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -64,6 +65,8 @@ pub struct Common {
     pub feeds: Feeds,
     /// The webhook, if there is one.
     pub webhook: Option<Arc<Webhook>>,
+    /// The traces of jobs, if they are sent.
+    pub traces: Option<Traces>,
     /// Child jobs under way of all fan-outs.
     pub children: AtomicU32,
     next_number: AtomicI64,
@@ -90,6 +93,7 @@ impl Common {
         let (metrics, health) = (Metrics::new(), Health::new(settings.default_bus()));
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
+        let traces = Traces::new(&settings, &metrics);
         let creations =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let rooms = Rooms::new(&settings.http, &settings.embedded);
@@ -113,6 +117,7 @@ impl Common {
             rooms,
             feeds: Feeds::default(),
             webhook,
+            traces,
             children: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,

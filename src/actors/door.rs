@@ -10,7 +10,7 @@ use super::queue_looks::Looked;
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
 use crate::clock;
-use crate::engine::{Job, JobId, Message, Request};
+use crate::engine::{Job, JobId, Message, Request, TraceParent};
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// How many jobs are asked at once.
 const JOBS_AT_ONCE: usize = 10_000;
 
-/// Asks for a job of a workflow, under an id if one is chosen; answered after the commit.
+/// Asks for a job of a workflow, under an id if one is chosen, from a place in a trace if one is
+/// told; answered after the commit.
 ///
 /// # Errors
 ///
@@ -33,6 +34,7 @@ pub async fn create(
     workflow: &str,
     id: Option<JobId>,
     message: Message,
+    trace: Option<TraceParent>,
 ) -> Result<Created, Refusal> {
     let Some(definition) = ways.common.definitions().get(workflow).cloned() else {
         return Err(Refusal::Unknown);
@@ -56,7 +58,7 @@ pub async fn create(
         )));
     };
     let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-    asked(ways, |answer| RouterInput::Create(NewJob { id, definition, message, answer }))
+    asked(ways, |answer| RouterInput::Create(NewJob { id, definition, message, trace, answer }))
         .answer()
         .await
         .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))

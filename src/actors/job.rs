@@ -529,7 +529,6 @@ impl JobActor {
         // Before any answer: who is answered looks next.
         release.splice(0..0, self.steps_now());
         release.extend(self.counts_now(&decision.recorded));
-        release.extend(notice.is_some().then_some(Outgoing::Noticed));
         let record = Record { notice, ..Record::of(self.number, created, decision) };
         self.ways.mailboxes().journal.post(JournalInput::Append(Append {
             id: self.id,
@@ -545,7 +544,8 @@ impl JobActor {
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let bus = self.ways.buses.of_step(job.definition(), job.graph().step(step));
-                Outgoing::Send(step_message(job, bus, step, attempt, input, now))
+                let share = self.ways.common.settings.traces.share();
+                Outgoing::Send(step_message(job, bus, step, attempt, input, (now, share)))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
                 origin: *origin,

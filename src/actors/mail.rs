@@ -10,9 +10,11 @@ use crate::bus::{
 };
 use crate::engine::{
     ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
+    TraceParent,
 };
 use crate::events::Event;
 use crate::journal::{Creation, JobNumber, NoticeNumber, Position, Record, Recovered};
+use crate::traces::EndedJob;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -96,6 +98,8 @@ pub struct NewJob {
     pub definition: Arc<Definition>,
     /// The message to run it with.
     pub message: Message,
+    /// The place in a trace from which it is asked for, if that was told.
+    pub trace: Option<TraceParent>,
     /// Answered after the commit.
     pub answer: Client<Created>,
 }
@@ -310,6 +314,8 @@ pub enum Outgoing {
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
+    /// A top-level job has ended, whose trace is to be sent.
+    Ended(EndedJob),
     /// There is something new to count of the job's child jobs.
     Counted(JobId),
     /// So many steps of the job are done.

@@ -179,6 +179,10 @@ pub fn start_on(
             fail: Box::new(move |reason| of_fail.fail(reason)),
         })?;
     }
+    if let Some(traces) = &ways.common.traces {
+        let common = &ways.common;
+        traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
+    }
     Ok(Manager { ways, fatal, arbiters })
 }
 
@@ -286,7 +290,7 @@ impl Manager {
         id: Option<JobId>,
         message: Message,
     ) -> Result<Created, Refusal> {
-        door::create(&self.ways, workflow, id, message).await
+        door::create(&self.ways, workflow, id, message, None).await
     }
 
     /// Asks something of a job at once; answered after the commit.
@@ -370,6 +374,10 @@ impl Manager {
         let (answer, answered) = oneshot::channel();
         mailboxes.journal.post(JournalInput::Barrier(answer));
         let _ = answered.await;
+        // After the commit of the last ends.
+        if let Some(traces) = &self.ways.common.traces {
+            traces.close().await;
+        }
         // After the commit of the last events.
         let (answer, answered) = oneshot::channel();
         mailboxes.announcer.post(AnnouncerInput::Close(answer));

@@ -4,7 +4,6 @@ use crate::bus::{
     Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Held, Issued,
     Publication, Receipt,
 };
-use crate::engine::id::span_id;
 use crate::engine::{
     Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp,
 };
@@ -83,22 +82,23 @@ pub(super) fn message_id(job: &Job, step: StepIndex, attempt: u32) -> String {
     format!("{}:{attempt}", correlation_id(job, step))
 }
 
-/// The message of an attempt.
+/// The message of an attempt; `share` of the traces are sent.
 pub(super) fn step_message(
     job: &Job,
     bus: BusKey,
     step: StepIndex,
     attempt: u32,
     input: Message,
-    now: Timestamp,
+    (now, share): (Timestamp, Option<f64>),
 ) -> Publication {
     let (id, run) = (job.id(), job.graph().step(step));
     let correlation_id = correlation_id(job, step);
+    let trace = job.origin().trace_parent(&run.name, attempt, share);
     let mut headers = vec![
         Header::text("workflow", job.definition().full_name()),
         Header::text("job", job.origin().root.to_string()),
         Header::number("attempt", attempt),
-        Header::text("traceparent", traceparent(job, step, attempt)),
+        Header::text("traceparent", trace.to_string()),
     ];
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
         // How many levels of calls and child jobs are above this one, which asks.
@@ -197,11 +197,4 @@ pub(super) fn caller_answer(
         sent: Sent::Answer { job: job.id(), created: job.origin().created, caller, end },
     };
     Some(answer(told, job.caller(caller)?, bus, now))
-}
-
-/// One trace per top-level job, one span per dispatch. Both follow from ids, so that a message that
-/// is sent again carries the same.
-fn traceparent(job: &Job, step: StepIndex, attempt: u32) -> String {
-    let span = span_id(job.id(), &job.graph().step(step).name, attempt);
-    format!("00-{}-{span:016x}-01", job.origin().root.0.simple())
 }

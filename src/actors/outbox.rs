@@ -26,6 +26,7 @@ impl Outgoing {
             | Outgoing::ToParent(..)
             | Outgoing::Announce(_)
             | Outgoing::Noticed
+            | Outgoing::Ended(_)
             | Outgoing::Counted(_)
             | Outgoing::StepsDone(..) => None,
         }
@@ -72,6 +73,7 @@ impl Outgoing {
             Outgoing::Announce(events) => announce(events, ways),
             Outgoing::Counted(job) => ways.common.feeds.counted(job),
             Outgoing::StepsDone(told, steps) => told.set(steps),
+            Outgoing::Ended(job) => ways.common.traces.iter().for_each(|traces| traces.ended(job)),
             Outgoing::Noticed => ways.common.webhook.iter().for_each(|webhook| webhook.noticed()),
         }
     }

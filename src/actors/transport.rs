@@ -29,6 +29,9 @@ pub enum StartError {
     /// The bus.
     #[error("{0}")]
     Bus(String),
+    /// What sends traces.
+    #[error("{0}")]
+    Traces(String),
     /// A fault in the definitions that only shows when all of them are loaded.
     #[error("{0}")]
     Definitions(String),

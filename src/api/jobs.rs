@@ -13,7 +13,7 @@ use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::clock;
-use crate::engine::{JobId, JobState, Message, Timestamp};
+use crate::engine::{JobId, JobState, Message, Timestamp, TraceParent};
 use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Records};
 use crate::view::JobView;
@@ -33,6 +33,7 @@ pub async fn create(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    request: HttpRequest,
     incoming: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.of(["id", "vhost"])?;
@@ -41,7 +42,7 @@ pub async fn create(
     let ((id, message), _body) =
         body.parsed(&ways.common, move |body| asked_for(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
-    match door::create(&ways, &workflow, id, message).await {
+    match door::create(&ways, &workflow, id, message, trace_of(&request)).await {
         Ok(created) => {
             let id = created.id();
             Ok(HttpResponse::Created()
@@ -50,6 +51,14 @@ pub async fn create(
         }
         Err(refusal) => Err(refused(refusal, || format!("unknown workflow {workflow}"))),
     }
+}
+
+/// The place in a trace from which a request comes. As the recommendation has it, a header that
+/// cannot be read, or that is there twice, is not there.
+fn trace_of(request: &HttpRequest) -> Option<TraceParent> {
+    let mut told = request.headers().get_all("traceparent");
+    let only = told.next().filter(|_| told.next().is_none())?;
+    only.to_str().ok()?.trim().parse().ok()
 }
 
 /// A job that exists.

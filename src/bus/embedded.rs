@@ -8,10 +8,10 @@
 
 use super::desk::{Desk, Desks, Lending};
 use super::{
-    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Over,
-    Publication, QueueLook, Served, Settled, Settlement, Verdict,
+    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Header,
+    Over, Publication, QueueLook, Served, Settled, Settlement, Verdict,
 };
-use crate::engine::Sender;
+use crate::engine::{Sender, TraceParent};
 use crate::settings::EMBEDDED_REPLIES as REPLIES;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -112,6 +112,7 @@ struct CallHeaders {
     queue: Arc<str>,
     message_id: String,
     depth: Option<u16>,
+    trace: Option<TraceParent>,
 }
 
 impl EmbeddedBus {
@@ -213,9 +214,11 @@ impl Bus for EmbeddedBus {
 
 fn call(message: Publication) -> Reply {
     let (attempt, depth) = (message.number("attempt"), message.number("depth"));
+    let trace = Header::text_in(&message.headers, "traceparent");
+    let trace = trace.and_then(|text| text.parse().ok());
     let body = message.body.to_bytes();
     let Publication { to, id, correlation_id, .. } = message;
-    let call = Some(CallHeaders { queue: to.queue, message_id: id, depth });
+    let call = Some(CallHeaders { queue: to.queue, message_id: id, depth, trace });
     Reply { correlation_id, attempt, kind: None, dead: None, body, call }
 }
 
@@ -291,9 +294,10 @@ impl Outside {
         delivery.from = Sender::Manager;
         (self.sink)(match reply.call {
             None => BusEvent::Reply(delivery),
-            Some(CallHeaders { queue, message_id, depth }) => {
+            Some(CallHeaders { queue, message_id, depth, trace }) => {
                 delivery.message_id = Some(message_id);
                 delivery.depth = depth;
+                delivery.trace = trace;
                 delivery.reply_to = Some(REPLIES.to_owned());
                 BusEvent::Call { queue, delivery }
             }

@@ -44,9 +44,10 @@ impl Job {
         ctx: &Context<'_>,
     ) -> (Job, Decision) {
         let kept = origin.parent.is_none().then(|| message.clone());
+        let trace = origin.trace;
         let mut job = Job::before(origin, message);
         let deadline = job.new_deadline(ctx);
-        let created = Entry::Job(JobEntry::Created { message: kept, deadline });
+        let created = Entry::Job(JobEntry::Created { message: kept, deadline, trace });
         let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
         let mut decision = Decision::begin(&job, ctx);
         job.record([created].into_iter().chain(joined), &mut decision);

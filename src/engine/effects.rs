@@ -153,6 +153,7 @@ impl Job {
             root: self.origin.root,
             depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
+            trace: self.origin.trace,
         };
         Effect::StartChild {
             origin: Box::new(origin),

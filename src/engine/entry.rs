@@ -9,6 +9,7 @@ use super::id::{JobId, StepIndex};
 use super::json::{Json, Message};
 use super::state::JobState;
 use super::time::Timestamp;
+use super::trace::TraceParent;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -50,6 +51,9 @@ pub enum JobEntry {
         /// The time at which it fails, unless it is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
+        /// The place in a trace from which the top-level job was asked for, if it was told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<TraceParent>,
     },
     /// Every step is done. The result follows from the outputs.
     Completed,

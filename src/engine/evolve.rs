@@ -38,11 +38,12 @@ impl Job {
 
     fn evolve_job(&mut self, entry: &JobEntry, at: Timestamp) {
         match entry {
-            JobEntry::Created { message, deadline } => {
+            JobEntry::Created { message, deadline, trace } => {
                 if let Some(message) = message {
                     self.message = message.clone();
                 }
                 self.deadline = *deadline;
+                self.origin.trace = *trace;
             }
             JobEntry::Completed => self.end(JobState::Completed, at, None),
             JobEntry::Failed { reason, expired, step } => {

@@ -60,7 +60,7 @@ pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
     (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn hashed(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
+pub(super) fn hashed(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
     let mut name = Vec::with_capacity(16 + 4 + step.len());
     name.extend_from_slice(job.0.as_bytes());
     name.extend_from_slice(&attempt.to_be_bytes());

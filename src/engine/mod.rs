@@ -16,6 +16,7 @@
 //! | files | what |
 //! |---|---|
 //! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
+//! | `trace` | the spans of jobs |
 //! | `caller`, `cause`, `expression`, `definition`, `origin` | who asked; why a child job failed; the graphs; where a job comes from |
 //! | `input`, `entry`, `effect` | what goes in, what is recorded, what goes out |
 //! | `fanout`, `step`, `callers`, `job` | a job and its parts |
@@ -55,6 +56,7 @@ mod reply;
 pub mod state;
 pub mod step;
 pub mod time;
+pub mod trace;
 pub(crate) mod words;
 
 pub use caller::Caller;
@@ -81,3 +83,4 @@ pub use origin::{Origin, Parent};
 pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};
+pub use trace::TraceParent;

@@ -1,8 +1,9 @@
 //! Where a job comes from.
 
 use super::definition::{Definition, GraphIndex};
-use super::id::{JobId, StepIndex};
+use super::id::{JobId, StepIndex, hashed, span_id};
 use super::time::Timestamp;
+use super::trace::TraceParent;
 use std::sync::Arc;
 
 /// Where a job comes from: all that never changes about it, except its message.
@@ -23,12 +24,49 @@ pub struct Origin {
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
+    /// The place in a trace from which the top-level job was asked for, if it was told.
+    pub trace: Option<TraceParent>,
 }
 
 impl Origin {
     /// Of a job that a client asks for.
     pub fn top_level(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
-        Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created }
+        Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
+    }
+}
+
+impl Origin {
+    /// The trace of the job: the one from which it was asked for, else one of its own, which has
+    /// the id of the top-level job. Never zero.
+    pub fn trace(&self) -> u128 {
+        match self.trace {
+            Some(trace) => trace.trace,
+            None => self.root.0.as_u128().max(1),
+        }
+    }
+
+    /// Whether the trace is recorded: as whoever asked for the job says, else for this share of
+    /// all top-level jobs, from 0 to 1. The same for a top-level job and its child jobs.
+    pub fn is_sampled(&self, share: f64) -> bool {
+        match self.trace {
+            Some(trace) => trace.is_sampled,
+            // Not the id itself: clients choose ids as they like.
+            None => (hashed(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
+        }
+    }
+
+    /// What the message of an attempt carries: the trace, and the span of the attempt. If spans of
+    /// jobs are not told at all (no `share`), the place in the trace from which the job was asked
+    /// for is handed on as it is, so that no span hangs below one that nobody knows.
+    pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
+        match (self.trace, share) {
+            (Some(asked), None) => asked,
+            (Some(_), Some(_)) | (None, _) => TraceParent {
+                trace: self.trace(),
+                span: span_id(self.id, step, attempt),
+                is_sampled: self.is_sampled(share.unwrap_or(1.0)),
+            },
+        }
     }
 }
 
@@ -41,4 +79,55 @@ pub struct Parent {
     pub step: StepIndex,
     /// The item's index in the list.
     pub index: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    const TEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn origin(root: u128) -> Origin {
+        let definition = Arc::new(Definition::new("w", Vec::new()));
+        Origin::top_level(JobId(Uuid::from_u128(root)), definition, Timestamp(0))
+    }
+
+    #[test]
+    fn the_share_of_traces_that_is_recorded_is_as_wanted_whatever_the_ids() {
+        for spread in [1, 1 << 64] {
+            let sampled =
+                |share| (1..=10_000).filter(move |id| origin(id * spread).is_sampled(share));
+            assert_eq!(sampled(0.0).count(), 0);
+            assert_eq!(sampled(1.0).count(), 10_000);
+            let tenth = sampled(0.1).count();
+            assert!((850..1_150).contains(&tenth), "{tenth} of 10,000");
+        }
+    }
+
+    #[test]
+    fn a_trace_goes_on_as_whoever_asked_says() {
+        let parent: TraceParent = TEXT.parse().expect("well formed");
+        let asked = |is_sampled| {
+            let trace = Some(TraceParent { is_sampled, ..parent });
+            Origin { trace, ..origin(7) }
+        };
+        assert!(asked(true).is_sampled(0.0));
+        assert!(!asked(false).is_sampled(1.0));
+        assert_eq!(asked(true).trace(), parent.trace);
+        assert_eq!(origin(7).trace(), 7);
+        assert_ne!(origin(0).trace(), 0, "zero is no trace");
+    }
+
+    #[test]
+    fn a_message_carries_its_own_span_unless_nobody_is_told_of_it() {
+        let parent: TraceParent = TEXT.parse().expect("well formed");
+        let asked = Origin { trace: Some(parent), ..origin(7) };
+        assert_eq!(asked.trace_parent("a", 1, None), parent);
+        let told = asked.trace_parent("a", 1, Some(0.0));
+        assert_eq!((told.trace, told.span), (parent.trace, span_id(asked.id, "a", 1)));
+        let own = origin(7).trace_parent("a", 1, None);
+        assert_eq!((own.trace, own.span, own.is_sampled), (7, told.span, true));
+        assert!(!origin(7).trace_parent("a", 1, Some(0.0)).is_sampled);
+    }
 }

@@ -134,15 +134,8 @@ impl Webhook {
     /// The journal cannot be read.
     pub fn start(self: &Arc<Self>, around: Surroundings) -> Result<(), JournalError> {
         self.metrics.webhook_waiting.set(around.reader.notice_count()?);
-        // No proxy of the environment reads along.
-        let config = Agent::config_builder()
-            .proxy(None)
-            .tls_config(self.authorities.blocking())
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(self.settings.timeout.0))
-            .build();
-        let (agent, around) = (Agent::from(config), Arc::new(around));
+        let agent = self.authorities.agent(self.settings.timeout.0);
+        let around = Arc::new(around);
         for _ in 0..self.settings.concurrency {
             let (webhook, agent, around) = (self.clone(), agent.clone(), around.clone());
             std::thread::spawn(move || webhook.deliver_all(&around, &agent));

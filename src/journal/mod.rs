@@ -14,7 +14,8 @@ mod traits;
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, NEWEST, ParentRow, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, NEWEST, ParentRow, RecordHead, RecordPage, SearchOrder, StatusFilter,
+    StatusRow, Then,
 };
 pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record};
 pub use recover::Recovered;

@@ -42,6 +42,23 @@ impl RecordPage {
     }
 }
 
+/// What never changes about a job whose record is read.
+pub struct RecordHead {
+    /// The definition that the job runs.
+    pub definition: Arc<Definition>,
+    /// The graph of it.
+    pub graph: u16,
+    /// When the job was created.
+    pub created: Timestamp,
+}
+
+impl RecordHead {
+    /// The graph that the job runs.
+    pub fn graph(&self) -> &Graph {
+        &self.definition.graphs[usize::from(self.graph)]
+    }
+}
+
 /// A job at a point of its record.
 pub enum Then {
     /// As it was then.

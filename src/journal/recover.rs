@@ -365,6 +365,8 @@ impl<'a> Rebuild<'a> {
             root,
             depth: row.depth,
             created: row.created,
+            // The first entry tells it.
+            trace: None,
         };
         Ok((origin, message))
     }

@@ -4,11 +4,13 @@
 use super::error::{JournalError, Loss};
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record};
 use super::recover::Recovered;
-use crate::engine::{Definition, DefinitionHash, JobId, JobState, Millis, StepIndex, Timestamp};
+use crate::engine::{
+    Definition, DefinitionHash, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +101,14 @@ pub trait Records: Send + Sync {
         limit: u32,
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
+
+    /// Hands over all rows of a job's record, in order, and tells what never changes about it; none:
+    /// there is no such job.
+    fn each_row(
+        &self,
+        id: JobId,
+        each: &mut dyn FnMut(Recorded),
+    ) -> Result<Option<RecordHead>, JournalError>;
 
     /// When a job was created, and how many entries its record has.
     fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;

@@ -139,6 +139,7 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                     id: Some(id),
                     definition,
                     message,
+                    trace: None,
                     answer,
                 }));
                 answered

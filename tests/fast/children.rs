@@ -50,7 +50,7 @@ fn record(
 
 /// The first entry of a job.
 fn begun() -> (u64, Entry) {
-    (0, Entry::Job(JobEntry::Created { message: None, deadline: None }))
+    (0, Entry::Job(JobEntry::Created { message: None, deadline: None, trace: None }))
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
@@ -63,8 +63,16 @@ fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Re
     let id = JobId(uuid::Uuid::from_u128(1000 + number as u128));
     let place = Parent { job: PARENT, step: StepIndex(step), index };
     let (definition, created) = (definition.clone(), Timestamp(number));
-    let origin =
-        Origin { id, definition, graph: 1, parent: Some(place), root: PARENT, depth: 1, created };
+    let origin = Origin {
+        id,
+        definition,
+        graph: 1,
+        parent: Some(place),
+        root: PARENT,
+        depth: 1,
+        created,
+        trace: None,
+    };
     let created = NewJob { origin: Arc::new(origin), root: 1, parent: Some(1) };
     record(number, Some(created), begun(), None)
 }

@@ -10,7 +10,7 @@ fn floor(module: &str) -> u32 {
         "engine" | "faults" | "signature" | "trust" => 0,
         "access" | "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal"
         | "bus" | "room" => 1,
-        "events" => 2,
+        "events" | "traces" => 2,
         "actors" | "rehearsal" => 3,
         "reload" | "service" => 4,
         "api" => 5,
@@ -161,7 +161,7 @@ fn each_resource_has_one_user() {
         ("config::Config", "settings"),
         ("sd_notify::", "service.rs"),
         ("tonic::", "api/grpc/"),
-        ("prost::", "api/grpc/"),
+        ("prost::", "api/grpc/|traces/"),
         ("prost_types::", "api/grpc/"),
     ] {
         for (_, path, text) in sources() {

@@ -45,6 +45,7 @@ mod steps;
 #[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
+mod traces;
 mod views;
 mod worker;
 

@@ -95,8 +95,16 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
     let definition = two_levels();
     let (id, above) = (JobId(uuid::Uuid::from_u128(2)), JobId(uuid::Uuid::from_u128(1)));
     let parent = Some(Parent { job: above, step: StepIndex(0), index: 0 });
-    let origin =
-        Origin { id, definition, graph: 2, parent, root: above, depth: 1, created: Timestamp(1) };
+    let origin = Origin {
+        id,
+        definition,
+        graph: 2,
+        parent,
+        root: above,
+        depth: 1,
+        created: Timestamp(1),
+        trace: None,
+    };
     let stored = r#"[{"job":{"created":{}}},{"step":[0,{"started":{"attempt":1}}]},
         {"step":[0,{"failed":{"reason":"why"}}]},{"job":{"failed":{"reason":"step \"price\": why"}}}]"#;
     let entries: Vec<Entry> = serde_json::from_str(stored).expect("entries without a cause");

@@ -250,6 +250,7 @@ class _Delivery(Delivery):
     #: Over AMQP nobody says that an attempt is over.
     cancellation: Cancellation = field(default_factory=Cancellation)
     reply_bytes_max = REPLY_BYTES_MAX
+    system = "rabbitmq"
 
     @property
     def reply_to(self) -> str:

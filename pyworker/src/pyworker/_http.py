@@ -278,6 +278,8 @@ class _Receiver(threading.Thread):
 
 
 class _Delivery(Delivery):
+    system = "workflow_manager"
+
     def __init__(self, transport: Transport, queue: str, answer: _Answer, done: Callable[[], None]) -> None:
         self.queue = queue
         self.body = answer.body

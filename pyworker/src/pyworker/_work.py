@@ -21,6 +21,7 @@ from typing import Any, Callable, NoReturn, Optional, Union
 from urllib.parse import urlsplit
 
 from ._step import _CURRENT, Cancellation, Cancelled, Failed, Handler, Step
+from ._trace import span_of
 
 log = logging.getLogger("pyworker")
 
@@ -59,6 +60,8 @@ Outcome = Union[Reply, Progress, Refusal, Dropped]
 class Delivery(ABC):
     """A message in hand, whatever brought it."""
 
+    #: What brings it, by the name that OpenTelemetry has for it.
+    system: str
     queue: str
     body: bytes
     cancellation: Cancellation
@@ -138,10 +141,12 @@ class Performer:
         if not isinstance(message, dict):
             return message
         started = time.monotonic()
-        token = _CURRENT.set(delivery.step(lambda told: delivery.tell(Progress(_encode(told)))))
+        step = delivery.step(lambda told: delivery.tell(Progress(_encode(told))))
+        token = _CURRENT.set(step)
         try:
-            output: Any = self._handlers[delivery.queue](message)
-            reply = _reply_of(delivery, output)
+            with span_of(step, delivery.system):
+                output: Any = self._handlers[delivery.queue](message)
+                reply = _reply_of(delivery, output)
         except BaseException as error:  # sys.exit() too: the message has failed, the worker goes on with the next
             return _failure(delivery, error)
         finally:
@@ -167,10 +172,12 @@ class Performer:
         if not isinstance(message, dict):
             return message
         started = time.monotonic()
-        _CURRENT.set(delivery.step(teller.tell_progress))
+        step = delivery.step(teller.tell_progress)
+        _CURRENT.set(step)
         try:
-            coroutine: Any = self._handlers[delivery.queue](message)
-            reply = _reply_of(delivery, await coroutine)
+            with span_of(step, delivery.system):
+                coroutine: Any = self._handlers[delivery.queue](message)
+                reply = _reply_of(delivery, await coroutine)
         except BaseException as error:
             return _failure(delivery, error)
         log.info("%s: done in %.3f s", delivery, time.monotonic() - started)

@@ -1,18 +1,19 @@
-//! What listeners and the webhook are told of a decision.
+//! What listeners, the webhook and traces are told of a decision.
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
-use crate::engine::{Entry, JobState, Recorded};
+use crate::engine::{Entry, Job, JobState, Recorded};
 use crate::events::Event;
 use crate::journal::Notice;
+use crate::traces::EndedJob;
 use std::sync::Arc;
 
 impl JobActor {
-    /// The events of an applied decision for all who listen, after the commit; and the notice for
+    /// What leaves for all who listen after the commit of an applied decision; and the notice for
     /// the webhook, which is committed with the decision. Nothing is built while nobody listens.
-    pub(super) fn news(&self, recorded: &Recorded) -> (Option<Outgoing>, Option<Notice>) {
-        let Some(job) = self.job() else { return (None, None) };
-        let ways = &self.ways;
+    pub(super) fn news(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
+        let Some(job) = self.job() else { return (Vec::new(), None) };
+        let (ways, traced) = (&self.ways, self.traced(job, recorded));
         let is_announced = ways.common.announces(job);
         let is_noticed = self.parent.is_none()
             && ways.common.settings.events.webhook.is_on()
@@ -21,7 +22,7 @@ impl JobActor {
                 .iter()
                 .any(|entry| entry.job_state().is_some_and(JobState::is_ended));
         if !is_announced && !is_noticed {
-            return (None, None);
+            return (traced.into_iter().collect(), None);
         }
         let events = Event::of_decision(job, recorded, &ways.common.settings.events.source);
         let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
@@ -31,7 +32,21 @@ impl JobActor {
         });
         let announced = (is_announced && !events.is_empty())
             .then(|| Outgoing::Announce(events.into_iter().map(Arc::new).collect()));
-        (announced, notice)
+        let noticed = notice.is_some().then_some(Outgoing::Noticed);
+        (announced.into_iter().chain(noticed).chain(traced).collect(), notice)
+    }
+
+    /// The end of a top-level job, for its trace.
+    fn traced(&self, job: &Job, recorded: &Recorded) -> Option<Outgoing> {
+        let share = self.ways.common.settings.traces.share()?;
+        if self.parent.is_some() || !job.origin().is_sampled(share) {
+            return None;
+        }
+        let mut entries = (recorded.first + 1..).zip(&recorded.entries);
+        let is_end = |entry: &Entry| entry.job_state().is_some_and(JobState::is_ended);
+        let (entry, _) = entries.find(|(_, entry)| is_end(entry))?;
+        let (id, created, at) = (job.id(), job.origin().created, recorded.at);
+        Some(Outgoing::Ended(EndedJob { id, created, entry, at }))
     }
 
     /// Those who count its child jobs hear that there is something new, after the commit.

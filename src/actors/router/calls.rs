@@ -193,8 +193,8 @@ impl Router {
         if !ways.common.health.accepts() || is_full && !call.is_of_step() {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);
         }
-        let Call { id, definition, message, caller, depth, ack, .. } = call;
-        let origin = Origin { depth, ..Origin::top_level(id, definition, clock::now()) };
+        let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
+        let origin = Origin { depth, trace, ..Origin::top_level(id, definition, clock::now()) };
         let number = ways.common.take_number();
         let start = Start::New {
             origin: Arc::new(origin),

@@ -2,7 +2,7 @@
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
-use crate::engine::Sender;
+use crate::engine::{Sender, TraceParent};
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldTable};
 use std::sync::Arc;
@@ -52,10 +52,12 @@ pub(super) fn called(
     };
     let (message_id, reply_to) =
         (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
-    let depth = delivery.properties.headers().as_ref().and_then(|headers| whole(headers, "depth"));
+    let headers = delivery.properties.headers().as_ref();
+    let depth = headers.and_then(|headers| whole(headers, "depth"));
+    let trace = headers.and_then(trace_in);
     // Deeper than any limit is too deep.
     let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
-    Delivery { message_id, reply_to, depth, ..received(delivery, settlement, manager) }
+    Delivery { message_id, reply_to, depth, trace, ..received(delivery, settlement, manager) }
 }
 
 /// What is known of a message that cannot be read.
@@ -111,11 +113,23 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
 }
 
+/// The place in a trace from which a message comes.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+fn trace_in(headers: &FieldTable) -> Option<TraceParent> {
+    let text = match headers.inner().get("traceparent")? {
+        AMQPValue::ShortString(text) => text.as_str(),
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok()?,
+        _ => return None,
+    };
+    text.parse().ok()
+}
+
 /// The value of a header that is a whole number of any type, or its digits as text.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
 )]
+
 pub(super) fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),

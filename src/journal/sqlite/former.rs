@@ -202,7 +202,7 @@ impl Former {
     fn now(self) -> (Entry, Option<Timestamp>) {
         match self {
             Former::JobCreated { message, deadline } => {
-                (Entry::Job(JobEntry::Created { message, deadline }), None)
+                (Entry::Job(JobEntry::Created { message, deadline, trace: None }), None)
             }
             Former::StepStarted { step, attempt, at, deadline } => {
                 (Entry::Step(step, StepEntry::Started { attempt, deadline }), Some(at))

@@ -5,7 +5,7 @@ use super::reader::Reader;
 use super::schema;
 use crate::engine::{JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{RecordPage, Then};
+use crate::journal::query::{RecordHead, RecordPage, Then};
 use crate::journal::recover::Rows;
 use std::path::Path;
 
@@ -63,6 +63,27 @@ impl Reader {
                 add(&mut page, recorded, after, &mut left);
             }
             Ok(Some(page))
+        })
+    }
+
+    /// Hands over all rows of the newest job with this id, in order.
+    pub(super) fn each_row(
+        &self,
+        id: JobId,
+        each: &mut dyn FnMut(Recorded),
+    ) -> Result<Option<RecordHead>, JournalError> {
+        let is_new = self.may_be_new(id);
+        self.with(|connection| {
+            let rows = self.rows(connection);
+            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let definition =
+                self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
+            rows.recorded(number, &mut |row| {
+                each(row);
+                Ok(())
+            })?;
+            Ok(Some(RecordHead { definition, graph: job.graph, created: job.created }))
         })
     }
 

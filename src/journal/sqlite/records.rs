@@ -1,11 +1,11 @@
 //! The reading end of a journal in a file, as the manager asks it.
 
 use super::reader::Reader;
-use crate::engine::{Definition, DefinitionHash, JobId, JobState, StepIndex, Timestamp};
+use crate::engine::{Definition, DefinitionHash, JobId, JobState, Recorded, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
 };
 use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::Recovered;
@@ -35,6 +35,14 @@ impl Records for Reader {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
         Reader::record(self, id, after, limit, bytes_max)
+    }
+
+    fn each_row(
+        &self,
+        id: JobId,
+        each: &mut dyn FnMut(Recorded),
+    ) -> Result<Option<RecordHead>, JournalError> {
+        Reader::each_row(self, id, each)
     }
 
     fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {

@@ -165,6 +165,7 @@ fn is_effect(leaving: &Outgoing) -> bool {
         | Outgoing::Withdraw(..)
         | Outgoing::Noticed
         | Outgoing::Counted(_)
+        | Outgoing::Ended(_)
         | Outgoing::StepsDone(..) => false,
     }
 }

@@ -1,0 +1,211 @@
+//! Settings of traces, in the terms of OpenTelemetry.
+
+use super::push::web_address;
+use super::{Secret, ServerAddress, Span};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+
+/// The path of traces at a receiver of OTLP over HTTP.
+const PATH: &str = "/v1/traces";
+
+/// Headers that every export has, or that belong to the connection.
+const RESERVED: [&str; 6] =
+    ["connection", "content-length", "content-type", "host", "te", "transfer-encoding"];
+
+/// Section `traces`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TraceSettings {
+    pub endpoint: ServerAddress,
+    pub headers: Secret,
+    pub sampled: f64,
+    pub service_name: String,
+    pub resource: String,
+    pub delay: Span,
+    pub jobs_waiting_max: usize,
+    pub job_spans_max: usize,
+    pub batch_spans_max: usize,
+    pub interval: Span,
+    pub timeout: Span,
+    pub backoff_min: Span,
+    pub backoff_max: Span,
+    pub retry_after_max: Span,
+    pub age_max: Span,
+}
+
+impl TraceSettings {
+    /// Whether traces are sent.
+    pub fn is_on(&self) -> bool {
+        !self.endpoint.0.is_empty()
+    }
+
+    /// The share of top-level jobs whose traces are sent; none: no traces are.
+    pub fn share(&self) -> Option<f64> {
+        self.is_on().then_some(self.sampled)
+    }
+
+    /// Where spans are posted: the endpoint, with the usual path if it has none.
+    ///
+    /// # Errors
+    ///
+    /// It is no address of a web service.
+    pub fn url(&self) -> Result<String, String> {
+        let mut url =
+            web_address(&self.endpoint.0).map_err(|why| format!("traces.endpoint: {why}"))?;
+        if matches!(url.path(), "" | "/") {
+            url.set_path(PATH);
+        }
+        Ok(url.into())
+    }
+
+    /// The headers of each export, by name.
+    ///
+    /// # Errors
+    ///
+    /// They are not written as expected; their text is not shown.
+    pub fn headers(&self) -> Result<Vec<(String, String)>, String> {
+        let headers = pairs("traces.headers", "Authorization=Bearer%20…", &self.headers.0)?;
+        for (at, (name, value)) in headers.iter().enumerate() {
+            let is_token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if !name.bytes().all(is_token) {
+                return Err(format!("traces.headers: pair {} has no name of a header", at + 1));
+            }
+            if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+                return Err(format!(
+                    "traces.headers: the manager itself sets {name}, leave it out"
+                ));
+            }
+            if !value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
+                return Err(format!(
+                    "traces.headers: {name} has a character that cannot stand in a header"
+                ));
+            }
+        }
+        Ok(headers)
+    }
+
+    /// What the spans tell of this process besides its name, version and instance.
+    ///
+    /// # Errors
+    ///
+    /// It is not written as expected.
+    pub fn resource(&self) -> Result<Vec<(String, String)>, String> {
+        pairs("traces.resource", "deployment.environment.name=production", &self.resource)
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.sampled) {
+            return Err(format!("traces.sampled is {}, expected 0 to 1", self.sampled));
+        }
+        if self.is_on() {
+            self.url()?;
+        }
+        self.headers()?;
+        self.resource()?;
+        if self.service_name.is_empty() {
+            return Err(
+                "traces.service_name is empty, expected a name such as workflow-manager".to_owned()
+            );
+        }
+        let counts = [
+            ("jobs_waiting_max", self.jobs_waiting_max),
+            ("job_spans_max", self.job_spans_max),
+            ("batch_spans_max", self.batch_spans_max),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(format!("traces.{name} is 0, expected at least 1"));
+        }
+        let spans = [
+            ("interval", self.interval),
+            ("timeout", self.timeout),
+            ("backoff_min", self.backoff_min),
+        ];
+        if let Some((name, _)) = spans.iter().find(|(_, span)| span.0.is_zero()) {
+            return Err(format!("traces.{name} is 0s, expected more"));
+        }
+        if self.backoff_max.0 < self.backoff_min.0 {
+            return Err(format!(
+                "traces.backoff_max is {}, expected at least traces.backoff_min, which is {}",
+                self.backoff_max, self.backoff_min
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Reads `name=value,name=value` with values in percent-encoding, as OpenTelemetry's variables
+/// have them. What is wrong is told without the text, which may be a secret.
+fn pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let read = |(at, part): (usize, &str)| {
+        let wrong = |what: &str| format!("{setting}: pair {} {what}, expected {example}", at + 1);
+        let (name, value) = part.split_once('=').ok_or_else(|| wrong("has no ="))?;
+        let name = name.trim_end();
+        if name.is_empty() {
+            return Err(wrong("has no name"));
+        }
+        let value = percent_decode_str(value.trim_start()).decode_utf8();
+        let value = value.map_err(|_| wrong("is no text in UTF-8"))?;
+        Ok((name.to_owned(), value.into_owned()))
+    };
+    parts.enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn settings(change: impl FnOnce(&mut TraceSettings)) -> TraceSettings {
+        let mut traces = Settings::defaults().expect("defaults").traces;
+        change(&mut traces);
+        traces
+    }
+
+    #[test]
+    fn an_endpoint_without_a_path_has_the_usual_one() {
+        for (endpoint, url) in [
+            ("http://collector:4318", "http://collector:4318/v1/traces"),
+            ("https://collector/", "https://collector/v1/traces"),
+            ("https://host/otlp/v1/traces", "https://host/otlp/v1/traces"),
+            ("https://host/ingest?key=a", "https://host/ingest?key=a"),
+        ] {
+            let traces = settings(|traces| traces.endpoint = ServerAddress(endpoint.into()));
+            assert_eq!(traces.url().as_deref(), Ok(url));
+        }
+    }
+
+    #[test]
+    fn headers_are_read_as_opentelemetry_writes_them_and_never_shown() {
+        let text = "Authorization=Basic%20c2VzYW1l%3D, x-key = a=b ";
+        let traces = settings(|traces| traces.headers = Secret(text.into()));
+        let headers = traces.headers().expect("headers");
+        let wanted = [("Authorization", "Basic c2VzYW1l="), ("x-key", "a=b")];
+        assert_eq!(headers, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        for wrong in
+            ["sesame", "=sesame", "a b=sesame", "Host=sesame", "a=sesame%0a", "a=sesame%ff"]
+        {
+            let traces = settings(|traces| traces.headers = Secret(wrong.into()));
+            let told = traces.validate().expect_err("refused");
+            assert!(told.starts_with("traces.headers") && !told.contains("sesame"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let refused = |change: fn(&mut TraceSettings), name: &str| {
+            let told = settings(change).validate().expect_err(name);
+            assert!(told.starts_with(&format!("traces.{name}")), "{told}");
+        };
+        refused(|traces| traces.sampled = 1.5, "sampled");
+        refused(|traces| traces.sampled = f64::NAN, "sampled");
+        refused(|traces| traces.endpoint = ServerAddress("collector:4318".into()), "endpoint");
+        refused(|traces| traces.resource = "production".into(), "resource");
+        refused(|traces| traces.service_name = String::new(), "service_name");
+        refused(|traces| traces.batch_spans_max = 0, "batch_spans_max");
+        refused(|traces| traces.interval.0 = std::time::Duration::ZERO, "interval");
+        refused(|traces| traces.backoff_max.0 = std::time::Duration::ZERO, "backoff_max");
+    }
+}

@@ -1,0 +1,359 @@
+//! The thread that reads the records of ended jobs and sends their spans. It does one thing at a
+//! time: while the receiver takes nothing it reads nothing, so what it holds is bounded by the jobs
+//! that wait, the spans of one job, and one export.
+
+use super::EndedJob;
+use super::build::{Builder, Trace};
+use super::wire::{Request, Resource, ResourceSpans, Response, Scope, ScopeSpans, Span, text};
+use crate::clock;
+use crate::journal::{JournalError, Records};
+use crate::settings::{Settings, TraceSettings};
+use crate::telemetry::Metrics;
+use prost::Message;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use ureq::{Agent, Body, http};
+
+/// How much of an answer is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// How much of an answer the log repeats, in characters.
+const ANSWER_CHARS_MAX: usize = 300;
+
+/// The content type of an export.
+const CONTENT_TYPE: &str = "application/x-protobuf";
+
+/// How long the thread waits at most before it looks again.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// What the thread is told.
+pub(super) enum Mail {
+    /// A job has ended.
+    Ended(EndedJob),
+    /// Send what is left, and end.
+    Close(oneshot::Sender<()>),
+}
+
+pub(super) struct Exporter {
+    settings: TraceSettings,
+    url: String,
+    headers: Vec<(String, String)>,
+    resource: Resource,
+    builder: Builder,
+    agent: Agent,
+    reader: Arc<dyn Records>,
+    metrics: Metrics,
+    inbox: Receiver<Mail>,
+    /// Jobs that have ended, each with the time at which its record is read.
+    jobs: VecDeque<(Instant, EndedJob)>,
+    /// Spans that wait for others, and since when the first one does.
+    spans: Vec<Span>,
+    since: Option<Instant>,
+    /// What is being sent.
+    export: Option<Export>,
+    /// How often exports have failed in a row, and until when none is tried.
+    failures: u32,
+    paused_until: Option<Instant>,
+    closing: Option<oneshot::Sender<()>>,
+}
+
+/// Spans on their way.
+struct Export {
+    body: Vec<u8>,
+    spans: u64,
+    begun: Instant,
+}
+
+/// What is to be done next.
+enum Next {
+    Send,
+    Read,
+    Wait(Duration),
+    End,
+}
+
+/// What became of an export.
+enum Outcome {
+    /// So many spans were refused, for this reason; the others were taken.
+    Taken(u64, String),
+    /// It will never be taken.
+    Refused(String),
+    Failed {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+impl Exporter {
+    pub(super) fn new(
+        settings: &Settings,
+        metrics: &Metrics,
+        reader: Arc<dyn Records>,
+        inbox: Receiver<Mail>,
+    ) -> Result<Exporter, String> {
+        let traces = &settings.traces;
+        let mut attributes = vec![
+            text("service.name", &*traces.service_name),
+            text("service.version", env!("CARGO_PKG_VERSION")),
+            text("service.instance.id", clock::new_id().to_string()),
+        ];
+        // What the settings say counts.
+        let given = traces.resource()?;
+        attributes.retain(|own| given.iter().all(|(name, _)| *name != own.key));
+        attributes.extend(given.iter().map(|(name, value)| text(name, value)));
+        Ok(Exporter {
+            url: traces.url()?,
+            headers: traces.headers()?,
+            resource: Resource { attributes },
+            builder: Builder::new(settings),
+            agent: settings.authorities()?.agent(traces.timeout.0),
+            settings: traces.clone(),
+            reader,
+            metrics: metrics.clone(),
+            inbox,
+            jobs: VecDeque::new(),
+            spans: Vec::new(),
+            since: None,
+            export: None,
+            failures: 0,
+            paused_until: None,
+            closing: None,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            while let Ok(mail) = self.inbox.try_recv() {
+                self.take(mail);
+            }
+            match self.next() {
+                Next::Send => self.send(),
+                Next::Read => {
+                    if self.read().is_err() {
+                        return self.end();
+                    }
+                }
+                Next::Wait(time) => match self.inbox.recv_timeout(time) {
+                    Ok(mail) => self.take(mail),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return self.end(),
+                },
+                Next::End => return self.end(),
+            }
+        }
+    }
+
+    fn take(&mut self, mail: Mail) {
+        match mail {
+            Mail::Ended(job) => {
+                self.jobs.push_back((clock::instant() + self.settings.delay.0, job))
+            }
+            Mail::Close(answer) => self.closing = Some(answer),
+        }
+    }
+
+    fn next(&self) -> Next {
+        let (now, is_closing) = (clock::instant(), self.closing.is_some());
+        if let Some(until) = self.paused_until.filter(|until| *until > now) {
+            // What could not be sent before the stop is tried no more.
+            return if is_closing { Next::End } else { Next::Wait(until - now) };
+        }
+        if self.export.is_some() {
+            return Next::Send;
+        }
+        let is_full = self.spans.len() >= self.settings.batch_spans_max;
+        let due = self.since.map(|since| since + self.settings.interval.0);
+        if is_full || due.is_some_and(|due| due <= now) {
+            return Next::Send;
+        }
+        let ready = self.jobs.front().map(|(ready, _)| *ready);
+        if ready.is_some_and(|ready| ready <= now || is_closing) {
+            return Next::Read;
+        }
+        if is_closing {
+            return if self.spans.is_empty() { Next::End } else { Next::Send };
+        }
+        let wait = due.into_iter().chain(ready).min().map(|at| at.saturating_duration_since(now));
+        Next::Wait(wait.unwrap_or(WAIT_MAX))
+    }
+
+    /// Reads the spans of a job; an error: nothing can be read any more.
+    fn read(&mut self) -> Result<(), JournalError> {
+        let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
+        self.metrics.traces_jobs_waiting.dec();
+        // A panic costs the spans of this job alone, not the thread.
+        let read = catch_unwind(AssertUnwindSafe(|| self.builder.trace(&*self.reader, job)));
+        let reason = match read {
+            Ok(Ok(Some(Trace { spans, omitted, .. }))) => {
+                self.drop_spans("limit", omitted);
+                self.spans.extend(spans);
+                self.since.get_or_insert_with(clock::instant);
+                return Ok(());
+            }
+            Ok(Ok(None)) => "gone",
+            Ok(Err(error @ JournalError::Closed { .. })) => return Err(error),
+            Ok(Err(error)) => {
+                tracing::warn!(job = %job.id, %error, "the record of an ended job cannot be read: its trace is not sent");
+                "unreadable"
+            }
+            Err(_) => {
+                tracing::error!(job = %job.id, "reading the record of an ended job panicked: its trace is not sent");
+                "unreadable"
+            }
+        };
+        self.metrics.traces_jobs_dropped.with_label_values(&[reason]).inc();
+        Ok(())
+    }
+
+    fn send(&mut self) {
+        let export = self.export.take().unwrap_or_else(|| self.next_export());
+        let called = catch_unwind(AssertUnwindSafe(|| self.call(&export.body)));
+        let outcome = called.unwrap_or_else(|_| Outcome::Failed {
+            reason: "the call panicked; the log has the panic".to_owned(),
+            retry_after: None,
+        });
+        let label = match outcome {
+            Outcome::Taken(rejected, reason) => {
+                let rejected = rejected.min(export.spans);
+                self.metrics.traces_spans_sent.inc_by(export.spans - rejected);
+                self.drop_spans("rejected", rejected);
+                if rejected > 0 {
+                    tracing::warn!(
+                        spans = rejected,
+                        reason,
+                        "the receiver of traces rejects spans"
+                    );
+                }
+                self.goes_on();
+                "taken"
+            }
+            Outcome::Refused(reason) => {
+                tracing::error!(
+                    spans = export.spans,
+                    reason,
+                    "the receiver of traces refuses spans: they are not sent again"
+                );
+                self.drop_spans("refused", export.spans);
+                self.goes_on();
+                "refused"
+            }
+            Outcome::Failed { reason, retry_after } => {
+                self.fails(export, &reason, retry_after);
+                "failed"
+            }
+        };
+        self.metrics.traces_exports.with_label_values(&[label]).inc();
+    }
+
+    /// The next spans, as they are sent.
+    fn next_export(&mut self) -> Export {
+        let count = self.spans.len().min(self.settings.batch_spans_max);
+        let spans: Vec<Span> = self.spans.drain(..count).collect();
+        self.since = self.since.filter(|_| !self.spans.is_empty());
+        let scope = Scope {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let request = Request {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(self.resource.clone()),
+                scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
+            }],
+        };
+        Export { body: request.encode_to_vec(), spans: count as u64, begun: clock::instant() }
+    }
+
+    fn goes_on(&mut self) {
+        self.paused_until = None;
+        if std::mem::take(&mut self.failures) > 0 {
+            tracing::info!("the receiver of traces takes spans again");
+        }
+    }
+
+    fn fails(&mut self, export: Export, reason: &str, retry_after: Option<Duration>) {
+        if self.failures == 0 {
+            tracing::warn!(reason, "traces cannot be sent: tried again for a while");
+        }
+        let (min, max) = (self.settings.backoff_min.0, self.settings.backoff_max.0);
+        let pause = min.saturating_mul(1 << self.failures.min(20)).min(max);
+        let asked = retry_after.map(|asked| asked.min(self.settings.retry_after_max.0));
+        self.failures = self.failures.saturating_add(1);
+        self.paused_until = Some(clock::instant() + pause.max(asked.unwrap_or_default()));
+        if export.begun.elapsed() < self.settings.age_max.0 {
+            self.export = Some(export);
+        } else {
+            self.drop_spans("expired", export.spans);
+        }
+    }
+
+    fn call(&self, body: &[u8]) -> Outcome {
+        let mut request = self.agent.post(self.url.as_str()).header("Content-Type", CONTENT_TYPE);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        match request.send(body) {
+            Ok(response) => outcome(response, |text| self.shown(text)),
+            Err(error) => Outcome::Failed { reason: error.to_string(), retry_after: None },
+        }
+    }
+
+    /// Nothing is sent any more: what is left is counted.
+    fn end(self) {
+        let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
+        self.drop_spans("stopped", left);
+        let mut jobs = self.jobs.len() as u64;
+        jobs += self.inbox.try_iter().filter(|mail| matches!(mail, Mail::Ended(_))).count() as u64;
+        self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
+        if left + jobs > 0 {
+            tracing::warn!(
+                spans = left,
+                jobs,
+                "traces that were not sent before the stop are dropped"
+            );
+        }
+        if let Some(answer) = self.closing {
+            // Whoever stops waits no longer.
+            let _ = answer.send(());
+        }
+    }
+
+    /// What the log repeats of a text of the receiver. It may repeat what it was sent.
+    fn shown(&self, text: &str) -> String {
+        let values = self.headers.iter().map(|(_, value)| value).filter(|value| !value.is_empty());
+        let masked = values.fold(text.to_owned(), |text, value| text.replace(&**value, "***"));
+        masked.chars().filter(|c| !c.is_control()).take(ANSWER_CHARS_MAX).collect()
+    }
+
+    fn drop_spans(&self, reason: &str, count: u64) {
+        if count > 0 {
+            self.metrics.traces_spans_dropped.with_label_values(&[reason]).inc_by(count);
+        }
+    }
+}
+
+fn outcome(mut response: http::Response<Body>, shown: impl Fn(&str) -> String) -> Outcome {
+    let status = response.status();
+    let retry_after =
+        response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
+    // Read to its end, so that the connection can be used again.
+    let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+    let answer = answer.unwrap_or_default();
+    if status.is_success() {
+        // Whatever else it answers, it has taken them.
+        let partial = Response::decode(&*answer).ok().and_then(|told| told.partial_success);
+        let partial = partial.unwrap_or_default();
+        let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
+        return Outcome::Taken(rejected, shown(&partial.error_message));
+    }
+    // What may be tried again, as the protocol has it.
+    if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
+        let retry_after = retry_after.map(Duration::from_secs);
+        return Outcome::Failed { reason: format!("it answered {status}"), retry_after };
+    }
+    let said = shown(&String::from_utf8_lossy(&answer));
+    Outcome::Refused(format!("it answered {status}: {said}"))
+}

@@ -1,0 +1,212 @@
+//! What the record of a job says about times: the fold of its entries up to an end. A job that goes
+//! on after an end begins a new run, and only the last one is kept: the runs before it were told at
+//! their ends.
+
+use crate::engine::{
+    Entry, FanOutEntry, JobEntry, JobState, Recorded, StepEntry, StepIndex, StepState, Timestamp,
+    TraceParent,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The most events of one span.
+const EVENTS_MAX: usize = 32;
+
+/// Where the fold ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until {
+    /// The number of the last entry.
+    pub(super) entry: u64,
+    /// What begins a new run behind this time is not read any more.
+    pub(super) at: Timestamp,
+}
+
+/// The last run of a job.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// How often the job went on after an end.
+    pub(super) run: u32,
+    pub(super) trace: Option<TraceParent>,
+    pub(super) started: Timestamp,
+    pub(super) ended: Option<End<JobState>>,
+    pub(super) steps: BTreeMap<StepIndex, StepLife>,
+    pub(super) events: Vec<(Timestamp, &'static str)>,
+    /// How many child jobs each step has started since it began anew.
+    pub(super) children: BTreeMap<StepIndex, u64>,
+    is_over: bool,
+}
+
+/// How something ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct End<S> {
+    pub(super) at: Timestamp,
+    pub(super) state: S,
+    pub(super) reason: Option<Arc<str>>,
+}
+
+/// A step in the run.
+#[derive(Debug)]
+pub(super) struct StepLife {
+    pub(super) started: Timestamp,
+    pub(super) ended: Option<End<StepState>>,
+    pub(super) attempts: Vec<Attempt>,
+    /// Of a step with child jobs.
+    pub(super) items: Option<u32>,
+}
+
+/// An attempt that began in the run.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) number: u32,
+    pub(super) started: Timestamp,
+    pub(super) ended: Option<End<StepState>>,
+    pub(super) events: Vec<(Timestamp, &'static str)>,
+}
+
+impl Life {
+    /// Takes a row of the record in; the rows come in order.
+    pub(super) fn take(&mut self, row: &Recorded, until: Until) {
+        for (number, entry) in (row.first + 1..).zip(&row.entries) {
+            let begins_anew =
+                matches!(entry, Entry::Job(JobEntry::Retried { .. } | JobEntry::Rerun { .. }));
+            self.is_over |= number > until.entry || (begins_anew && row.at > until.at);
+            if self.is_over {
+                return;
+            }
+            match entry {
+                Entry::Job(entry) => self.take_job(entry, row.at),
+                Entry::Step(step, entry) => self.take_step(*step, entry, row.at),
+                Entry::FanOut(step, entry) => self.take_fan_out(*step, entry, row.at),
+                Entry::Caller(_) => {}
+            }
+        }
+    }
+
+    fn take_job(&mut self, entry: &JobEntry, at: Timestamp) {
+        match entry {
+            JobEntry::Created { trace, .. } => self.trace = *trace,
+            JobEntry::Completed => self.end(JobState::Completed, at, None),
+            JobEntry::Failed { reason, .. } => self.end(JobState::Failed, at, Some(reason)),
+            JobEntry::Cancelled { reason, .. } => self.end(JobState::Cancelled, at, Some(reason)),
+            JobEntry::Paused => note(&mut self.events, at, "paused"),
+            JobEntry::Resumed => note(&mut self.events, at, "resumed"),
+            JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
+                self.run += 1;
+                self.started = at;
+                self.ended = None;
+                self.steps.clear();
+                self.events.clear();
+            }
+            JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
+        }
+    }
+
+    fn end(&mut self, state: JobState, at: Timestamp, reason: Option<&Arc<str>>) {
+        self.ended = Some(End { at, state, reason: reason.cloned() });
+    }
+
+    fn take_step(&mut self, step: StepIndex, entry: &StepEntry, at: Timestamp) {
+        match entry {
+            StepEntry::Started { attempt, .. } => {
+                let life = self.step(step, at);
+                life.attempts.push(Attempt {
+                    number: *attempt,
+                    started: at,
+                    ended: None,
+                    events: Vec::new(),
+                });
+            }
+            StepEntry::Confirmed => self.note_attempt(step, at, "confirmed"),
+            StepEntry::Leased(lease) => {
+                let name = if lease.delivery > 1 { "leased again" } else { "leased" };
+                self.note_attempt(step, at, name);
+            }
+            StepEntry::Unconfirmed => self.note_attempt(step, at, "sent again"),
+            StepEntry::Progressed { .. } => {}
+            StepEntry::AttemptFailed { failure, .. } => {
+                let life = self.step_before(step);
+                life.end_attempt(StepState::Failed, at, Some(&failure.reason));
+            }
+            StepEntry::Completed(_) => self.end_step(step, StepState::Completed, at, None),
+            StepEntry::Failed(failure) => {
+                self.end_step(step, StepState::Failed, at, Some(&failure.reason));
+            }
+            // A step that never ran begins and ends at once.
+            StepEntry::Skipped => {
+                self.step(step, at);
+                self.end_step(step, StepState::Skipped, at, None);
+            }
+            StepEntry::Cancelled => {
+                self.step(step, at);
+                self.end_step(step, StepState::Cancelled, at, None);
+            }
+        }
+    }
+
+    fn take_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, at: Timestamp) {
+        match entry {
+            FanOutEntry::Started { items, .. } => {
+                self.step(step, at).items = Some(*items);
+                self.children.remove(&step);
+            }
+            FanOutEntry::Restarted { .. } => {
+                self.step(step, at);
+            }
+            FanOutEntry::ChildrenStarted { count, .. } => {
+                *self.children.entry(step).or_default() += u64::from(*count);
+            }
+            FanOutEntry::Completed => self.end_step(step, StepState::Completed, at, None),
+            FanOutEntry::ChildStarted { .. }
+            | FanOutEntry::ChildCompleted { .. }
+            | FanOutEntry::ChildFailed { .. } => {}
+        }
+    }
+
+    /// The step, which begins now unless it has begun.
+    fn step(&mut self, step: StepIndex, at: Timestamp) -> &mut StepLife {
+        self.steps.entry(step).or_insert_with(|| StepLife {
+            started: at,
+            ended: None,
+            attempts: Vec::new(),
+            items: None,
+        })
+    }
+
+    /// The step, which goes on from the run before unless it has begun in this one.
+    fn step_before(&mut self, step: StepIndex) -> &mut StepLife {
+        self.step(step, self.started)
+    }
+
+    fn end_step(
+        &mut self,
+        step: StepIndex,
+        state: StepState,
+        at: Timestamp,
+        reason: Option<&Arc<str>>,
+    ) {
+        let life = self.step_before(step);
+        life.end_attempt(state, at, reason);
+        life.ended = Some(End { at, state, reason: reason.cloned() });
+    }
+
+    fn note_attempt(&mut self, step: StepIndex, at: Timestamp, name: &'static str) {
+        let attempt = self.steps.get_mut(&step).and_then(|life| life.attempts.last_mut());
+        if let Some(attempt) = attempt {
+            note(&mut attempt.events, at, name);
+        }
+    }
+}
+
+impl StepLife {
+    fn end_attempt(&mut self, state: StepState, at: Timestamp, reason: Option<&Arc<str>>) {
+        if let Some(attempt) = self.attempts.last_mut().filter(|last| last.ended.is_none()) {
+            attempt.ended = Some(End { at, state, reason: reason.cloned() });
+        }
+    }
+}
+
+fn note(events: &mut Vec<(Timestamp, &'static str)>, at: Timestamp, name: &'static str) {
+    if events.len() < EVENTS_MAX {
+        events.push((at, name));
+    }
+}
