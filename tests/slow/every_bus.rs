@@ -25,7 +25,7 @@ use crate::amqp::{Answer, Vhost, Worker};
 use crate::grpc::{self, Remote};
 use crate::harness::eventually;
 #[cfg(feature = "kafka")]
-use crate::kafka;
+use crate::kafka::{self, Brokers};
 use crate::load::LONG;
 use crate::service::{self, Service};
 
@@ -93,7 +93,7 @@ enum Other {
 #[cfg(feature = "kafka")]
 fn kafka_bus(broker: &kafka::Broker) -> BusSettings {
     let mut section = Settings::defaults().unwrap().kafka;
-    section.servers.0.push(broker.server());
+    section.servers.0.push(broker.servers());
     (section.reconnect_min, section.reconnect_max) =
         (Span(Duration::from_millis(50)), Span(Duration::from_millis(500)));
     section.partitions = 3;

@@ -1,21 +1,22 @@
 //! The bus over Kafka, on a real broker, which `KAFKA_BROKER` names (`tests/kafka` fetches one).
 
 mod broker;
+mod mock;
 mod positions;
 mod steps;
 mod topics;
 mod worker;
 
-pub(crate) use broker::Broker;
+pub(crate) use broker::{Broker, Brokers};
 pub(crate) use worker::{Seen, Worker};
 
 use crate::harness::{Daemon, Setup};
 
-/// A daemon whose workflows run over this broker.
-fn setup(broker: &Broker, workflows: &str) -> Setup {
+/// A daemon whose workflows run over these brokers.
+fn setup(brokers: &impl Brokers, workflows: &str) -> Setup {
     Setup::new("", workflows)
         .set("bus", "kafka")
-        .set("kafka.servers", &broker.server())
+        .set("kafka.servers", &brokers.servers())
         .set("kafka.reconnect_min", "50ms")
         .set("kafka.reconnect_max", "500ms")
         .set("kafka.checked_every", "500ms")

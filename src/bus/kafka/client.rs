@@ -26,10 +26,8 @@ pub(super) enum Told {
     Delivered { number: usize, taken: Result<(i32, i64), RDKafkaErrorCode> },
     /// No broker can be reached.
     AllDown,
-    /// Something went wrong, in the library's words.
+    /// Something went wrong, in the library's words. It does not say whether the client can go on.
     Error(String),
-    /// The producer cannot go on; another one can.
-    Fatal(String),
 }
 
 /// Hands on what the threads of a client tell.
@@ -62,7 +60,6 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         let told = match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AllBrokersDown) => Told::AllDown,
-            Some(RDKafkaErrorCode::Fatal) => Told::Fatal(reason.to_owned()),
             _ => Told::Error(reason.to_owned()),
         };
         // Fails only once the loop has ended.

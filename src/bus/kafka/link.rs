@@ -3,13 +3,13 @@
 
 use super::client::{Context, Told};
 use super::cluster::{Cluster, Question};
+use super::pauses::Pauses;
 use super::publisher::Publisher;
 use super::reader::{Heard, Reader};
 use super::topic::{Topic, TopicLook, is_another};
 use crate::bus::{BusEvent, BusState, EventSink, Position, Publication, Served};
 use crate::clock;
 use crate::settings::KafkaSection;
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -91,28 +91,6 @@ pub(super) struct Link {
     /// What the library said last of what goes wrong.
     last_error: Option<String>,
     reported: BusState,
-}
-
-/// The pauses while the brokers do not answer.
-struct Pauses {
-    next: ExponentialBackoff,
-    max: Duration,
-}
-
-impl Pauses {
-    fn of(section: &KafkaSection) -> Pauses {
-        let (min, max) = (section.reconnect_min.0, section.reconnect_max.0);
-        let builder = ExponentialBuilder::new()
-            .with_min_delay(min)
-            .with_max_delay((max / 2).max(min))
-            .with_jitter()
-            .without_max_times();
-        Pauses { next: builder.build(), max }
-    }
-
-    fn next(&mut self) -> Duration {
-        self.next.next().map_or(self.max, |pause| pause.min(self.max))
-    }
 }
 
 impl Link {
@@ -245,10 +223,9 @@ impl Link {
                     self.next_look = clock::ticks();
                 }
             }
-            Told::Error(reason) => self.last_error = Some(reason),
-            Told::Fatal(reason) => {
-                tracing::warn!(reason, "the producer cannot go on");
-                self.publisher.outdated();
+            Told::Error(reason) => {
+                self.last_error = Some(reason);
+                self.publisher.look_at_producer();
             }
         }
     }
@@ -262,6 +239,13 @@ impl Link {
             Heard::Changed(reason) => {
                 tracing::debug!(reason, "the reply topic is not as it was");
                 self.publisher.wants_look = true;
+            }
+            Heard::Stopped(reason) => {
+                tracing::debug!(reason, "the library has stopped to read the reply topic");
+                // It is read again, from where it was, once it was looked at.
+                self.reader.pause();
+                let soon = clock::ticks() + self.section.reconnect_min.0;
+                self.next_look = self.next_look.min(soon);
             }
             Heard::Trouble(reason) => tracing::debug!(reason, "the reply topic cannot be read"),
         }
@@ -319,6 +303,7 @@ impl Link {
         self.pauses = Pauses::of(&self.section);
         self.last_error = None;
         self.brokers = Brokers::There;
+        self.publisher.looked();
         for (asked, look) in asked.into_iter().zip(looks) {
             match asked {
                 Asked::Replies => self.replies_looked(&look, was_away),
@@ -485,6 +470,10 @@ impl Link {
                 return BusState::Disconnected { reason: reason.clone() };
             }
             (Brokers::There, None) => {}
+        }
+        if let Some(reason) = self.publisher.no_producer() {
+            let reason = format!("the brokers let no producer go on: {reason}");
+            return BusState::Disconnected { reason };
         }
         if !self.reader.has_caught_up() {
             return BusState::CatchingUp;

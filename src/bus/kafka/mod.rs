@@ -19,6 +19,7 @@
 //! reader    records to deliveries, verdicts to positions
 //! publisher step messages to records, reports to confirms
 //! link      the loop that owns a reader and a publisher
+//! pauses    the pauses between tries
 //! inspect   how far workers are behind
 //! ```
 
@@ -26,6 +27,7 @@ mod client;
 mod cluster;
 mod inspect;
 mod link;
+mod pauses;
 mod publisher;
 mod reader;
 mod record;

@@ -3,6 +3,7 @@
 
 use super::client::{BATCH_BYTES, Configs, Context, Ending, explain};
 use super::cluster::{is_code_of_topic, is_of_topic};
+use super::pauses::Pauses;
 use super::record::{SPRING_CORRELATION, SPRING_REPLY_TOPIC};
 use crate::bus::{
     Body, BusEvent, BusNotice, Delivery, ERROR, EventSink, HeaderValue, Position, Publication,
@@ -13,7 +14,7 @@ use crate::settings::KafkaSection;
 use bytes::Bytes;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
@@ -38,6 +39,8 @@ struct Held {
     /// Its size with its headers.
     bytes: usize,
     refusals: u32,
+    /// How often as too large.
+    too_large: u32,
     /// It was with a topic that is gone.
     is_lost: bool,
     /// It was sent before.
@@ -78,6 +81,11 @@ pub(super) struct Publisher {
     pub(super) wants_look: bool,
     /// The client must be replaced.
     is_outdated: bool,
+    /// Why no client can go on; none: this one can, as far as is known.
+    no_producer: Option<String>,
+    /// When a client that cannot go on is replaced, and how long the next one is waited for.
+    renewed_at: Option<Instant>,
+    pauses: Pauses,
 }
 
 impl Publisher {
@@ -97,6 +105,7 @@ impl Publisher {
         }
         let producer = Ending::new(producer(&section, &context)?);
         Ok(Publisher {
+            pauses: Pauses::of(&section),
             section,
             sink,
             context,
@@ -113,6 +122,8 @@ impl Publisher {
             untold: BTreeSet::new(),
             wants_look: false,
             is_outdated: false,
+            no_producer: None,
+            renewed_at: None,
         })
     }
 
@@ -129,7 +140,14 @@ impl Publisher {
                 ),
             );
         }
-        self.waiting.push_back(Held { message, bytes, refusals: 0, is_lost: false, again: false });
+        self.waiting.push_back(Held {
+            message,
+            bytes,
+            refusals: 0,
+            too_large: 0,
+            is_lost: false,
+            again: false,
+        });
     }
 
     /// The attempt of a message that no broker will take fails.
@@ -237,6 +255,7 @@ impl Publisher {
                 self.put_back(held);
             }
             Ok((partition, offset)) => {
+                self.goes_on();
                 self.writes(queue, partition, offset);
                 self.one_less();
                 (self.sink)(BusEvent::Taken(held.message.receipt));
@@ -267,9 +286,10 @@ impl Publisher {
         let (queue, bytes) = (held.message.to.queue.clone(), held.bytes);
         held.again = true;
         held.refusals += 1;
+        held.too_large += u32::from(code == RDKafkaErrorCode::MessageSizeTooLarge);
         match code {
             RDKafkaErrorCode::MessageSizeTooLarge
-                if bytes > BATCH_BYTES || held.refusals > TOO_LARGE_MAX =>
+                if bytes > BATCH_BYTES || held.too_large > TOO_LARGE_MAX =>
             {
                 let (topic, max) = (self.section.topic(&queue), self.section.message_bytes_max);
                 self.give_up(
@@ -311,19 +331,51 @@ impl Publisher {
 
     /// When a message that was not taken is to be sent again.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.delayed.keys().next().map(|(at, _)| *at)
+        let delayed = self.delayed.keys().next().map(|(at, _)| *at);
+        delayed.into_iter().chain(self.renewed_at).min()
     }
 
     pub(super) fn due(&mut self) {
         let now = clock::ticks();
+        self.is_outdated |= self.renewed_at.take_if(|at| *at <= now).is_some();
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             self.waiting.push_back(entry.remove());
         }
     }
 
-    /// The client cannot go on.
-    pub(super) fn outdated(&mut self) {
-        self.is_outdated = true;
+    /// Whether the client can go on is looked at: no error says so by itself.
+    pub(super) fn look_at_producer(&mut self) {
+        if self.renewed_at.is_some() || self.is_outdated {
+            return;
+        }
+        let fatal = self.producer.get().and_then(|producer| producer.client().fatal_error());
+        if let Some((_, reason)) = fatal {
+            if self.no_producer.as_ref() != Some(&reason) {
+                tracing::warn!(reason, "the producer cannot go on (logged once for each reason)");
+            }
+            self.no_producer = Some(reason);
+            self.renewed_at = Some(clock::ticks() + self.pauses.next());
+        }
+    }
+
+    /// The brokers have answered a while after the last producer was made.
+    pub(super) fn looked(&mut self) {
+        let is_fatal = |producer: &ThreadedProducer<Context>| producer.client().fatal_error();
+        if self.renewed_at.is_none() && self.producer.get().and_then(is_fatal).is_none() {
+            self.goes_on();
+        }
+    }
+
+    fn goes_on(&mut self) {
+        if self.no_producer.take().is_some() {
+            tracing::info!("the producer goes on");
+            self.pauses = Pauses::of(&self.section);
+        }
+    }
+
+    /// Why no message is taken from any producer, if that is so.
+    pub(super) fn no_producer(&self) -> Option<&str> {
+        self.no_producer.as_deref()
     }
 
     /// Puts another client in the place of one that cannot go on. What the old one still had comes

@@ -30,6 +30,8 @@ pub(super) enum Heard {
     End(i32),
     /// The topic is not as it was.
     Changed(String),
+    /// The topic does not have what was to be read next, or so a broker says; the library gives up.
+    Stopped(String),
     /// Something else that the library tries again by itself.
     Trouble(String),
 }
@@ -342,7 +344,7 @@ fn heard(error: &KafkaError) -> Heard {
         KafkaError::PartitionEOF(partition) => Heard::End(*partition),
         error if is_of_topic(error) => Heard::Changed(explain(error)),
         error => match error.rdkafka_error_code() {
-            Some(AutoOffsetReset | OffsetOutOfRange) => Heard::Changed(explain(error)),
+            Some(AutoOffsetReset | OffsetOutOfRange) => Heard::Stopped(explain(error)),
             _ => Heard::Trouble(explain(error)),
         },
     }

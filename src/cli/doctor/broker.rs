@@ -5,7 +5,7 @@ use super::local::Local;
 use crate::bus::amqp::{AmqpSettings, PolicyLook, Probe, probe};
 use crate::bus::{QueueLook, Served};
 use crate::engine::words::quoted;
-use crate::settings::{AmqpSection, Settings};
+use crate::settings::{AmqpSection, BusKind, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ const QUEUES: &str = "queues";
 /// answers.
 pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     let settings = &local.settings;
-    let names = settings.bus_kinds().into_keys();
-    let brokers: Vec<_> = names.filter_map(|name| Some((name, settings.amqp_bus(name)?))).collect();
-    if brokers.is_empty() {
+    let kinds = settings.bus_kinds();
+    if !kinds.values().any(|kind| matches!(kind, BusKind::Amqp | BusKind::Kafka)) {
         let text = "no broker is set: workers take messages over HTTP or are part of the process";
         found.push(Finding::ok(BROKER, text));
         return;
     }
     let is_running = local.is_locked.unwrap_or(has_manager);
+    let brokers = kinds.into_keys().filter_map(|name| Some((name, settings.amqp_bus(name)?)));
     for (name, section) in brokers {
         for (vhost, queues) in queues_of(local, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();

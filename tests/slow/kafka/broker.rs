@@ -14,6 +14,59 @@ use std::time::Duration;
 
 const ASKED: Duration = Duration::from_secs(10);
 
+/// Brokers that clients reach.
+pub(crate) trait Brokers {
+    /// Their addresses, with commas between them.
+    fn servers(&self) -> String;
+
+    /// The properties of a client.
+    fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.servers());
+        config.set("allow.auto.create.topics", "false");
+        config
+    }
+
+    /// How many partitions a topic has; none: it is not there.
+    fn partitions(&self, topic: &str) -> Option<usize> {
+        let consumer: BaseConsumer = self.client().create().expect("a client");
+        let found = consumer.fetch_metadata(Some(topic), ASKED).expect("answered");
+        let found = found.topics().iter().find(|found| found.name() == topic)?;
+        (found.error().is_none() && !found.partitions().is_empty())
+            .then(|| found.partitions().len())
+    }
+
+    /// How many messages were ever written to a topic.
+    fn written(&self, topic: &str) -> i64 {
+        let consumer: BaseConsumer = self.client().create().expect("a client");
+        let partitions = 0..self.partitions(topic).unwrap_or_default();
+        let end = |partition: usize| {
+            let partition = i32::try_from(partition).expect("small");
+            consumer.fetch_watermarks(topic, partition, ASKED).expect("answered").1
+        };
+        partitions.map(end).sum()
+    }
+
+    /// Writes a message.
+    fn write(
+        &self,
+        topic: &str,
+        key: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+        body: Option<&[u8]>,
+    ) {
+        let producer: BaseProducer = self.client().create().expect("a client");
+        let with = |all: OwnedHeaders, (key, value): &(&str, Option<&[u8]>)| {
+            all.insert(Header { key, value: *value })
+        };
+        let headers = headers.iter().fold(OwnedHeaders::new(), with);
+        let mut record = BaseRecord::<[u8], [u8]>::to(topic).partition(0).headers(headers);
+        (record.key, record.payload) = (key, body);
+        producer.send(record).map_err(|(error, _)| error).expect("handed over");
+        producer.flush(ASKED).expect("written");
+    }
+}
+
 pub(crate) struct Broker {
     port: u16,
     child: Option<Child>,
@@ -48,18 +101,6 @@ impl Broker {
         }
     }
 
-    pub(crate) fn server(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    /// The properties of a client.
-    pub(crate) fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.server());
-        config.set("allow.auto.create.topics", "false");
-        config
-    }
-
     fn admin(&self) -> AdminClient<DefaultClientContext> {
         self.client().create().expect("a client")
     }
@@ -90,44 +131,11 @@ impl Broker {
         let described = described.expect("answered").pop().expect("one").expect("described");
         described.get(name).and_then(|entry| entry.value.clone())
     }
+}
 
-    /// How many partitions a topic has; none: it is not there.
-    pub(crate) fn partitions(&self, topic: &str) -> Option<usize> {
-        let consumer: BaseConsumer = self.client().create().expect("a client");
-        let found = consumer.fetch_metadata(Some(topic), ASKED).expect("answered");
-        let found = found.topics().iter().find(|found| found.name() == topic)?;
-        (found.error().is_none() && !found.partitions().is_empty())
-            .then(|| found.partitions().len())
-    }
-
-    /// How many messages were ever written to a topic.
-    pub(crate) fn written(&self, topic: &str) -> i64 {
-        let consumer: BaseConsumer = self.client().create().expect("a client");
-        let partitions = 0..self.partitions(topic).unwrap_or_default();
-        let end = |partition: usize| {
-            let partition = i32::try_from(partition).expect("small");
-            consumer.fetch_watermarks(topic, partition, ASKED).expect("answered").1
-        };
-        partitions.map(end).sum()
-    }
-
-    /// Writes a message.
-    pub(crate) fn write(
-        &self,
-        topic: &str,
-        key: Option<&[u8]>,
-        headers: &[(&str, Option<&[u8]>)],
-        body: Option<&[u8]>,
-    ) {
-        let producer: BaseProducer = self.client().create().expect("a client");
-        let with = |all: OwnedHeaders, (key, value): &(&str, Option<&[u8]>)| {
-            all.insert(Header { key, value: *value })
-        };
-        let headers = headers.iter().fold(OwnedHeaders::new(), with);
-        let mut record = BaseRecord::<[u8], [u8]>::to(topic).partition(0).headers(headers);
-        (record.key, record.payload) = (key, body);
-        producer.send(record).map_err(|(error, _)| error).expect("handed over");
-        producer.flush(ASKED).expect("written");
+impl Brokers for Broker {
+    fn servers(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Positions: what is read again after a crash, and what is not.
 
-use super::{Broker, Worker, metric, setup};
+use super::{Broker, Brokers, Worker, metric, setup};
 use crate::harness::{DEADLINE, Daemon, eventually, when, within};
 use crate::load::{LONG, create_through_crashes};
 use rusqlite::Connection;

@@ -1,6 +1,6 @@
 //! What goes out and what comes back: messages, topics, sizes, odd replies.
 
-use super::{Broker, Worker, metric, setup};
+use super::{Broker, Brokers, Worker, metric, setup};
 use crate::harness::{eventually, when};
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
@@ -160,7 +160,7 @@ fn a_worker_in_python_is_killed_and_started_again() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/workers/python-kafka/worker.py");
     let start = || {
         let mut command = Command::new(&python);
-        command.args([example, &broker.server(), "price"]).stdin(Stdio::null());
+        command.args([example, &broker.servers(), "price"]).stdin(Stdio::null());
         Ending(command.spawn().expect("it starts"))
     };
     let create = |n: usize| daemon.api.create("w", &format!(r#"{{"n":{n}}}"#));

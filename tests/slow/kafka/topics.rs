@@ -1,6 +1,6 @@
 //! Topics that are not as they should be: missing, deleted, made anew, kept for too short a time.
 
-use super::{Broker, Worker, setup};
+use super::{Broker, Brokers, Worker, setup};
 use crate::harness::{command, eventually, run, when};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first, timeout: 1h }, \
@@ -108,7 +108,7 @@ fn doctor_looks_at_brokers_and_topics() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let settings = |request_timeout: &str| {
-        let (journal, server) = (path("journal.db"), broker.server());
+        let (journal, server) = (path("journal.db"), broker.servers());
         let settings = format!(
             "bus: kafka\njournal: {{ file: '{}' }}\n\
              kafka: {{ servers: [ '{server}' ], request_timeout: {request_timeout} }}\n",
@@ -129,9 +129,11 @@ fn doctor_looks_at_brokers_and_topics() {
     for words in ["the brokers answer", "topic \"short\"", "keeps messages for 1m", "absent"] {
         assert!(told.stdout.contains(words), "{words}: {told}");
     }
+    assert!(!told.stdout.contains("no broker is set"), "{told}");
     assert_eq!(told.code, Some(1), "{told}");
     settings("2s");
     broker.stop();
     let told = doctor();
     assert!(told.stdout.contains("servers and properties"), "{told}");
+    assert!(!told.stdout.contains("no broker is set"), "{told}");
 }

@@ -1,7 +1,7 @@
 //! A worker under a consumer group that knows nothing but the worker protocol: it commits after its
 //! reply is confirmed.
 
-use super::broker::Broker;
+use super::Brokers;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
@@ -33,7 +33,7 @@ type Work = Arc<dyn Fn(&Seen) -> Option<Vec<u8>> + Send + Sync>;
 
 impl Worker {
     pub(crate) fn start(
-        broker: &Broker,
+        broker: &impl Brokers,
         topics: &[&str],
         work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Worker {

@@ -1,0 +1,27 @@
+//! The pauses between tries while brokers do not answer, or refuse.
+
+use crate::settings::KafkaSection;
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use std::time::Duration;
+
+/// From the setting `reconnect_min`, doubled each time, to `reconnect_max`.
+pub(super) struct Pauses {
+    next: ExponentialBackoff,
+    max: Duration,
+}
+
+impl Pauses {
+    pub(super) fn of(section: &KafkaSection) -> Pauses {
+        let (min, max) = (section.reconnect_min.0, section.reconnect_max.0);
+        let builder = ExponentialBuilder::new()
+            .with_min_delay(min)
+            .with_max_delay((max / 2).max(min))
+            .with_jitter()
+            .without_max_times();
+        Pauses { next: builder.build(), max }
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        self.next.next().map_or(self.max, |pause| pause.min(self.max))
+    }
+}
