@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::Message;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
