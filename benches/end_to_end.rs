@@ -8,87 +8,34 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod chain;
 mod process;
 
 use bytes::Bytes;
+use chain::{AT_ONCE, BODY, CHAIN, QUEUES, channel, consume, echo, jobs};
 use futures_util::StreamExt;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, QueueDeclareOptions,
-};
-use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::options::{BasicAckOptions, BasicPublishOptions};
+use lapin::{BasicProperties, Channel, Confirmation};
 use std::io::Write;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::{JobId, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
-const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
 const STEPS: usize = QUEUES.len();
 /// Jobs of a run, unless `END_TO_END_JOBS` names another number: more of them for a profile.
 const JOBS: usize = 4_000;
-/// Jobs, or round trips, under way at once.
-const AT_ONCE: usize = 512;
 /// Jobs one after another, for the latency.
 const ONE_BY_ONE: usize = 200;
-const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
 /// Set for the process of the workers.
 const WORKERS: &str = "END_TO_END_WORKERS";
-
-async fn channel(server: &str) -> Channel {
-    let connection = Connection::connect(server, ConnectionProperties::default())
-        .await
-        .expect("a broker at AMQP_SERVER");
-    let channel = connection.create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-    channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
-    // Kept open for the whole run.
-    std::mem::forget(connection);
-    channel
-}
-
-async fn declare(channel: &Channel, queue: &str) {
-    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(queue.into(), options, FieldTable::default()).await.expect("a queue");
-}
-
-async fn consume(channel: &Channel, queue: &str) -> lapin::Consumer {
-    declare(channel, queue).await;
-    let options = BasicConsumeOptions::default();
-    channel
-        .basic_consume(queue.into(), queue.into(), options, FieldTable::default())
-        .await
-        .expect("a consumer")
-}
-
-/// Echoes every message of `queue` to its `reply_to`, then acknowledges.
-async fn echo(server: String, queue: &'static str) {
-    let channel = channel(&server).await;
-    let mut consumer = consume(&channel, queue).await;
-    while let Some(Ok(delivery)) = consumer.next().await {
-        let properties = delivery.properties.clone();
-        let Some(reply_to) = properties.reply_to().clone() else { continue };
-        let Some(correlation_id) = properties.correlation_id().clone() else { continue };
-        let answer =
-            BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
-        let options = BasicPublishOptions::default();
-        let _confirm = channel
-            .basic_publish("".into(), reply_to, options, &delivery.data, answer)
-            .await
-            .expect("published");
-        delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
-    }
-}
 
 /// The raw client: one channel, as the workers have it.
 struct Raw {
@@ -170,33 +117,6 @@ fn settings(server: &str, folder: &std::path::Path) -> Settings {
     settings.amqp.server = ServerAddress(server.to_owned());
     settings.amqp.reply_queue = "bench-manager".to_owned();
     settings
-}
-
-/// Runs that many jobs with `at_once` under way; gives the time of each.
-async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> {
-    let mut running: Vec<(JobId, Instant)> = Vec::new();
-    let (mut times, mut created) = (Vec::with_capacity(total), 0);
-    let message = Message::parse(BODY).expect("a message");
-    while times.len() < total {
-        let room = (at_once - running.len()).min(total - created);
-        let begun = Instant::now();
-        let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
-        for answer in futures_util::future::join_all(created_now).await {
-            let id = answer.expect("created").id();
-            running.push((id, begun));
-            created += 1;
-        }
-        // The manager's threads are others.
-        std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 5_000 }));
-        running.retain(|(id, begun)| {
-            let runs = manager.ways().routes.is_live(*id);
-            if !runs {
-                times.push(begun.elapsed());
-            }
-            runs
-        });
-    }
-    times
 }
 
 /// What the journal has done so far.

@@ -7,19 +7,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod chain;
 #[path = "../tests/grpc/mod.rs"]
 mod client;
 mod process;
 
+use chain::{AT_ONCE, CHAIN, QUEUES, echo, jobs};
 use client::GrpcWorker;
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, QueueDeclareOptions,
-};
-use lapin::types::FieldTable;
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::io::Write;
@@ -34,24 +29,17 @@ use workflow_manager::api::grpc;
 use workflow_manager::api::grpc::wire::Kind;
 use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{JobId, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
-const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
 const JOBS: usize = 4_000;
-/// Jobs under way at once.
-const AT_ONCE: usize = 512;
 /// Workers over HTTP, for all queues together.
 const WORKERS: usize = 64;
 /// Workers that wait, for their memory.
 const WAITING: usize = 10_000;
-const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
-
 /// How many messages a worker over gRPC has in hand.
 const CREDIT: u32 = 64;
 
@@ -189,33 +177,6 @@ async fn wait(address: String, queue: &'static str) {
     }
 }
 
-/// Gives every message of the queue back over AMQP, and acknowledges it then.
-async fn echo(server: String, queue: &'static str) {
-    let connection = Connection::connect(&server, ConnectionProperties::default());
-    let connection = connection.await.expect("a broker at AMQP_SERVER");
-    let channel = connection.create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-    channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
-    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(queue.into(), durable, FieldTable::default()).await.expect("a queue");
-    let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
-    let consumer = channel.basic_consume(queue.into(), queue.into(), options, none);
-    let mut consumer = consumer.await.expect("a consumer");
-    while let Some(Ok(delivery)) = consumer.next().await {
-        let properties = &delivery.properties;
-        let Some(reply_to) = properties.reply_to().clone() else { continue };
-        let Some(correlation_id) = properties.correlation_id().clone() else { continue };
-        let answer =
-            BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
-        let options = BasicPublishOptions::default();
-        let _confirm = channel
-            .basic_publish("".into(), reply_to, options, &delivery.data, answer)
-            .await
-            .expect("published");
-        delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
-    }
-}
-
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
 }
@@ -264,31 +225,11 @@ impl Drop for Process {
     }
 }
 
-/// Runs that many jobs with `AT_ONCE` under way.
-async fn jobs(manager: &Manager, total: usize) {
-    let mut running: Vec<JobId> = Vec::new();
-    let (mut ended, mut created) = (0, 0);
-    let message = Message::parse(BODY).expect("a message");
-    while ended < total {
-        let room = (AT_ONCE - running.len()).min(total - created);
-        let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
-        for answer in join_all(created_now).await {
-            running.push(answer.expect("created").id());
-            created += 1;
-        }
-        // The manager's threads are others.
-        std::thread::sleep(Duration::from_millis(5));
-        let before = running.len();
-        running.retain(|id| manager.ways().routes.is_live(*id));
-        ended += before - running.len();
-    }
-}
-
 /// Steps a second, and microseconds of the manager's CPU for each.
 async fn cost(manager: &Manager) -> (f64, f64) {
-    jobs(manager, JOBS / 4).await;
+    jobs(manager, JOBS / 4, AT_ONCE).await;
     let (cpu, begun) = (process::cpu("self"), Instant::now());
-    jobs(manager, JOBS).await;
+    jobs(manager, JOBS, AT_ONCE).await;
     let steps = (JOBS * QUEUES.len()) as f64;
     (steps / begun.elapsed().as_secs_f64(), (process::cpu("self") - cpu) * 1e6 / steps)
 }

@@ -15,6 +15,10 @@ pub struct Bulk {
     /// Only steps that have been seen waiting for this long.
     pub(super) waiting_for: Option<Duration>,
     pub(super) is_dry_run: bool,
+    /// Why, for the reader of each job's record.
+    pub(super) reason: Option<Arc<str>>,
+    /// Who asks: the name of a token.
+    pub(super) by: Option<Arc<str>>,
     pub(super) steps: AtomicUsize,
     pub(super) jobs: AtomicUsize,
 }
@@ -26,6 +30,8 @@ impl Bulk {
             queue,
             waiting_for: None,
             is_dry_run: false,
+            reason: None,
+            by: None,
             steps: AtomicUsize::new(0),
             jobs: AtomicUsize::new(0),
         }
@@ -39,6 +45,11 @@ impl Bulk {
     /// Only counts the steps, if `is_dry_run`.
     pub fn dry_run(self, is_dry_run: bool) -> Bulk {
         Bulk { is_dry_run, ..self }
+    }
+
+    /// Says why it is asked for, and by whom, as the record of each job that it touches has it.
+    pub fn asked(self, reason: Option<Arc<str>>, by: Option<Arc<str>>) -> Bulk {
+        Bulk { reason, by, ..self }
     }
 
     /// How many steps were found so far, in how many jobs and child jobs.

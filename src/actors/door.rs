@@ -95,21 +95,17 @@ pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refu
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Sends the messages of all steps that wait on a queue again, or only counts them. Answered once
+/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says. Answered once
 /// all is committed: how many steps, in how many jobs and child jobs.
 ///
 /// # Errors
 ///
 /// Nothing is accepted now.
-pub async fn redispatch(
-    ways: &Ways,
-    queue: Address,
-    is_dry_run: bool,
-) -> Result<(usize, usize), Refusal> {
+pub async fn redispatch(ways: &Ways, bulk: Bulk) -> Result<(usize, usize), Refusal> {
     if !ways.common.health.accepts() {
         return Err(not_now());
     }
-    let bulk = Arc::new(Bulk::new(queue).dry_run(is_dry_run));
+    let bulk = Arc::new(bulk);
     let (answer, answered) = oneshot::channel();
     if ways.mailboxes().router.offer(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
         return Err(full());

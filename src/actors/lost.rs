@@ -36,6 +36,9 @@ const UNHEARD_LOOKS: u32 = 1;
 /// How many looks must have found too little before a loss is reported.
 const AGREEING_MIN: usize = 3;
 
+/// Why steps are dispatched again, in the records of their jobs.
+const LOST: &str = "their queue has lost messages (setting amqp.redispatch_lost)";
+
 /// The longest pause between dispatches for a queue that loses messages again and again.
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
@@ -183,7 +186,8 @@ impl LossWatch {
             self.resent.insert(queue.clone(), (now, pause));
             tracing::info!(%bus, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
             let address = Address { bus: bus.clone(), queue: queue.clone() };
-            let bulk = Bulk::new(address).of_those_waiting(self.span);
+            let bulk =
+                Bulk::new(address).of_those_waiting(self.span).asked(Some(LOST.into()), None);
             // Nobody waits for the end of it.
             ways.mailboxes()
                 .router

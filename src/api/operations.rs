@@ -17,6 +17,7 @@ use crate::times::Time;
 use actix_web::{HttpResponse, web};
 use futures_util::future::join_all;
 use serde::Serialize;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// How many jobs of a bulk operation are under way at once: they share commits.
@@ -51,7 +52,16 @@ pub(super) fn request(
     reason: Option<String>,
     By(by): By,
 ) -> Result<Request, Problem> {
-    let Some(reason) = reason else { return Ok(Request { operation, reason: None, by }) };
+    let reason = why(reason)?;
+    if let (Operation::Cancel { reason: by }, Some(reason)) = (&mut operation, &reason) {
+        *by = format!("{by}: {reason}").into();
+    }
+    Ok(Request { operation, reason, by })
+}
+
+/// Why something is asked for, if that is said.
+pub(super) fn why(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
+    let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&chars) {
         return Err(Problem::malformed(format!(
@@ -59,10 +69,7 @@ pub(super) fn request(
              job's record, for those who read it"
         )));
     }
-    if let Operation::Cancel { reason: by } = &mut operation {
-        *by = format!("{by}: {reason}").into();
-    }
-    Ok(Request { operation, reason: Some(reason.into()), by })
+    Ok(Some(reason.into()))
 }
 
 /// The operation named `word`; none: deletion.

@@ -3,9 +3,10 @@
 
 use super::holder::By;
 use super::named::job_id;
-use super::operations::{refused, request, respond};
+use super::operations::{refused, request, respond, why};
 use super::problem::Problem;
 use super::query::{self, Query};
+use crate::actors::bulk::Bulk;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::bus::Address;
@@ -29,18 +30,21 @@ pub async fn one(
     respond(id, door::operate(&ways, id, request).await)
 }
 
-/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true]`: answered once all is committed.
+/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`: answered once
+/// all is committed.
 pub async fn by_queue(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    By(by): By,
 ) -> Result<HttpResponse, Problem> {
-    let [bus, vhost, dry_run] = query.of(["bus", "vhost", "dryRun"])?;
+    let [bus, vhost, dry_run, reason] = query.of(["bus", "vhost", "dryRun", "reason"])?;
     let queue = path.into_inner();
     let address = address(&ways, &queue, bus, vhost)?;
     let vhost = address.bus.vhost.to_string();
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
-    let (steps, jobs) = door::redispatch(&ways, address.clone(), is_dry_run)
+    let bulk = Bulk::new(address.clone()).dry_run(is_dry_run).asked(why(reason)?, by);
+    let (steps, jobs) = door::redispatch(&ways, bulk)
         .await
         .map_err(|refusal| refused(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use workflow_manager::actors::bulk::Bulk;
 use workflow_manager::actors::door;
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
@@ -367,9 +368,9 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         while step(id).await != Some(1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let waits = door::redispatch(ways, there.clone(), true).await;
+        let waits = door::redispatch(ways, Bulk::new(there.clone()).dry_run(true)).await;
         assert_eq!(waits, Ok((0, 0)), "nothing waits on the other bus");
-        assert_eq!(door::redispatch(ways, here.clone(), true).await, Ok((1, 1)));
+        assert_eq!(door::redispatch(ways, Bulk::new(here.clone()).dry_run(true)).await, Ok((1, 1)));
         for (queue, left) in [(there, Some(1)), (here, Some(0))] {
             let (taken, is_taken) = tokio::sync::oneshot::channel();
             ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });

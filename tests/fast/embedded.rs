@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Refusal};
+use workflow_manager::actors::bulk::Bulk;
 use workflow_manager::actors::door;
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager};
@@ -449,10 +450,10 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         assert!(!is_confirmed(left).await, "its message is lost, and sent again");
         assert!(is_confirmed(right).await, "the other queue is there");
 
-        let nothing = door::redispatch(manager.ways(), queue, false).await;
+        let nothing = door::redispatch(manager.ways(), Bulk::new(queue)).await;
         assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
         let right = Address { bus: manager.ways().buses.named(None, "right"), queue: "q".into() };
-        let found = door::redispatch(manager.ways(), right, false).await;
+        let found = door::redispatch(manager.ways(), Bulk::new(right)).await;
         assert_eq!(found, Ok((1, 1)));
         manager.stop().await;
     });

@@ -35,6 +35,9 @@ enum Until {
     Killed,
 }
 
+/// How soon a manager that is away is looked for again.
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
+
 /// A worker on a thread of its own that connects again whenever its stream ends, and then sends what
 /// was not answered once more. Dropped it says farewell.
 pub(crate) struct Remote {
@@ -54,10 +57,16 @@ impl Remote {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let mut unanswered = HashMap::new();
+                let (mut unanswered, mut seen) = (HashMap::new(), seen);
                 while *seen.borrow() == Until::Running {
-                    serve((address, &queues, credit), &work, &mut unanswered, seen.clone()).await;
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    let manager = (address, &*queues, credit);
+                    if serve(manager, &work, &mut unanswered, seen.clone()).await {
+                        continue;
+                    }
+                    tokio::select! {
+                        _ = seen.changed() => {}
+                        () = tokio::time::sleep(AGAIN_AFTER) => {}
+                    }
                 }
             });
         });
@@ -82,15 +91,15 @@ impl Drop for Remote {
     }
 }
 
-/// One stream, until it ends.
+/// One stream, until it ends; whether there was one.
 async fn serve(
     (address, queues, credit): (SocketAddr, &[&str], u32),
     work: &impl Fn(&str, &[u8]) -> Vec<u8>,
     unanswered: &mut HashMap<String, Vec<u8>>,
     mut until: watch::Receiver<Until>,
-) {
-    let Some(client) = client::try_client(address).await else { return };
-    let Ok(mut worker) = GrpcWorker::open(&client, queues).await else { return };
+) -> bool {
+    let Some(client) = client::try_client(address).await else { return false };
+    let Ok(mut worker) = GrpcWorker::open(&client, queues).await else { return false };
     for (receipt, body) in unanswered.iter() {
         worker.reply(receipt, Kind::Result, body.clone());
     }
@@ -100,11 +109,11 @@ async fn serve(
             heard = worker.hear() => heard,
             changed = until.changed() => {
                 if changed.is_err() || *until.borrow() == Until::Killed {
-                    return;
+                    return true;
                 }
                 worker.farewell();
                 while let Ok(Some(_)) = worker.hear().await {}
-                return;
+                return true;
             }
         };
         match heard {
@@ -116,7 +125,7 @@ async fn serve(
             }
             Ok(Some(Tell::Taken(taken))) => drop(unanswered.remove(&taken.receipt)),
             Ok(Some(Tell::Lease(_) | Tell::Gone(_) | Tell::Drain(_))) => {}
-            Ok(None) | Err(_) => return,
+            Ok(None) | Err(_) => return true,
         }
     }
 }

@@ -2,11 +2,12 @@
 //! by hand and by the manager.
 
 use rusqlite::{Connection, OpenFlags};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::amqp::{Vhost, Worker, arguments};
 use crate::harness::{Daemon, Ran, Setup, command, eventually, run, when};
+use crate::tokens::new_token;
 
 const TWO: &str = "
 workflows:
@@ -137,6 +138,43 @@ fn what_a_deleted_queue_has_lost_is_sent_again_by_step_and_by_queue_child_jobs_i
 }
 
 #[cfg(feature = "failpoints")]
+/// What was asked of a job, as its record has it: operation, step, reason, and by whom.
+fn asked(daemon: &Daemon, id: Uuid) -> Vec<[Value; 4]> {
+    let record = daemon.api.get(&format!("/api/job/{id}/entries")).expect(200).json();
+    let entries = record["entries"].as_array().unwrap().clone();
+    let asked = entries.into_iter().filter(|entry| entry["kind"] == "job.asked");
+    asked.map(|entry| ["operation", "step", "reason", "by"].map(|key| entry[key].clone())).collect()
+}
+
+#[test]
+fn the_record_of_each_job_says_who_had_its_queue_sent_again_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens.yaml");
+    let token = new_token(&file, "ada", "admin");
+    let vhost = Vhost::new();
+    let mut daemon =
+        Setup::new(&vhost.url, TWO).set("http.tokens_file", file.to_str().unwrap()).start();
+    daemon.api = daemon.api.with_token(Some(&token));
+    let (plain, other) = (daemon.api.create("plain", "{}"), daemon.api.create("plain", "{}"));
+    let queue = "/api/queue/work/redispatch";
+    eventually("both are confirmed", || {
+        let dry =
+            daemon.api.post(&format!("{queue}?dryRun=true&reason=why"), "").expect(200).json();
+        when(dry["steps"] == json!(2), dry)
+    });
+    let sent = run(command()
+        .args(["redispatch", "--queue", "work", "--reason", "it was purged"])
+        .args(["--server", &daemon.url(), "--token", &token]));
+    assert_eq!(sent.code, Some(0), "{sent}");
+    for id in [plain, other] {
+        let told = [json!("redispatch"), json!("work"), json!("it was purged"), json!("ada")];
+        assert_eq!(asked(&daemon, id), [told], "and the dry run left nothing");
+    }
+    let long = "x".repeat(201);
+    let told = daemon.api.post(&format!("{queue}?reason={long}"), "");
+    told.expect_problem(400, &["reason has 201 characters"]);
+}
+
 #[test]
 fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
     let vhost = Vhost::new();
@@ -231,6 +269,8 @@ fn with_the_setting_what_is_lost_is_sent_again_by_itself() {
         worker.seen().iter().all(|message| message.message_id().ends_with(":1")),
         "as the same attempts"
     );
+    let why = asked(&daemon, id).pop().unwrap();
+    assert!(why[2].as_str().is_some_and(|why| why.contains("amqp.redispatch_lost")), "{why:?}");
     let metrics = daemon.api.get("/metrics").expect(200).text;
     assert!(
         metrics.contains("workflow_steps_redispatched_total{step=\"work\",workflow=\"plain\"} 1"),

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WORKFLOW: &str = "workflows: [ { name: single, steps: [ { name: work } ] } ]";
 
 /// Makes a token in the file, as an operator does.
-fn new_token(file: &Path, name: &str, scope: &str) -> String {
+pub(crate) fn new_token(file: &Path, name: &str, scope: &str) -> String {
     let made = run(command().args(["token", "new", name, "--scope", scope, "--file"]).arg(file));
     assert_eq!(made.code, Some(0), "{made}");
     made.stdout.trim_end().to_owned()

@@ -272,19 +272,7 @@ class _Delivery(Delivery):
 
     def step(self, send_progress: Callable[[dict[str, Any]], None]) -> Step:
         headers = self.properties.headers or {}
-        uuid, _, name = (self.properties.correlation_id or "").partition(":")
-        return Step(
-            queue=self.queue,
-            id=uuid,
-            name=name,
-            attempt=headers.get("attempt", 1),
-            job=headers.get("job", uuid),
-            workflow=headers.get("workflow", ""),
-            redelivered=self.redelivered,
-            headers=headers,
-            _send_progress=send_progress,
-            _cancellation=self.cancellation,
-        )
+        return Step.of(self.queue, self.properties.correlation_id, headers, self.redelivered, send_progress, self.cancellation)
 
     def __str__(self) -> str:
         return f"{self.queue}: message {self.properties.message_id or self.properties.correlation_id or self.tag}"

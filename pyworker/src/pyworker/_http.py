@@ -318,23 +318,12 @@ class _Delivery(Delivery):
             self._transport.settled(self)
 
     def step(self, send_progress: Callable[[dict[str, Any]], None]) -> Step:
-        uuid, _, name = self.headers.get("correlation-id", "").partition(":")
         headers: dict[str, Any] = {key: self.headers[key] for key in _HEADERS if key in self.headers}
         for key in _NUMBERS:
             if key in headers:
                 headers[key] = int(headers[key])
-        return Step(
-            queue=self.queue,
-            id=uuid,
-            name=name,
-            attempt=headers.get("attempt", 1),
-            job=headers.get("job", uuid),
-            workflow=headers.get("workflow", ""),
-            redelivered=self.headers.get("delivery", "1") != "1",
-            headers=headers,
-            _send_progress=send_progress,
-            _cancellation=self.cancellation,
-        )
+        redelivered = self.headers.get("delivery", "1") != "1"
+        return Step.of(self.queue, self.headers.get("correlation-id"), headers, redelivered, send_progress, self.cancellation)
 
     def __str__(self) -> str:
         return f"{self.queue}: message {self.message_id}"

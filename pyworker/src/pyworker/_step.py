@@ -82,6 +82,31 @@ class Step:
     _send_progress: Callable[[dict[str, Any]], None] = field(repr=False, compare=False)
     _cancellation: Cancellation = field(repr=False, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        queue: str,
+        correlation_id: str | None,
+        headers: Mapping[str, Any],
+        redelivered: bool,
+        send_progress: Callable[[dict[str, Any]], None],
+        cancellation: Cancellation,
+    ) -> Step:
+        """The step of a message. The ``correlation_id`` has its place: the job's id and the step's name."""
+        uuid, _, name = (correlation_id or "").partition(":")
+        return cls(
+            queue=queue,
+            id=uuid,
+            name=name,
+            attempt=headers.get("attempt", 1),
+            job=headers.get("job", uuid),
+            workflow=headers.get("workflow", ""),
+            redelivered=redelivered,
+            headers=headers,
+            _send_progress=send_progress,
+            _cancellation=cancellation,
+        )
+
     @property
     def cancelled(self) -> bool:
         """Whether the manager has said that the attempt is over (cancelled, timed out, settled by another): what is

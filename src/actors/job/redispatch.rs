@@ -5,7 +5,7 @@ use super::JobActor;
 use crate::actors::bulk::{Bulk, Census, Oldest, Wait};
 use crate::actors::mail::{Done, Outgoing};
 use crate::clock;
-use crate::engine::{Definition, Input, Operation};
+use crate::engine::{Definition, Input, Operation, Request};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -73,10 +73,9 @@ impl JobActor {
             return;
         }
         for step in names {
-            self.take(
-                Input::operate(Operation::Redispatch { step }),
-                vec![Outgoing::Hold(done.clone())],
-            );
+            let (reason, by) = (bulk.reason.clone(), bulk.by.clone());
+            let request = Request { operation: Operation::Redispatch { step }, reason, by };
+            self.take(Input::operate(request), vec![Outgoing::Hold(done.clone())]);
         }
     }
 }

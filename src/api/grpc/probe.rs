@@ -83,10 +83,8 @@ async fn ask(
     let ((status, message), (refused, _)) = told?;
     let is_serving = status.code() == Code::Ok && message.ends_with(SERVES);
     // There is no such message, as whoever is admitted hears.
-    let admitted = match refused.code() {
-        Code::Unauthenticated | Code::PermissionDenied => Err(refused.message().to_owned()),
-        _ => Ok(()),
-    };
+    let is_refused = matches!(refused.code(), Code::Unauthenticated | Code::PermissionDenied);
+    let admitted = if is_refused { Err(refused.message().to_owned()) } else { Ok(()) };
     Ok(Probed { is_serving, admitted })
 }
 

@@ -199,7 +199,7 @@ fn operations(schemas: &mut Schemas) -> Vec<Call> {
             "redispatchQueue",
             "Sends the messages of all steps that wait on a queue once more",
         )
-        .takes(&[BUS, VHOST, DRY_RUN])
+        .takes(&[BUS, VHOST, DRY_RUN, REASON])
         .json(200, "How many", schemas.of::<redispatch::Redispatched>())
         .refuses(&[404]),
     ];

@@ -3,30 +3,46 @@
 use super::super::arguments::TestedBus;
 use super::report::{Level, Told};
 
-/// A case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Case {
-    Answers,
-    CutBeforeReply,
-    CutAfterReply,
-    NotJson,
-    Array,
-    Empty,
-    Deep,
-    Large,
-    Headers,
-    NoReplyTo,
-    Hundred,
-    Order,
-    Confirms,
-    Attempt,
-    Persistent,
-    ContentType,
-    Digits,
-    Lease,
-    Gone,
-    Declares,
-    Terminates,
+/// A type, and [`ORDER`], all values of it in the order in which they are written.
+macro_rules! in_order {
+    ($(#[$of_type:meta])* $visible:vis enum $name:ident {
+        $($(#[$of_value:meta])* $value:ident,)*
+    }) => {
+        $(#[$of_type])*
+        $visible enum $name {
+            $($(#[$of_value])* $value,)*
+        }
+
+        const ORDER: &[$name] = &[$($name::$value,)*];
+    };
+}
+
+in_order! {
+    /// A case.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Case {
+        Answers,
+        CutBeforeReply,
+        CutAfterReply,
+        NotJson,
+        Array,
+        Empty,
+        Deep,
+        Large,
+        Headers,
+        NoReplyTo,
+        Hundred,
+        Order,
+        Confirms,
+        Attempt,
+        Persistent,
+        ContentType,
+        Digits,
+        Lease,
+        Gone,
+        Declares,
+        Terminates,
+    }
 }
 
 use Case::{
@@ -34,30 +50,6 @@ use Case::{
     Digits, Empty, Gone, Headers, Hundred, Large, Lease, NoReplyTo, NotJson, Order, Persistent,
     Terminates,
 };
-
-const ORDER: [Case; 21] = [
-    Answers,
-    CutBeforeReply,
-    CutAfterReply,
-    NotJson,
-    Array,
-    Empty,
-    Deep,
-    Large,
-    Headers,
-    NoReplyTo,
-    Hundred,
-    Order,
-    Confirms,
-    Attempt,
-    Persistent,
-    ContentType,
-    Digits,
-    Lease,
-    Gone,
-    Declares,
-    Terminates,
-];
 
 const ANSWER: &str = "For each message: do the work, publish a JSON object to the queue named in \
                       reply_to, with the same correlation_id, then ack";
@@ -80,7 +72,7 @@ impl Case {
             Answers | CutBeforeReply | CutAfterReply | NotJson | Array | Empty | Deep | Large
             | Headers | Hundred | Digits | Terminates => true,
         };
-        ORDER.into_iter().filter(is_of).collect()
+        ORDER.iter().copied().filter(is_of).collect()
     }
 
     /// It looks back at what was seen, or is the last one.

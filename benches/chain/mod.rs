@@ -1,0 +1,96 @@
+//! A chain of five steps whose workers give back what they get, for the benches that measure it over one
+//! transport or another.
+
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use std::time::{Duration, Instant};
+use workflow_manager::actors::manager::Manager;
+use workflow_manager::engine::{JobId, Message};
+
+/// The workflow `chain`.
+pub(crate) const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
+/// The queues of its steps.
+pub(crate) const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
+/// Jobs, or round trips, under way at once.
+pub(crate) const AT_ONCE: usize = 512;
+/// The message of each job.
+pub(crate) const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
+
+/// A channel of a connection of its own, with confirms.
+pub(crate) async fn channel(server: &str) -> Channel {
+    let connection = Connection::connect(server, ConnectionProperties::default())
+        .await
+        .expect("a broker at AMQP_SERVER");
+    let channel = connection.create_channel().await.expect("a channel");
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
+    // Kept open for the whole run.
+    std::mem::forget(connection);
+    channel
+}
+
+async fn declare(channel: &Channel, queue: &str) {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.into(), options, FieldTable::default()).await.expect("a queue");
+}
+
+/// What comes from a queue, which is declared.
+pub(crate) async fn consume(channel: &Channel, queue: &str) -> lapin::Consumer {
+    declare(channel, queue).await;
+    let options = BasicConsumeOptions::default();
+    channel
+        .basic_consume(queue.into(), queue.into(), options, FieldTable::default())
+        .await
+        .expect("a consumer")
+}
+
+/// Echoes every message of `queue` to its `reply_to`, then acknowledges.
+pub(crate) async fn echo(server: String, queue: &'static str) {
+    let channel = channel(&server).await;
+    let mut consumer = consume(&channel, queue).await;
+    while let Some(Ok(delivery)) = consumer.next().await {
+        let properties = delivery.properties.clone();
+        let Some(reply_to) = properties.reply_to().clone() else { continue };
+        let Some(correlation_id) = properties.correlation_id().clone() else { continue };
+        let answer =
+            BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation_id);
+        let options = BasicPublishOptions::default();
+        let _confirm = channel
+            .basic_publish("".into(), reply_to, options, &delivery.data, answer)
+            .await
+            .expect("published");
+        delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
+    }
+}
+
+/// Runs that many jobs with `at_once` under way; gives the time of each.
+pub(crate) async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> {
+    let mut running: Vec<(JobId, Instant)> = Vec::new();
+    let (mut times, mut created) = (Vec::with_capacity(total), 0);
+    let message = Message::parse(BODY).expect("a message");
+    while times.len() < total {
+        let room = (at_once - running.len()).min(total - created);
+        let begun = Instant::now();
+        let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
+        for answer in futures_util::future::join_all(created_now).await {
+            let id = answer.expect("created").id();
+            running.push((id, begun));
+            created += 1;
+        }
+        // The manager's threads are others.
+        std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 5_000 }));
+        running.retain(|(id, begun)| {
+            let runs = manager.ways().routes.is_live(*id);
+            if !runs {
+                times.push(begun.elapsed());
+            }
+            runs
+        });
+    }
+    times
+}
