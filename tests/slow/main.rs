@@ -55,6 +55,7 @@ mod soak;
 mod statuses;
 mod tls;
 mod tokens;
+mod traces;
 mod unreadable;
 mod usage;
 mod webhook;
