@@ -80,8 +80,6 @@ fn a_job_that_outlives_kill_9_is_one_whole_trace() {
         "each parent is there"
     );
     assert!(told.iter().all(|span| span.start_time_unix_nano <= span.end_time_unix_nano));
-    let sent = told.iter().find(|span| span.name == "send first").unwrap();
-    assert_eq!(sent.events[0].name, "confirmed", "the broker's confirm came before the kill");
 }
 
 #[test]
