@@ -429,7 +429,7 @@ fn what_is_refused_for_good_is_dropped_and_what_is_not_taken_now_is_sent_again()
         settings.traces.headers = Secret("x-key=open%20sesame".to_owned());
     };
     serving(ONE, of_q(echo), change, |api, common| async move {
-        let begun = std::time::Instant::now();
+        let begun = workflow_manager::clock::instant();
         create(&api, "one", "{}").await;
         until("it is taken", || Some(()).filter(|()| counted(&common, "taken") == 1)).await;
         assert!(begun.elapsed() > Duration::from_secs(1), "Retry-After was not waited for");
