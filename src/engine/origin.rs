@@ -38,10 +38,10 @@ impl Origin {
 impl Origin {
     /// The trace of the job: the one from which it was asked for, else one of its own, which has
     /// the id of the top-level job. Never zero.
-    pub fn trace(&self) -> u128 {
+    pub fn trace(&self) -> [u8; 16] {
         match self.trace {
             Some(trace) => trace.trace,
-            None => self.root.0.as_u128().max(1),
+            None => self.root.0.as_u128().max(1).to_be_bytes(),
         }
     }
 
@@ -115,8 +115,8 @@ mod tests {
         assert!(asked(true).is_sampled(0.0));
         assert!(!asked(false).is_sampled(1.0));
         assert_eq!(asked(true).trace(), parent.trace);
-        assert_eq!(origin(7).trace(), 7);
-        assert_ne!(origin(0).trace(), 0, "zero is no trace");
+        assert_eq!(origin(7).trace(), 7_u128.to_be_bytes());
+        assert_ne!(origin(0).trace(), [0; 16], "zero is no trace");
     }
 
     #[test]
@@ -127,7 +127,8 @@ mod tests {
         let told = asked.trace_parent("a", 1, Some(0.0));
         assert_eq!((told.trace, told.span), (parent.trace, span_id(asked.id, "a", 1)));
         let own = origin(7).trace_parent("a", 1, None);
-        assert_eq!((own.trace, own.span, own.is_sampled), (7, told.span, true));
+        assert_eq!((own.trace, own.span), (7_u128.to_be_bytes(), told.span));
+        assert!(own.is_sampled);
         assert!(!origin(7).trace_parent("a", 1, Some(0.0)).is_sampled);
     }
 }

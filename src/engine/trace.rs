@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// The place in a trace from which a job was asked for: what its `traceparent` said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace; never zero.
-    pub trace: u128,
+    /// The trace, as it is written; never zero.
+    pub trace: [u8; 16],
     /// The span in it that asks; never zero.
     pub span: u64,
     /// Whether whoever asks records the trace.
@@ -30,7 +30,8 @@ const SAMPLED: u8 = 1;
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.is_sampled))
+        let (trace, flags) = (u128::from_be_bytes(self.trace), u8::from(self.is_sampled));
+        write!(f, "00-{trace:032x}-{:016x}-{flags:02x}", self.span)
     }
 }
 
@@ -61,7 +62,7 @@ impl FromStr for TraceParent {
         if trace == 0 || span == 0 {
             return Err(MalformedTraceParent);
         }
-        Ok(TraceParent { trace, span, is_sampled: flags & SAMPLED != 0 })
+        Ok(TraceParent { trace: trace.to_be_bytes(), span, is_sampled: flags & SAMPLED != 0 })
     }
 }
 

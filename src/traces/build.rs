@@ -37,7 +37,7 @@ pub(super) struct Trace {
     pub(super) spans: Vec<Span>,
     /// How many more there would be of the jobs that were looked at.
     pub(super) omitted: u64,
-    trace: u128,
+    trace: [u8; 16],
 }
 
 /// A job whose child jobs are still to be looked at.
@@ -401,7 +401,7 @@ impl Trace {
         });
         let parent = draft.parent.map(|parent| parent.to_be_bytes().to_vec());
         self.spans.push(Span {
-            trace_id: self.trace.to_be_bytes().to_vec(),
+            trace_id: self.trace.to_vec(),
             span_id: draft.span.to_be_bytes().to_vec(),
             parent_span_id: parent.unwrap_or_default(),
             name: draft.name,

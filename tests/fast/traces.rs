@@ -3,7 +3,7 @@
 
 mod receiver;
 
-use crate::http::{Api, serving};
+use crate::http::{Api, serving, serving_in};
 use crate::push::service::{Act, Service, ok, status};
 use actix_web::http::Method;
 use receiver::{Receiver, Told, read, resource};
@@ -429,7 +429,7 @@ fn what_is_refused_for_good_is_dropped_and_what_is_not_taken_now_is_sent_again()
         settings.traces.headers = Secret("x-key=open%20sesame".to_owned());
     };
     serving(ONE, of_q(echo), change, |api, common| async move {
-        let begun = std::time::Instant::now();
+        let begun = workflow_manager::clock::instant();
         create(&api, "one", "{}").await;
         until("it is taken", || Some(()).filter(|()| counted(&common, "taken") == 1)).await;
         assert!(begun.elapsed() > Duration::from_secs(1), "Retry-After was not waited for");
@@ -505,4 +505,34 @@ fn a_stop_sends_what_is_left() {
         assert_eq!(common.metrics.traces_jobs_waiting.get(), 1);
     });
     assert_eq!(receiver.spans().len(), 3);
+}
+
+#[test]
+fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let receiver = Receiver::start();
+    actix_rt::System::new().block_on(async {
+        let begun = |api: Api, common: Arc<Common>| async move {
+            let path = format!("/api/workflow/fan?id={ID}");
+            let headers = [("traceparent", ASKED)];
+            api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
+            let runs = || Some(()).filter(|()| common.metrics.child_jobs.get() == 1);
+            until("the child job runs", runs).await;
+        };
+        serving_in(folder.path(), FAN, Workers::new(), receiver.heard(), begun).await;
+        let seen = Arc::new(Mutex::new(String::new()));
+        let of_worker = seen.clone();
+        let workers = Workers::new().with("q", 1, move |message: &Publication| {
+            let trace = Header::text_in(&message.headers, "traceparent").expect("a traceparent");
+            *of_worker.lock().expect("a text") = trace.to_string();
+            echo(message)
+        });
+        let of_test = receiver.clone();
+        let ended = |_: Api, _: Arc<Common>| async move { spans(&of_test, 5).await };
+        let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
+        assert!(told.iter().all(|span| span.trace == ASKED[3..35]), "{told:#?}");
+        assert_eq!(one(&told, "fan").parent, ASKED[36..52]);
+        let attempt = format!("00-{}-{}-01", &ASKED[3..35], one(&told, "send q").id);
+        assert_eq!(*seen.lock().expect("a text"), attempt);
+    });
 }

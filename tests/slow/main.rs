@@ -56,6 +56,7 @@ mod soak;
 mod statuses;
 mod tls;
 mod tokens;
+mod traces;
 mod unreadable;
 mod usage;
 mod webhook;

@@ -129,7 +129,6 @@ fn trace_in(headers: &FieldTable) -> Option<TraceParent> {
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
 )]
-
 pub(super) fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),

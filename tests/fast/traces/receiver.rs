@@ -53,6 +53,7 @@ impl Told {
 }
 
 fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "a value of another type is a mistake")]
     let text = |value: &Value| match value {
         Value::StringValue(text) => text.clone(),
         Value::IntValue(number) => number.to_string(),
