@@ -263,8 +263,12 @@ impl Link {
     pub(crate) fn requeue_all(&mut self, broker: &mut Broker) {
         self.acks.clear();
         // What was read of a log stays where it is.
-        let of_queues = self.unacked.extract_if(.., |_, reply| reply.offset.is_none());
-        for (_, reply) in of_queues.collect::<Vec<_>>().into_iter().rev() {
+        let (of_queues, of_log): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.unacked)
+                .into_iter()
+                .partition(|(_, reply)| reply.offset.is_none());
+        self.unacked = of_log;
+        for (_, reply) in of_queues.into_iter().rev() {
             broker.replies.push_front(Reply { redelivered: true, ..reply });
         }
     }

@@ -222,7 +222,7 @@ impl World {
             asked,
             journal: Committed::new(&database),
             database,
-            broker: Broker { log: (seed % 3 == 0).then(Log::default), ..Broker::default() },
+            broker: Broker { log: seed.is_multiple_of(3).then(Log::default), ..Broker::default() },
             with_faults,
             faults_left,
             to_ask,

@@ -35,9 +35,12 @@ impl Mock {
         self.0.request_errors(api, errors);
     }
 
-    /// A daemon whose looks at topics do not wait long for what these brokers never tell.
+    /// A daemon that sends in batches, as usual, for these brokers tell ends as they are; its looks
+    /// at topics do not wait long for what they never tell.
     fn setup(&self) -> Setup {
-        setup(self, CHAIN).set("kafka.request_timeout", "1s")
+        setup(self, CHAIN)
+            .set("kafka.properties.batch_num_messages", "1000")
+            .set("kafka.request_timeout", "1s")
     }
 
     fn worker(&self) -> Worker {

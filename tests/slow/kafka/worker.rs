@@ -7,10 +7,14 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A member without partitions joins its group anew after so long: where one leaves while another
+/// joins, the broker of the tests may never come to an end with them.
+const JOINED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A step message, as a worker sees it.
 #[derive(Clone, Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct Seen {
 pub(crate) struct Worker {
     seen: Arc<Mutex<Vec<Seen>>>,
     ends: Arc<AtomicBool>,
+    /// How many messages it has worked on and not committed, as far as it knows: they come again.
+    pub(crate) uncommitted: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -38,14 +44,16 @@ impl Worker {
         work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Worker {
         let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let uncommitted = Arc::new(AtomicUsize::new(0));
         let work: Work = Arc::new(work);
         // A member of a group that subscribed to one topic does not stop for those of another.
         let begin = |topic: &&str| {
             let (topic, client) = ((*topic).to_owned(), broker.client());
             let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
-            thread::spawn(move || serve(&topic, client, &work, &seen, &ends))
+            let uncommitted = uncommitted.clone();
+            thread::spawn(move || serve(&topic, client, &work, (&seen, &uncommitted), &ends))
         };
-        Worker { threads: topics.iter().map(begin).collect(), seen, ends }
+        Worker { threads: topics.iter().map(begin).collect(), seen, ends, uncommitted }
     }
 
     /// Ends it, and tells all that it has seen.
@@ -71,33 +79,51 @@ fn serve(
     topic: &str,
     mut client: ClientConfig,
     work: &Work,
-    seen: &Mutex<Vec<Seen>>,
+    (seen, uncommitted): (&Mutex<Vec<Seen>>, &AtomicUsize),
     ends: &AtomicBool,
 ) {
     let producer: BaseProducer =
         client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer");
-    let consumer: BaseConsumer = client
+    client
         .set("group.id", topic)
         .set("enable.auto.commit", "false")
         .set("auto.offset.reset", "earliest")
         .set("session.timeout.ms", "6000")
-        .set("topic.metadata.refresh.interval.ms", "500")
-        .create()
-        .expect("a consumer");
-    consumer.subscribe(&[topic]).expect("subscribed");
+        .set("topic.metadata.refresh.interval.ms", "500");
+    let mut consumer = join(topic, &client);
+    let mut had_partitions = Instant::now();
     while !ends.load(Ordering::Relaxed) {
         // An error is tried again by the library.
-        let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) else { continue };
+        let polled = consumer.poll(Duration::from_millis(50)).and_then(Result::ok);
+        let Some(message) = polled else {
+            let assigned = consumer.assignment().map_or(0, |list| list.count());
+            if assigned > 0 {
+                had_partitions = Instant::now();
+            } else if had_partitions.elapsed() > JOINED_WITHIN {
+                consumer = join(topic, &client);
+                had_partitions = Instant::now();
+            }
+            continue;
+        };
         let told = read(&message);
         seen.lock().expect("no worker panics").push(told.clone());
         if let Some(reply) = work(&told)
             && !answer(&producer, &told, &reply)
         {
+            uncommitted.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        // What is not committed comes again.
-        let _ = consumer.commit_message(&message, CommitMode::Sync);
+        if consumer.commit_message(&message, CommitMode::Sync).is_err() {
+            uncommitted.fetch_add(1, Ordering::Relaxed);
+        }
     }
+}
+
+/// A new member of the topic's group.
+fn join(topic: &str, client: &ClientConfig) -> BaseConsumer {
+    let consumer: BaseConsumer = client.create().expect("a consumer");
+    consumer.subscribe(&[topic]).expect("subscribed");
+    consumer
 }
 
 fn read(message: &impl Message) -> Seen {
