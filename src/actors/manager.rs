@@ -163,6 +163,11 @@ pub fn start_on(
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
     let ways = Arc::new(Ways::new(Arc::new(common), routes, desks));
+    // Before the actors: a recovered job may end at once.
+    if let Some(traces) = &ways.common.traces {
+        let common = &ways.common;
+        traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
+    }
     let has_threads = matches!(threads, Threads::Own(_));
     let arbiters = start_actors(&ways, store, (table, recovered), threads, (transport, wiring))?;
     if has_threads {
@@ -178,10 +183,6 @@ pub fn start_on(
             }),
             fail: Box::new(move |reason| of_fail.fail(reason)),
         })?;
-    }
-    if let Some(traces) = &ways.common.traces {
-        let common = &ways.common;
-        traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
     }
     Ok(Manager { ways, fatal, arbiters })
 }
