@@ -287,11 +287,12 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                        "window": 4, "tolerate": "50%", "tolerated": 2})
             );
             assert_eq!(states(&api.get(&map, &[]).await, 5), [1, 1, 1, 1, 0]);
+            // The step counts a child job that has yet to begin.
+            let ids = children(&api, 4).await;
             let moments = job("/step/each/items?format=times");
             let begun = times(&api.get(&moments, &[]).await, 5);
             assert!(begun[..4].iter().all(|(began, ended)| *began < NEVER && *ended == NEVER));
             assert_eq!(begun[4], (NEVER, NEVER), "it waits");
-            let ids = children(&api, 4).await;
             post(&api, &format!("/api/job/{}/step/work?type=error", ids[1]), r#"{"error":"no"}"#)
                 .await;
             post(&api, &format!("/api/job/{}/step/work", ids[2]), "{}").await;
