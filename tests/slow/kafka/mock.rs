@@ -190,10 +190,8 @@ fn answers_that_come_too_late_lose_nothing() {
     eventually("it is written", || when(mock.written("first") == 1, mock.written("first")));
     mock.0.broker_round_trip_time(BROKER, Duration::from_millis(700)).expect("set");
     jobs.extend((1..10).map(|n| create(&daemon, n)));
-    eventually("requests that time out are made again", || {
-        let written = mock.written("first");
-        when(written > 10, written)
-    });
+    // No request is answered in time any more, whatever becomes of it.
+    daemon.await_log(&["not connected to the brokers"]);
     mock.0.broker_round_trip_time(BROKER, Duration::ZERO).expect("set");
     let _worker = mock.worker();
     await_all(&daemon, &jobs);

@@ -228,7 +228,6 @@ fn kill_the_manager_and_the_worker_at_random_in_the_middle_of_300_jobs() {
     );
     assert!(sent_again <= owed.messages, "only what had no confirm in the journal is sent again");
     assert!(came_again <= sent_again + uncommitted, "and nothing else comes again");
-    assert!(replied_again <= came_again, "each is replied to once");
     let rejected_max = owed.replies + replied_again;
     assert!(read_again <= rejected_max, "only what is behind the position is read again");
 }
