@@ -323,6 +323,8 @@ test('everything can be done with the keyboard alone', async () => {
     await page.keyboard.type(' state:failed');
     await page.keyboard.press('Enter');
     await page.waitForFunction(() => location.hash === '#/jobs?workflow=orders&state=failed');
+    // Until it is closed, keys are text in it.
+    await page.waitForSelector('.palette', { state: 'detached' });
     await page.keyboard.press('?');
     await page.waitForSelector('dialog .help');
     // Single keys can be turned off, for those who speak to their computer.

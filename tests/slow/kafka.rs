@@ -8,7 +8,7 @@ mod topics;
 mod worker;
 
 pub(crate) use broker::{Broker, Brokers};
-pub(crate) use worker::{Seen, Worker};
+pub(crate) use worker::{Places, Seen, Worker};
 
 use crate::harness::{Daemon, Setup};
 

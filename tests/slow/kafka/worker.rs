@@ -6,8 +6,9 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 /// A member without partitions joins its group anew after so long: where one leaves while another
 /// joins, the broker of the tests may never come to an end with them.
 const JOINED_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long one question for the partitions of a topic may take.
+const METADATA_WITHIN: Duration = Duration::from_secs(5);
 
 /// A step message, as a worker sees it.
 #[derive(Clone, Debug)]
@@ -29,10 +33,11 @@ pub(crate) struct Seen {
 pub(crate) struct Worker {
     seen: Arc<Mutex<Vec<Seen>>>,
     ends: Arc<AtomicBool>,
-    /// How many messages it has worked on and not committed, as far as it knows: they come again.
-    pub(crate) uncommitted: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
+
+/// The next offset of each partition of each topic.
+pub(crate) type Places = Arc<Mutex<BTreeMap<(String, i32), i64>>>;
 
 /// What a worker replies; none: it commits and never replies.
 type Work = Arc<dyn Fn(&Seen) -> Option<Vec<u8>> + Send + Sync>;
@@ -44,16 +49,33 @@ impl Worker {
         work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Worker {
         let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let uncommitted = Arc::new(AtomicUsize::new(0));
         let work: Work = Arc::new(work);
         // A member of a group that subscribed to one topic does not stop for those of another.
         let begin = |topic: &&str| {
             let (topic, client) = ((*topic).to_owned(), broker.client());
             let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
-            let uncommitted = uncommitted.clone();
-            thread::spawn(move || serve(&topic, client, &work, (&seen, &uncommitted), &ends))
+            thread::spawn(move || serve(&topic, client, &work, &seen, &ends))
         };
-        Worker { threads: topics.iter().map(begin).collect(), seen, ends, uncommitted }
+        Worker { threads: topics.iter().map(begin).collect(), seen, ends }
+    }
+
+    /// A worker in no group: it reads all partitions from these places, and keeps them itself. It
+    /// does not depend on what the broker makes of members that come and go.
+    pub(crate) fn alone(
+        broker: &impl Brokers,
+        topics: &[&str],
+        places: &Places,
+        work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Worker {
+        let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let work: Work = Arc::new(work);
+        let begin = |topic: &&str| {
+            let (topic, client, places) = ((*topic).to_owned(), broker.client(), places.clone());
+            let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
+            thread::spawn(move || serve_alone(&topic, client, &work, &seen, (&places, &ends)))
+        };
+        let threads = topics.iter().map(begin).collect();
+        Worker { threads, seen, ends }
     }
 
     /// Ends it, and tells all that it has seen.
@@ -79,7 +101,7 @@ fn serve(
     topic: &str,
     mut client: ClientConfig,
     work: &Work,
-    (seen, uncommitted): (&Mutex<Vec<Seen>>, &AtomicUsize),
+    seen: &Mutex<Vec<Seen>>,
     ends: &AtomicBool,
 ) {
     let producer: BaseProducer =
@@ -110,12 +132,48 @@ fn serve(
         if let Some(reply) = work(&told)
             && !answer(&producer, &told, &reply)
         {
-            uncommitted.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        if consumer.commit_message(&message, CommitMode::Sync).is_err() {
-            uncommitted.fetch_add(1, Ordering::Relaxed);
+        // Where that fails the message comes again.
+        let _ = consumer.commit_message(&message, CommitMode::Sync);
+    }
+}
+
+fn serve_alone(
+    topic: &str,
+    mut client: ClientConfig,
+    work: &Work,
+    seen: &Mutex<Vec<Seen>>,
+    (places, ends): (&Places, &AtomicBool),
+) {
+    let producer: BaseProducer =
+        client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer");
+    client.set("group.id", topic).set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = client.create().expect("a consumer");
+    let place = |partition: i32| (topic.to_owned(), partition);
+    let mut list = TopicPartitionList::new();
+    while list.count() == 0 && !ends.load(Ordering::Relaxed) {
+        // An error means that the broker cannot tell now.
+        let Ok(known) = consumer.fetch_metadata(Some(topic), METADATA_WITHIN) else { continue };
+        let partitions = known.topics().iter().flat_map(|topic| topic.partitions());
+        for id in partitions.map(|partition| partition.id()) {
+            let next = places.lock().expect("no worker panics").get(&place(id)).copied();
+            let from = Offset::Offset(next.unwrap_or_default());
+            list.add_partition_offset(topic, id, from).expect("an offset");
         }
+    }
+    consumer.assign(&list).expect("assigned");
+    while !ends.load(Ordering::Relaxed) {
+        // An error is tried again by the library.
+        let polled = consumer.poll(Duration::from_millis(50)).and_then(Result::ok);
+        let Some(message) = polled else { continue };
+        let told = read(&message);
+        seen.lock().expect("no worker panics").push(told.clone());
+        if let Some(reply) = work(&told) {
+            assert!(answer(&producer, &told, &reply), "the client takes it");
+        }
+        let next = message.offset() + 1;
+        places.lock().expect("no worker panics").insert(place(message.partition()), next);
     }
 }
 
