@@ -78,7 +78,7 @@ enum Transport {
     Amqp(Vhost),
     Push,
     #[cfg(feature = "kafka")]
-    Kafka(kafka::Broker),
+    Kafka(kafka::Broker, kafka::Places),
 }
 
 /// The workers of a broker.
@@ -87,6 +87,11 @@ enum Other {
     Amqp(Worker),
     #[cfg(feature = "kafka")]
     Kafka(kafka::Worker),
+}
+
+#[cfg(feature = "kafka")]
+fn over_kafka() -> Transport {
+    Transport::Kafka(kafka::Broker::start(), kafka::Places::default())
 }
 
 /// A bus on this broker that notices soon what has changed there.
@@ -140,7 +145,7 @@ impl Transport {
             Transport::Grpc => grpc::listen(&mut settings),
             Transport::Amqp(vhost) => settings.amqp.server = ServerAddress(vhost.url.clone()),
             #[cfg(feature = "kafka")]
-            Transport::Kafka(broker) => {
+            Transport::Kafka(broker, _) => {
                 settings.bus = "events".to_owned();
                 settings.buses.insert("events".to_owned(), kafka_bus(broker));
             }
@@ -185,10 +190,9 @@ impl Transport {
                     })))
                 }
                 #[cfg(feature = "kafka")]
-                Transport::Kafka(broker) => {
-                    others.push(Other::Kafka(kafka::Worker::start(broker, &[queue], move |seen| {
-                        Some(work(queue, &seen.body))
-                    })))
+                Transport::Kafka(broker, places) => {
+                    let work = move |seen: &kafka::Seen| Some(work(queue, &seen.body));
+                    others.push(Other::Kafka(kafka::Worker::alone(broker, &[queue], places, work)))
                 }
                 Transport::Push => {}
             }
@@ -272,9 +276,12 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
                 })));
             }
             #[cfg(feature = "kafka")]
-            others.push(Other::Kafka(kafka::Worker::start(&broker, &[queue], move |seen| {
-                Some(work(&seen.body))
-            })));
+            others.push(Other::Kafka(kafka::Worker::alone(
+                &broker,
+                &[queue],
+                &kafka::Places::default(),
+                move |seen| Some(work(&seen.body)),
+            )));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
         let server = workflow_manager::api::grpc::serve(manager.ways().clone()).await.unwrap();
@@ -446,7 +453,7 @@ async fn receipts(transport: Transport) {
         Transport::Amqp(_) => on_queues(vec![Mark(1), Mark(3)]),
         // Nobody asks for jobs there, so nobody waits there for their ends.
         #[cfg(feature = "kafka")]
-        Transport::Kafka(_) => {
+        Transport::Kafka(..) => {
             Said { taken: vec![Mark(3)], unroutable: vec![Mark(1), Mark(2)], ..Said::default() }
         }
         // Web services are no queues of others, and ask for no jobs.
@@ -487,13 +494,13 @@ fn web_services_that_are_called_keep_the_rules() {
 #[cfg(feature = "kafka")]
 #[test]
 fn kafka_gives_receipts_back() {
-    actix_rt::System::new().block_on(receipts(Transport::Kafka(kafka::Broker::start())));
+    actix_rt::System::new().block_on(receipts(over_kafka()));
 }
 
 #[cfg(feature = "kafka")]
 #[test]
 fn kafka_keeps_the_rules() {
-    actix_rt::System::new().block_on(suite(Transport::Kafka(kafka::Broker::start())));
+    actix_rt::System::new().block_on(suite(over_kafka()));
 }
 
 #[test]

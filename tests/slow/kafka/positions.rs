@@ -38,8 +38,8 @@ fn work(queue: &str, body: &[u8]) -> Vec<u8> {
     output.to_string().into_bytes()
 }
 
-fn start_worker(broker: &Broker) -> Worker {
-    Worker::start(broker, &["double", "add"], worked_on)
+fn start_worker(broker: &Broker, places: &Places) -> Worker {
+    Worker::alone(broker, &["double", "add"], places, worked_on)
 }
 
 fn worked_on(seen: &Seen) -> Option<Vec<u8>> {
@@ -72,7 +72,8 @@ fn settle(broker: &Broker, daemon: &Daemon, worker: Worker) {
 fn replies_that_are_read_twice_are_duplicates() {
     let broker = Broker::start();
     let mut daemon = setup(&broker, CHAIN).start();
-    let worker = start_worker(&broker);
+    let places = Places::default();
+    let worker = start_worker(&broker, &places);
     let jobs: Vec<Uuid> =
         (0..10).map(|n| daemon.api.create("chain", &json!({ "n": n }).to_string())).collect();
     jobs.iter().for_each(|job| drop(daemon.api.await_result(*job)));
@@ -95,7 +96,8 @@ fn replies_that_are_read_twice_are_duplicates() {
 fn an_orderly_end_reads_nothing_again() {
     let broker = Broker::start();
     let mut daemon = setup(&broker, CHAIN).start();
-    let worker = start_worker(&broker);
+    let places = Places::default();
+    let worker = start_worker(&broker, &places);
     let job = daemon.api.create("chain", r#"{"n":1}"#);
     drop(daemon.api.await_result(job));
     worker.end();
@@ -103,7 +105,7 @@ fn an_orderly_end_reads_nothing_again() {
     assert_eq!(position(&daemon), replies(&broker));
     daemon.start_again();
     let before = replies(&broker);
-    let worker = start_worker(&broker);
+    let worker = start_worker(&broker, &places);
     let job = daemon.api.create("chain", r#"{"n":2}"#);
     assert_eq!(daemon.api.await_result(job), r#"{"n":2,"result":5}"#);
     settle(&broker, &daemon, worker);
@@ -123,7 +125,7 @@ fn a_restored_journal_reads_the_replies_that_it_lacks() {
     assert!(daemon.stop().success());
     let copy = fs::read(daemon.database()).expect("read");
     daemon.start_again();
-    let worker = start_worker(&broker);
+    let worker = start_worker(&broker, &Places::default());
     jobs.iter().for_each(|job| drop(daemon.api.await_result(*job)));
     worker.end();
     daemon.kill();
@@ -179,7 +181,7 @@ fn kill_the_manager_and_the_worker_at_random_in_the_middle_of_300_jobs() {
                 create_through_crashes(&api, "chain", *id, &json!({ "n": n }).to_string());
             }
         });
-        let start = || Worker::alone(&broker, &["double", "add"], &places, worked_on);
+        let start = || start_worker(&broker, &places);
         let end = |worker: Worker| seen.lock().expect("one thread").extend(worker.end());
         let mut worker = start();
         for kill in 1..=KILLS {

@@ -161,6 +161,8 @@ fn serve_alone(
             let from = Offset::Offset(next.unwrap_or_default());
             list.add_partition_offset(topic, id, from).expect("an offset");
         }
+        // Until there is such a topic.
+        drop(consumer.poll(Duration::from_millis(50)));
     }
     consumer.assign(&list).expect("assigned");
     while !ends.load(Ordering::Relaxed) {
