@@ -33,9 +33,7 @@ impl Origin {
     pub fn top_level(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
         Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
     }
-}
 
-impl Origin {
     /// The trace of the job: the one from which it was asked for, else one of its own, which has
     /// the id of the top-level job. Never zero.
     pub fn trace(&self) -> [u8; 16] {

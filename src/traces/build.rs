@@ -6,7 +6,9 @@ use super::life::{Attempt, End, Life, StepLife, Until};
 use super::wire::{Event, KeyValue, Kind, Span, Status, StatusCode, number, text};
 use crate::engine::id::span_id;
 use crate::engine::trace::{job_span, step_span};
-use crate::engine::{JobId, JobState, Origin, Step, StepIndex, StepState, Timestamp, TraceParent};
+use crate::engine::{
+    CorrelationId, JobId, JobState, Origin, Step, StepIndex, StepState, Timestamp, TraceParent,
+};
 use crate::journal::{ChildCursor, ChildFilter, ChildRow, JournalError, RecordHead, Records};
 use crate::settings::{BusKind, Settings, web_address};
 use std::collections::{BTreeMap, VecDeque};
@@ -227,7 +229,7 @@ impl Builder {
             ended: end.at,
             attributes,
             events: &life.events,
-            failed: (end.state == JobState::Failed).then_some(end.reason.clone()),
+            is_failed: end.state == JobState::Failed,
             reason: end.reason.clone(),
             flags: elsewhere,
         });
@@ -260,7 +262,7 @@ impl Builder {
             ended: end.at,
             attributes,
             events: &[],
-            failed: (end.state == StepState::Failed).then_some(end.reason.clone()),
+            is_failed: end.state == StepState::Failed,
             reason: end.reason.clone(),
             flags: 0,
         });
@@ -298,14 +300,12 @@ impl Builder {
             ended: end.at,
             attributes,
             events: &attempt.events,
-            failed: (end.state == StepState::Failed).then_some(end.reason.clone()),
-            reason: end.reason.clone(),
+            is_failed: end.state == StepState::Failed,
+            reason: end.reason,
             flags: 0,
         }
     }
-}
 
-impl Builder {
     /// What the message of an attempt is, in the terms of the semantic conventions; the kind and
     /// the name of the attempt's span.
     fn of_message(
@@ -316,7 +316,7 @@ impl Builder {
         attributes: &mut Vec<KeyValue>,
     ) -> (Kind, String) {
         let bus = step.bus.as_ref().unwrap_or(&self.default_bus);
-        let correlation = format!("{}:{}", told.id, step.name);
+        let correlation = CorrelationId { job: told.id, step: step.name.to_string() }.to_string();
         attributes.push(text("workflow.bus", &**bus));
         attributes.push(text("messaging.message.id", format!("{correlation}:{attempt}")));
         attributes.push(text("messaging.message.conversation_id", correlation));
@@ -376,8 +376,8 @@ struct Draft<'a> {
     ended: Timestamp,
     attributes: Vec<KeyValue>,
     events: &'a [(Timestamp, &'static str)],
-    /// Set if it failed; why, if that is known.
-    failed: Option<Option<Arc<str>>>,
+    is_failed: bool,
+    /// Why it ended as it did, if that is known.
     reason: Option<Arc<str>>,
     flags: u32,
 }
@@ -390,10 +390,9 @@ impl Trace {
         }
         let draft = draft();
         let mut attributes = draft.attributes;
-        let shortened =
-            |reason: &Arc<str>| -> String { reason.chars().take(REASON_CHARS_MAX).collect() };
-        attributes
-            .extend(draft.reason.as_ref().map(|reason| text("workflow.reason", shortened(reason))));
+        let reason: Option<String> =
+            draft.reason.map(|reason| reason.chars().take(REASON_CHARS_MAX).collect());
+        attributes.extend(reason.as_deref().map(|reason| text("workflow.reason", reason)));
         let events = draft.events.iter().map(|(at, name)| Event {
             time_unix_nano: nanoseconds(*at),
             name: (*name).to_owned(),
@@ -410,8 +409,8 @@ impl Trace {
             end_time_unix_nano: nanoseconds(draft.ended.max(draft.started)),
             attributes,
             events: events.collect(),
-            status: draft.failed.map(|reason| Status {
-                message: reason.as_ref().map(shortened).unwrap_or_default(),
+            status: draft.is_failed.then(|| Status {
+                message: reason.unwrap_or_default(),
                 code: StatusCode::Error.into(),
             }),
             flags: SAMPLED | PARENT_KNOWN | draft.flags,

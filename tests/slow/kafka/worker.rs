@@ -4,7 +4,7 @@
 use super::Brokers;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
@@ -42,21 +42,35 @@ pub(crate) type Places = Arc<Mutex<BTreeMap<(String, i32), i64>>>;
 /// What a worker replies; none: it commits and never replies.
 type Work = Arc<dyn Fn(&Seen) -> Option<Vec<u8>> + Send + Sync>;
 
+/// What the threads of a worker share.
+#[derive(Clone)]
+struct Task {
+    work: Work,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Task {
+    fn has_ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// What the message says, which is remembered; and the reply.
+    fn work(&self, message: &impl Message) -> (Seen, Option<Vec<u8>>) {
+        let told = read(message);
+        self.seen.lock().expect("no worker panics").push(told.clone());
+        let reply = (self.work)(&told);
+        (told, reply)
+    }
+}
+
 impl Worker {
     pub(crate) fn start(
         broker: &impl Brokers,
         topics: &[&str],
         work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Worker {
-        let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let work: Work = Arc::new(work);
-        // A member of a group that subscribed to one topic does not stop for those of another.
-        let begin = |topic: &&str| {
-            let (topic, client) = ((*topic).to_owned(), broker.client());
-            let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
-            thread::spawn(move || serve(&topic, client, &work, &seen, &ends))
-        };
-        Worker { threads: topics.iter().map(begin).collect(), seen, ends }
+        Worker::spawn(broker, topics, work, serve)
     }
 
     /// A worker in no group: it reads all partitions from these places, and keeps them itself. It
@@ -67,15 +81,26 @@ impl Worker {
         places: &Places,
         work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Worker {
-        let (seen, ends) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let work: Work = Arc::new(work);
+        let places = places.clone();
+        Worker::spawn(broker, topics, work, move |topic, client, task| {
+            serve_alone(topic, client, task, &places);
+        })
+    }
+
+    fn spawn(
+        broker: &impl Brokers,
+        topics: &[&str],
+        work: impl Fn(&Seen) -> Option<Vec<u8>> + Send + Sync + 'static,
+        serve: impl Fn(&str, ClientConfig, &Task) + Clone + Send + 'static,
+    ) -> Worker {
+        let task = Task { work: Arc::new(work), seen: Arc::default(), ends: Arc::default() };
+        // A member of a group that subscribed to one topic does not stop for those of another.
         let begin = |topic: &&str| {
-            let (topic, client, places) = ((*topic).to_owned(), broker.client(), places.clone());
-            let (work, seen, ends) = (work.clone(), seen.clone(), ends.clone());
-            thread::spawn(move || serve_alone(&topic, client, &work, &seen, (&places, &ends)))
+            let (topic, client) = ((*topic).to_owned(), broker.client());
+            let (task, serve) = (task.clone(), serve.clone());
+            thread::spawn(move || serve(&topic, client, &task))
         };
-        let threads = topics.iter().map(begin).collect();
-        Worker { threads, seen, ends }
+        Worker { threads: topics.iter().map(begin).collect(), seen: task.seen, ends: task.ends }
     }
 
     /// Ends it, and tells all that it has seen.
@@ -97,15 +122,8 @@ impl Drop for Worker {
     }
 }
 
-fn serve(
-    topic: &str,
-    mut client: ClientConfig,
-    work: &Work,
-    seen: &Mutex<Vec<Seen>>,
-    ends: &AtomicBool,
-) {
-    let producer: BaseProducer =
-        client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer");
+fn serve(topic: &str, mut client: ClientConfig, task: &Task) {
+    let producer = producer(&client);
     client
         .set("group.id", topic)
         .set("enable.auto.commit", "false")
@@ -114,10 +132,8 @@ fn serve(
         .set("topic.metadata.refresh.interval.ms", "500");
     let mut consumer = join(topic, &client);
     let mut had_partitions = Instant::now();
-    while !ends.load(Ordering::Relaxed) {
-        // An error is tried again by the library.
-        let polled = consumer.poll(Duration::from_millis(50)).and_then(Result::ok);
-        let Some(message) = polled else {
+    while !task.has_ended() {
+        let Some(message) = polled(&consumer) else {
             let assigned = consumer.assignment().map_or(0, |list| list.count());
             if assigned > 0 {
                 had_partitions = Instant::now();
@@ -127,32 +143,21 @@ fn serve(
             }
             continue;
         };
-        let told = read(&message);
-        seen.lock().expect("no worker panics").push(told.clone());
-        if let Some(reply) = work(&told)
-            && !answer(&producer, &told, &reply)
-        {
-            continue;
+        let (told, reply) = task.work(&message);
+        if reply.is_none_or(|reply| answer(&producer, &told, &reply)) {
+            // Where that fails the message comes again.
+            let _ = consumer.commit_message(&message, CommitMode::Sync);
         }
-        // Where that fails the message comes again.
-        let _ = consumer.commit_message(&message, CommitMode::Sync);
     }
 }
 
-fn serve_alone(
-    topic: &str,
-    mut client: ClientConfig,
-    work: &Work,
-    seen: &Mutex<Vec<Seen>>,
-    (places, ends): (&Places, &AtomicBool),
-) {
-    let producer: BaseProducer =
-        client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer");
+fn serve_alone(topic: &str, mut client: ClientConfig, task: &Task, places: &Places) {
+    let producer = producer(&client);
     client.set("group.id", topic).set("enable.auto.commit", "false");
     let consumer: BaseConsumer = client.create().expect("a consumer");
     let place = |partition: i32| (topic.to_owned(), partition);
     let mut list = TopicPartitionList::new();
-    while list.count() == 0 && !ends.load(Ordering::Relaxed) {
+    while list.count() == 0 && !task.has_ended() {
         // An error means that the broker cannot tell now.
         let Ok(known) = consumer.fetch_metadata(Some(topic), METADATA_WITHIN) else { continue };
         let partitions = known.topics().iter().flat_map(|topic| topic.partitions());
@@ -162,21 +167,27 @@ fn serve_alone(
             list.add_partition_offset(topic, id, from).expect("an offset");
         }
         // Until there is such a topic.
-        drop(consumer.poll(Duration::from_millis(50)));
+        drop(polled(&consumer));
     }
     consumer.assign(&list).expect("assigned");
-    while !ends.load(Ordering::Relaxed) {
-        // An error is tried again by the library.
-        let polled = consumer.poll(Duration::from_millis(50)).and_then(Result::ok);
-        let Some(message) = polled else { continue };
-        let told = read(&message);
-        seen.lock().expect("no worker panics").push(told.clone());
-        if let Some(reply) = work(&told) {
+    while !task.has_ended() {
+        let Some(message) = polled(&consumer) else { continue };
+        let (told, reply) = task.work(&message);
+        if let Some(reply) = reply {
             assert!(answer(&producer, &told, &reply), "the client takes it");
         }
         let next = message.offset() + 1;
         places.lock().expect("no worker panics").insert(place(message.partition()), next);
     }
+}
+
+fn producer(client: &ClientConfig) -> BaseProducer {
+    client.clone().set("acks", "all").set("linger.ms", "0").create().expect("a producer")
+}
+
+/// The next message, if there is one soon. An error is tried again by the library.
+fn polled(consumer: &BaseConsumer) -> Option<BorrowedMessage<'_>> {
+    consumer.poll(Duration::from_millis(50)).and_then(Result::ok)
 }
 
 /// A new member of the topic's group.
