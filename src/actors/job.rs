@@ -356,11 +356,12 @@ impl JobActor {
             JobInput::Cancel(by, answer) => self.cancel(by, answer),
             JobInput::Erase(answer) => self.erase(answer),
             JobInput::Operate(request, answer) => self.operate(request, answer),
-            JobInput::QueueMissing { queue, done } => {
+            JobInput::QueueMissing { queue, heard } => {
                 let steps: Vec<StepIndex> = self.waiting_at(&queue).collect();
                 if !steps.is_empty() {
-                    self.take(Input::QueueMissing(steps), vec![Outgoing::Hold(done)]);
+                    self.take(Input::QueueMissing(steps), Vec::new());
                 }
+                drop(heard);
             }
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::Count(census) => self.count_waiting(&census),

@@ -65,7 +65,8 @@ pub enum RouterInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Answered once all its running steps are journaled as unconfirmed.
+        /// Answered once all its running steps are journaled as unconfirmed, and all that was
+        /// decided before.
         taken: oneshot::Sender<()>,
     },
     /// The messages of the steps that wait on a queue are to be sent again; answered after all
@@ -144,8 +145,8 @@ pub enum JobInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Dropped after the commit.
-        done: Arc<Done>,
+        /// Dropped once the journal has the record in its mailbox, if there is one.
+        heard: Arc<Done>,
     },
     /// The messages of its steps that wait on a queue are to be sent again.
     Redispatch {
@@ -201,8 +202,11 @@ pub enum JournalInput {
     Reached(Position),
     /// Make the tables of statuses for newly loaded definitions.
     Relate(Vec<Arc<Definition>>),
-    /// Answer once everything appended before is committed and derived.
+    /// Answer once everything appended before is committed and derived; no answer if the disk is
+    /// full.
     Barrier(oneshot::Sender<()>),
+    /// Answer once everything appended before is committed, however long the disk is full.
+    Committed(oneshot::Sender<()>),
     /// The end of the supervisor's round: answered when it is taken, with the disk full too.
     Round(oneshot::Sender<()>),
 }

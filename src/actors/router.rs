@@ -13,14 +13,15 @@ use super::mailbox::{Mail, Owner};
 use super::routes::Table;
 use super::said::beginning;
 use super::ways::Ways;
-use crate::bus::Delivery;
+use crate::bus::{Address, Delivery};
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Input, Reply};
 use crate::faults;
-use actix::{Actor, Context, Handler};
+use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use asks::{Ask, LookUps};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// The one router of a process.
 pub struct Router {
@@ -82,15 +83,29 @@ impl Router {
                 faults::hit("router::round");
                 self.ways.mailboxes().journal.post(JournalInput::Round(answer));
             }
-            RouterInput::QueueMissing { queue, taken } => {
-                let done = Done::new(taken);
-                tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
-                for mailbox in self.ways.routes.all_live() {
-                    let (queue, done) = (queue.clone(), done.clone());
-                    mailbox.post(JobInput::QueueMissing { queue, done });
-                }
-            }
+            RouterInput::QueueMissing { queue, taken } => self.queue_missing(&queue, taken, ctx),
         }
+    }
+
+    /// Every job hears of it, then the journal is asked. It may still have a message as confirmed
+    /// that its job no longer has: the entry that says so waits for its commit. Once the queue is
+    /// there again, nobody would miss that message after a crash.
+    fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
+        let (all, heard_by_all) = oneshot::channel();
+        let heard = Done::new(all);
+        for mailbox in self.ways.routes.all_live() {
+            let (queue, heard) = (queue.clone(), heard.clone());
+            mailbox.post(JobInput::QueueMissing { queue, heard });
+        }
+        drop(heard);
+        let ways = self.ways.clone();
+        let asks = async move {
+            // It is answered when the last of them is dropped, whatever becomes of their actors.
+            let _ = heard_by_all.await;
+            ways.mailboxes().journal.post(JournalInput::Committed(taken));
+        };
+        ctx.spawn(asks.into_actor(self));
     }
 
     fn deliver(&self, delivery: Delivery) {

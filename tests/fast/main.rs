@@ -26,6 +26,7 @@ mod journal_files;
 mod kafka;
 mod leaving;
 mod load;
+mod missing_queues;
 mod openapi;
 mod orders;
 mod page;

@@ -25,6 +25,7 @@ const BUGS: &[&str] = &[
     "caller answered before commit",
     "rejected replies acknowledged at once",
     "rejected replies not acknowledged",
+    "missing queues declared before the commit",
     "last record of a group left out",
     "only the first statuses of a group written",
     // on the way to the archive

@@ -1,0 +1,109 @@
+//! A missing queue is declared only once the journal has all that jobs have decided about the
+//! messages that were in it: a crash behind that must not find one of them confirmed.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use workflow_manager::actors::mail::{Done, JobInput, Look, RouterInput};
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::actors::{door, ways::Ways};
+use workflow_manager::bus::Address;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{Input, JobId, Message, Operation, StepIndex};
+use workflow_manager::journal::{Reader, Records};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: q}]}]";
+
+/// Whoever has this in the environment is the process whose disk becomes full.
+const OF_ITS_OWN: &str = "MISSING_QUEUES_OF_ITS_OWN";
+
+/// How long a condition is waited for before the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+async fn start(folder: &Path) -> Manager {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    let definitions = load_text("test.yaml", WORKFLOW).expect("valid").definitions;
+    manager::start(settings, definitions, Workers::new()).await.expect("starts")
+}
+
+/// Whether the job has its message as confirmed, committed or not.
+async fn is_confirmed(ways: &Ways, id: JobId) -> bool {
+    let (answer, seen) = oneshot::channel();
+    let see = move |job: &workflow_manager::engine::Job| {
+        let _ = answer.send(job.step(StepIndex(0)).confirmed);
+    };
+    let look = Look::new(see, Done::new(oneshot::channel().0));
+    ways.routes.find(id).expect("it is under way").post(JobInput::Look(look));
+    seen.await.expect("seen")
+}
+
+async fn until_it_is(confirmed: bool, ways: &Ways, id: JobId) {
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while is_confirmed(ways, id).await != confirmed {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.expect("in time");
+}
+
+async fn full_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manager = start(folder.path()).await;
+    let ways = manager.ways();
+    let message = Message::parse(b"{}").expect("a message");
+    let id = manager.create("w", None, message).await.expect("created").id();
+    // The embedded bus confirms nothing: the test does.
+    let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1 };
+    ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
+    door::look(ways, id, |_| ()).await.expect("the confirm is committed");
+    until_it_is(true, ways, id).await;
+
+    fail::cfg("journal::write", "return(full)").expect("the disk is full");
+    let again = Operation::Redispatch { step: "q".to_owned() };
+    let sent_again = actix_rt::spawn(manager.operate(id, again));
+    until_it_is(false, ways, id).await;
+    let (taken, is_taken) = oneshot::channel();
+    let queue = Address { bus: ways.buses.named(None, ""), queue: "q".into() };
+    ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
+    let file = folder.path().join("j.db");
+    let kept = actix_rt::spawn(async move {
+        is_taken.await.expect("taken");
+        Reader::new(&file).job(id).expect("read").expect("there").job.step(StepIndex(0)).confirmed
+    });
+    // Whoever answers before there is room does so by now, or soon.
+    door::routed(ways).await;
+    until_it_is(false, ways, id).await;
+    door::round(ways).await;
+
+    fail::remove("journal::write");
+    let kept = tokio::time::timeout(DEADLINE, kept).await.expect("in time").expect("no panic");
+    assert!(!kept, "the queue is declared while the journal has its message as confirmed");
+    tokio::time::timeout(DEADLINE, sent_again)
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("ok");
+    manager.stop().await;
+}
+
+/// In a process of its own: a failpoint affects all threads of a process.
+#[test]
+fn a_queue_is_declared_after_the_commit_of_what_was_decided_before_it_was_missed() {
+    if std::env::var_os(OF_ITS_OWN).is_some() {
+        let _failpoints = fail::FailScenario::setup();
+        return actix_rt::System::new().block_on(full_disk());
+    }
+    let name = "missing_queues::a_queue_is_declared_after_the_commit_of_what_was_decided_before_it_was_missed";
+    let own = std::env::current_exe().expect("this program");
+    let output = Command::new(own)
+        .args(["--exact", name, "--nocapture"])
+        .env(OF_ITS_OWN, "1")
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
