@@ -356,13 +356,7 @@ impl JobActor {
             JobInput::Cancel(by, answer) => self.cancel(by, answer),
             JobInput::Erase(answer) => self.erase(answer),
             JobInput::Operate(request, answer) => self.operate(request, answer),
-            JobInput::QueueMissing { queue, heard } => {
-                let steps: Vec<StepIndex> = self.waiting_at(&queue).collect();
-                if !steps.is_empty() {
-                    self.take(Input::QueueMissing(steps), Vec::new());
-                }
-                drop(heard);
-            }
+            JobInput::QueueMissing { queue, heard } => self.queue_missing(&queue, heard),
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::Count(census) => self.count_waiting(&census),
             JobInput::Waits(oldest) => self.tell_waits(&oldest),

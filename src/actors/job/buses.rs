@@ -1,9 +1,11 @@
 //! Which bus each step of a job sends to, and what follows from the state of these buses.
 
 use super::JobActor;
+use crate::actors::mail::Done;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey};
-use crate::engine::{DeafTo, StepIndex};
+use crate::engine::{DeafTo, Input, StepIndex};
+use std::sync::Arc;
 
 impl JobActor {
     /// Attempts of these steps that began before these times may have been answered, with the
@@ -21,6 +23,16 @@ impl JobActor {
             .indices()
             .filter(|step| job.step(*step).is_under_way() && job.graph().step(*step).has_queue());
         sent.filter_map(|step| Some((step, until(step)?))).collect()
+    }
+
+    /// What waits in that queue goes out again. Whoever asked is told once the journal has the
+    /// record in its mailbox.
+    pub(super) fn queue_missing(&mut self, queue: &Address, heard: Arc<Done>) {
+        let steps: Vec<StepIndex> = self.waiting_at(queue).collect();
+        if !steps.is_empty() {
+            self.take(Input::QueueMissing(steps), Vec::new());
+        }
+        drop(heard);
     }
 
     /// Its steps whose messages wait on this bus, with the broker's confirm.

@@ -234,15 +234,15 @@ impl Link {
         Some(BusEvent::QueueMissing { queue: queue.clone(), taken })
     }
 
-    /// Declares the queues that the manager has heard of.
-    pub(crate) fn declare(&mut self, broker: &mut Broker) {
-        self.looking.retain_mut(|(queue, answered)| {
-            if matches!(answered.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
-                return true;
-            }
-            broker.queues.entry(queue.clone()).or_default();
-            false
-        });
+    /// Declares the queues that the manager has heard of; which ones.
+    pub(crate) fn declare(&mut self, broker: &mut Broker) -> Vec<Arc<str>> {
+        let is_heard = |(_, answered): &mut (_, oneshot::Receiver<()>)| {
+            !matches!(answered.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        };
+        let heard: Vec<Arc<str>> =
+            self.looking.extract_if(.., is_heard).map(|(queue, _)| queue).collect();
+        broker.queues.extend(heard.iter().map(|queue| (queue.clone(), VecDeque::new())));
+        heard
     }
 
     /// The connection is gone: what the broker did not hear of comes again, and so does what it did

@@ -6,6 +6,7 @@ mod committed;
 mod faults;
 pub(crate) mod invariants;
 mod odd;
+mod queues;
 
 use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
 use super::log::Log;
@@ -348,8 +349,9 @@ impl World {
         }
         self.hear();
         self.pass(Duration::from_millis(1));
-        if let Some(link) = &mut self.link {
-            link.declare(&mut self.broker);
+        if let (Some(link), false) = (&mut self.link, self.crashed) {
+            let declared = link.declare(&mut self.broker);
+            declared.iter().for_each(|queue| self.check_declared(queue));
         }
         if self.faults_left > 0 {
             self.faults_left -= 1;
