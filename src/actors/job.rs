@@ -24,7 +24,7 @@ use super::ways::Ways;
 use crate::clock;
 use crate::engine::{
     Caller, CallerEntry, Cause, ChildEnd, ChildOutcome, Context, Decision, Effect, Entry, Input,
-    Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, StepIndex, Timestamp,
+    Job, JobId, JobState, Message, Origin, Parent, Rejected, StepEntry, Timestamp,
 };
 use crate::faults;
 use crate::journal::{JobNumber, NewJob, Record, Recovered};
