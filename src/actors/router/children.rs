@@ -10,7 +10,7 @@ use crate::journal::Recovered;
 use std::sync::Arc;
 
 /// Why a child job cannot run.
-const TAKEN: &str = "its id belongs to another job by now";
+const TAKEN: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
     pub(super) fn start_child(&self, child: NewChild) {

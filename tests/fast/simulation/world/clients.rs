@@ -5,10 +5,14 @@ use crate::simulation::oracle;
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
 use workflow_manager::journal::Records;
 
+/// Reasons that pass: a worker's, and that of a child job whose own id another list has brought
+/// again meanwhile.
+const PASSING: [&str; 2] = ["not today", "its id belongs to another job by now"];
+
 /// Whether a retry may help: a step of the job, or of its child jobs, has failed for a reason that
 /// passes.
 pub(super) fn helps(job: &Job) -> bool {
-    job.reason().is_some_and(|reason| reason.contains("not today"))
+    job.reason().is_some_and(|reason| PASSING.iter().any(|passing| reason.contains(passing)))
 }
 
 impl World {
