@@ -1,4 +1,4 @@
-//! Arguments → settings → supervisor → exit code.
+//! Arguments → settings → manager → exit code.
 
 use anyhow::{Context, Result};
 use clap::Parser;

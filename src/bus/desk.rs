@@ -18,7 +18,7 @@ use lent::Lent;
 use receiving::Next;
 
 use super::{
-    BusEvent, DeadLetter, Delivery, EventSink, Held, Over, Publication, QueueLook, Settled,
+    BusEvent, DeadLetter, Delivery, EventSink, LeaseLeft, Over, Publication, QueueLook, Settled,
     Settlement, Verdict,
 };
 use crate::clock;
@@ -117,7 +117,7 @@ impl Desk {
         let deliveries = message.lease.map_or(0, |lease| lease.delivery);
         match message.lease {
             // One that was lent too often is given up as soon as leases are looked at.
-            Some(Held { left, delivery })
+            Some(LeaseLeft { left, delivery })
                 if !left.is_zero() || delivery >= self.lending.deliveries_max =>
             {
                 // The wall clock may have been set back.

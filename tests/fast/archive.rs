@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
-use workflow_manager::actors::mail::{NewJob, RouterInput};
+use workflow_manager::actors::mail::{CreateJob, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
@@ -135,7 +135,7 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                 let (definition, message) = (definition.clone(), message());
                 let (answer, answered) = oneshot::channel();
                 let router = &manager.ways().mailboxes().router;
-                router.post(RouterInput::Create(NewJob {
+                router.post(RouterInput::Create(CreateJob {
                     id: Some(id),
                     definition,
                     message,

@@ -2,7 +2,7 @@
 
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
-use crate::actors::mail::{Finding, NewJob, Question, ToChild};
+use crate::actors::mail::{CreateJob, Finding, Question, ToChild};
 use crate::engine::{JobId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A request about one id. A job under that id is told; if there is none, the archive is asked.
 pub(super) enum Ask {
     /// A client asks for a job under the id.
-    Create(NewJob),
+    Create(CreateJob),
     /// A client asks something of the job.
     Operate(Request, Client<Now>),
     /// A client cancels the job.

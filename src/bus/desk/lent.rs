@@ -1,7 +1,7 @@
 //! A message that is lent, and what is reported of its lease.
 
 use super::{Line, Place};
-use crate::bus::{BusEvent, Held, Publication};
+use crate::bus::{BusEvent, LeaseLeft, Publication};
 use crate::clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Lent {
         self.shortened = if is_shorter { Some(now) } else { self.shortened };
         self.reported = Some(last);
         let left = last.saturating_duration_since(now);
-        let lease = Held { delivery: self.delivery, left };
+        let lease = LeaseLeft { delivery: self.delivery, left };
         Some(BusEvent::Leased { receipt: self.message.receipt.again()?, lease })
     }
 }

@@ -4,8 +4,9 @@
 use actix::{Actor, Context, Handler};
 use std::sync::Arc;
 use tokio::sync::oneshot::{self, error::TryRecvError};
+use workflow_manager::actors::done::Done;
 use workflow_manager::actors::mail::{
-    Append, ArchiveInput, Done, Finding, JournalInput, Outgoing, Question, RouterInput,
+    Append, ArchiveInput, Finding, JournalInput, Outgoing, Question, RouterInput,
 };
 use workflow_manager::actors::mailbox::{Kind, Mail, Mailbox, Owner};
 use workflow_manager::actors::ways::{Mailboxes, Ways};
