@@ -5,7 +5,7 @@ use super::Router;
 use super::asks::{Ask, Left};
 use crate::actors::answer::{Answer, Refusal};
 use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, Question};
-use crate::engine::{Input, Instruction, JobId};
+use crate::engine::{Input, JobId};
 use actix::Context;
 use std::collections::VecDeque;
 
@@ -105,20 +105,11 @@ impl Router {
         }
     }
 
-    /// Tells the job that takes input under the id. Gives the request back if there is none.
+    /// Tells the job that takes input under the id. Gives the request back if there is none, unless
+    /// a job that has ended would ignore it.
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
-        let live = self.ways.routes.find(id);
-        if let Ask::Order(told) = ask {
-            return match live.filter(|job| job.is_child_of(told.parent, told.place)) {
-                Some(job) => {
-                    job.post(JobInput::Take { input: Input::Order(told.order), ack: None });
-                    None
-                }
-                // A job that has ended ignores all other orders.
-                None => (told.order.what == Instruction::Retry).then_some(Ask::Order(told)),
-            };
-        }
-        let Some(job) = live else { return Some(ask) };
+        let live = self.ways.routes.find(id).filter(|job| ask.is_meant_for(job));
+        let Some(job) = live else { return Some(ask).filter(Ask::concerns_an_ended_job) };
         job.post(match ask {
             Ask::Create(CreateJob { definition, message, answer, .. }) => {
                 JobInput::CreateAgain { workflow: definition.full_name(), message, answer }

@@ -12,22 +12,6 @@ use crate::journal::{JobNumber, Recovered};
 use std::sync::Arc;
 
 impl Router {
-    /// Why a job cannot go on without a bus.
-    fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
-        if self.ways.common.settings.bus_kind(bus).is_none() {
-            return format!(
-                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
-            );
-        }
-        let place = match &**vhost {
-            "" => String::new(),
-            vhost => format!(" of the virtual host \"{vhost}\""),
-        };
-        format!(
-            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
-        )
-    }
-
     pub(super) fn create(&mut self, job: CreateJob) {
         match job.id {
             None => self.start_job(clock::new_id(), job),
@@ -101,6 +85,22 @@ impl Router {
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
         Left::Nothing
+    }
+
+    /// Why a job cannot go on without a bus.
+    fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
+        if self.ways.common.settings.bus_kind(bus).is_none() {
+            return format!(
+                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
+            );
+        }
+        let place = match &**vhost {
+            "" => String::new(),
+            vhost => format!(" of the virtual host \"{vhost}\""),
+        };
+        format!(
+            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+        )
     }
 
     /// Why a job that has ended cannot go on.
