@@ -378,7 +378,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 24] = [
+const LOCKS: [(&str, &str); 25] = [
     ("access/certificate.rs", "the certificate, which a reload replaces"),
     ("access/logins.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
@@ -394,6 +394,7 @@ const LOCKS: [(&str, &str); 24] = [
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
     ("bus/desk.rs", "the messages that workers on other threads take"),
     ("bus/desk/desks.rs", "the desks, by their buses"),
+    ("bus/desk/queues.rs", "threads that wait for a message of a queue"),
     ("bus/embedded.rs", "the replies without a verdict"),
     ("events/feeds.rs", "the ring of events"),
     ("events/webhook.rs", "the notices that its threads take"),

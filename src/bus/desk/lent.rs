@@ -1,6 +1,7 @@
 //! A message that is lent, and what is reported of its lease.
 
-use super::{Line, Place};
+use super::lines::Line;
+use super::queues::Place;
 use crate::bus::{BusEvent, LeaseLeft, Publication};
 use crate::clock;
 use std::sync::Arc;
@@ -32,6 +33,30 @@ pub(super) struct Lent {
 }
 
 impl Lent {
+    /// A message that is lent as this delivery, to nobody of whom more is known; nothing is
+    /// reported yet.
+    pub(super) fn new(
+        message: Publication,
+        place: Place,
+        delivery: u32,
+        lease: Duration,
+        until: Instant,
+    ) -> Lent {
+        Lent {
+            queue: message.to.queue.clone(),
+            place,
+            message,
+            delivery,
+            deliveries: delivery,
+            lease,
+            until,
+            reported: None,
+            shortened: None,
+            worker: None,
+            line: None,
+        }
+    }
+
     /// What there is to report if the lease as it was reported does not end in the time from its
     /// end on that is given.
     pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {

@@ -1,7 +1,9 @@
 //! Workers that stay: they have a line to the desk, on which they hear that they have a message no
 //! more, and give back at once what they have when they go.
 
-use super::{Desk, Lent, NotLent, Queue, Waiting};
+use super::lent::Lent;
+use super::queues::{Queue, Waiting};
+use super::{Desk, NotLent};
 use crate::bus::{BusEvent, LeaseLeft, Over};
 use crate::clock;
 use std::sync::Arc;
