@@ -1,6 +1,7 @@
 //! Look-ups in the journal: whoever asks for a job that takes no input waits for the archive, and
 //! nobody else does.
 
+use crate::waits::DEADLINE;
 use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
@@ -20,9 +21,6 @@ const BRIEF: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depe
 
 /// What the archive's reads take in the process of the slow test.
 const SLOW_READS: &str = "archive::read=delay(2000)";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
