@@ -122,13 +122,10 @@ impl JobActor {
 /// The messages of the job that was created then which the broker has confirmed meanwhile: they are
 /// not sent again.
 fn confirmed_among(set_aside: &[JobInput], created: Timestamp) -> Vec<(StepIndex, u32)> {
-    let confirmed = |input: &JobInput| match input {
-        JobInput::OfMessage { created: of, input: Input::Confirmed { step, attempt } }
-            if *of == created =>
-        {
-            Some((*step, *attempt))
-        }
-        _ => None,
+    let confirmed = |input: &JobInput| {
+        let JobInput::OfMessage { created: of, input } = input else { return None };
+        let Input::Confirmed { step, attempt } = input else { return None };
+        (*of == created).then_some((*step, *attempt))
     };
     set_aside.iter().filter_map(confirmed).collect()
 }
