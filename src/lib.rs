@@ -18,16 +18,25 @@
 //! | 0 | [`signature`], [`trust`] | what others can tell by that a call comes from us; whose certificates are believed |
 //! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
 //!
-//! # The two straight lines
+//! # The straight lines
 //!
-//! A **reply**: `bus/amqp` → `actors/router` (correlation id → mailbox) → `actors/job` →
-//! [`engine::Job::take`] → `actors/journal` (entries of many jobs, one commit) → `actors/outbox`:
-//! ack, dispatch → `actors/bus` → `bus/amqp` → the broker's confirm → the job → a lagging entry.
+//! A **reply**: `bus/amqp` → `actors/bus` (what a bus reports becomes mail) → `actors/router`
+//! (correlation id → mailbox) → `actors/job` → [`engine::Job::take`] → `actors/journal` (entries of
+//! many jobs, one commit) → `actors/outbox`: ack, dispatch → `actors/bus` → `bus/amqp` → the
+//! broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
 //! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
 //! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an
 //! effect that enters at the router; its end is an input to its parent.
+//!
+//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child job
+//! gets an order, which leaves after the commit and enters at the router as their starts do; a child
+//! job that is cancelled so tells its own child jobs, and not its parent.
+//!
+//! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
+//! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
+//! parents first → their effects leave. Buses deliver once the router has these jobs in its mailbox.
 //!
 //! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and its
 //! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the

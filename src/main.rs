@@ -1,4 +1,4 @@
-//! Arguments → settings → supervisor → exit code.
+//! Arguments → settings → manager → exit code.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -66,31 +66,31 @@ fn main() -> ExitCode {
             }
         }
         Command::Replay(arguments) => {
-            told(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            ended(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
         Command::Backup(arguments) => {
-            told(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            ended(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
         Command::Restore(arguments) => {
-            told(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            ended(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
-        Command::Doctor(arguments) => told(cli::doctor(&arguments, &mut out)),
-        Command::WorkerTest(arguments) => told(cli::worker_test(&arguments, &mut out)),
-        Command::Context(command) => told(cli::context(&command, &mut out)),
-        Command::Token(command) => told(cli::token(&command, &mut out)),
+        Command::Doctor(arguments) => ended(cli::doctor(&arguments, &mut out)),
+        Command::WorkerTest(arguments) => ended(cli::worker_test(&arguments, &mut out)),
+        Command::Context(command) => ended(cli::context(&command, &mut out)),
+        Command::Token(command) => ended(cli::token(&command, &mut out)),
         Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => not_written(&error),
         },
         Command::Man { directory } => {
-            told(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
+            ended(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
         }
-        Command::Client(command) => told(cli::client(command, &mut out)),
+        Command::Client(command) => ended(cli::client(command, &mut out)),
     }
 }
 
-/// How a command ended.
-fn told(result: Result<ExitCode, ClientError>) -> ExitCode {
+/// The exit code of a command; why it failed is printed.
+fn ended(result: Result<ExitCode, ClientError>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(ClientError::Output(error)) => not_written(&error),
@@ -143,7 +143,7 @@ fn check(
             Err(error) => not_written(&error),
         };
     };
-    told(cli::check_against(files, settings, journal, json, out))
+    ended(cli::check_against(files, settings, journal, json, out))
 }
 
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
@@ -250,10 +250,10 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     service.recovering(&settings.journal.file);
     let stop_max = settings.shutdown.grace.0 + drain(&settings) + CUT_OFF_AFTER_GRACE;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let (ways, told) = (manager.ways().clone(), service.clone());
+    let (ways, systemd) = (manager.ways().clone(), service.clone());
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
-            told.reloading();
+            systemd.reloading();
             let came_of_it = match reload::reload(&ways).await {
                 Ok(_) => "the files were reloaded",
                 Err(error) => {
@@ -261,7 +261,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
                     "the last reload was refused: the log says why"
                 }
             };
-            told.reloaded(&ways, came_of_it);
+            systemd.reloaded(&ways, came_of_it);
         }
     });
     let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
@@ -277,8 +277,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         "listening"
     );
     actix_rt::spawn(tell_when_ready(manager.common().clone()));
-    let (ways, told) = (manager.ways().clone(), service.clone());
-    actix_rt::spawn(async move { told.attend(&ways).await });
+    let (ways, systemd) = (manager.ways().clone(), service.clone());
+    actix_rt::spawn(async move { systemd.attend(&ways).await });
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
         _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }

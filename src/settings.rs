@@ -3,6 +3,7 @@
 
 mod amqp;
 mod buses;
+mod events;
 mod former;
 mod grpc;
 mod http;
@@ -15,13 +16,14 @@ mod spelling;
 mod text;
 mod tokens;
 mod traces;
+mod values;
 
-use crate::engine::Millis;
 use crate::trust::Authorities;
 pub use amqp::{
     AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages, unreadable_queue,
 };
 pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, Kind, Withdraws, is_bus_name};
+pub use events::{EventSettings, WebhookSettings};
 pub use grpc::GrpcSettings;
 pub use http::{HttpSettings, Names, TlsSettings, WorkerToken};
 pub(crate) use kafka::check_topic;
@@ -31,17 +33,16 @@ pub use push::{
     EndpointSettings, NetworkSettings, PushBus, PushSection, is_in_the_clear, is_url, literal,
     web_address,
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 pub use sources::{Source, Sourced, Sources};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use text::SettingsText;
 pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
 pub use traces::TraceSettings;
+use values::one_of;
+pub use values::{Secret, ServerAddress, Span};
 
 /// The defaults, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
@@ -135,38 +136,6 @@ pub struct FanOutSettings {
     pub children_max: u32,
 }
 
-/// Section `events`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
-pub struct EventSettings {
-    pub source: String,
-    pub exchange: String,
-    pub exchange_buffer_max: usize,
-    pub webhook: WebhookSettings,
-}
-
-/// Section `events.webhook`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
-pub struct WebhookSettings {
-    pub url: ServerAddress,
-    pub secret: Secret,
-    pub timeout: Span,
-    pub concurrency: usize,
-    pub backoff_min: Span,
-    pub backoff_max: Span,
-    pub age_max: Span,
-}
-
-impl WebhookSettings {
-    /// Whether there is one.
-    pub fn is_on(&self) -> bool {
-        !self.url.0.is_empty()
-    }
-}
-
 /// Section `shutdown`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,126 +165,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// One of these words.
-fn one_of<'de, D: Deserializer<'de>, T: Copy>(
-    deserializer: D,
-    words: &[(&str, T)],
-    expected: &str,
-) -> Result<T, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
-}
-
 impl<'de> Deserialize<'de> for LogFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let words =
             [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
         one_of(deserializer, &words, "auto, human or json")
-    }
-}
-
-fn address_to_listen_on<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<SocketAddr, D::Error> {
-    parsed_address(&String::deserialize(deserializer)?)
-}
-
-/// An address to listen on.
-fn parsed_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
-    let wrong = || E::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED));
-    spelling::listen(text).ok_or_else(wrong)
-}
-
-/// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Millis::whole(self.0) {
-            Some(millis) => millis.fmt(f),
-            None => humantime::format_duration(self.0).fmt(f),
-        }
-    }
-}
-
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map(Span).map_err(|error| {
-            serde::de::Error::custom(format!(
-                "{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d"
-            ))
-        })
-    }
-}
-
-/// A text that is never shown.
-#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "\"\"" } else { "\"***\"" })
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(if self.0.is_empty() { "" } else { "***" })
-    }
-}
-
-/// A broker's address; its password is never shown.
-#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct ServerAddress(pub String);
-
-impl ServerAddress {
-    fn masked(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else {
-            return if self.0.is_empty() { String::new() } else { "***".to_owned() };
-        };
-        // What a web service is asked may be a secret as well.
-        let rest = match rest.split_once('?') {
-            Some((place, query)) if scheme.starts_with("http") && !query.is_empty() => {
-                &format!("{place}?***")
-            }
-            Some(_) | None => rest,
-        };
-        match rest.rsplit_once('@') {
-            Some((credentials, host)) => format!(
-                "{scheme}://{}:***@{host}",
-                credentials.split(':').next().unwrap_or_default()
-            ),
-            None => format!("{scheme}://{rest}"),
-        }
-    }
-}
-
-impl fmt::Debug for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.masked())
-    }
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.masked())
-    }
-}
-
-impl Serialize for ServerAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.masked())
     }
 }
 
@@ -371,64 +225,77 @@ fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T,
     })
 }
 
+/// Adds a file. It is read by itself too, so that an error names its place.
+fn with_file(
+    builder: Builder,
+    file: &Path,
+    sources: &mut Sources,
+) -> Result<Builder, SettingsError> {
+    let place = file.display().to_string();
+    let text = SettingsText::read(file)
+        .map_err(|reason| SettingsError::Unusable { place: place.clone(), reason })?;
+    let builder = builder.add_source(text.clone());
+    let read = unusable(
+        &place,
+        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+    );
+    if read.is_err() && text.lists_workflows() {
+        let reason = format!(
+            "this is a workflow file, and --config names a file of settings; did you mean \
+             --workflows {place}?"
+        );
+        return Err(SettingsError::Unusable { place, reason });
+    }
+    read?;
+    sources.add_file(text.values(), &place);
+    Ok(builder)
+}
+
+/// Adds the environment. Values stay text until their setting gives them a type: a token of digits
+/// is no number.
+fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
+    let variables = secrets::variables()
+        .map_err(|reason| SettingsError::Unusable { place: "environment".to_owned(), reason })?;
+    let value_of = |wanted: &str| {
+        variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
+    };
+    if let Some(server) = value_of(AMQP_SERVER) {
+        builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
+    }
+    for (variable, setting) in LISTS {
+        if let Some(list) = value_of(variable) {
+            let list: Vec<&str> =
+                list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+            builder = unusable(variable, builder.set_override(setting, list))?;
+        }
+    }
+    sources.add_environment(variables.iter().map(|(name, _)| &**name));
+    let variables = variables
+        .into_iter()
+        .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
+        .collect();
+    let builder = builder.add_source(
+        config::Environment::with_prefix(PREFIX)
+            .prefix_separator(SEPARATOR)
+            .separator(SEPARATOR)
+            .source(Some(variables)),
+    );
+    unusable(
+        "environment (WORKFLOW_MANAGER__…)",
+        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+    )?;
+    Ok(builder)
+}
+
 impl Settings {
     /// Reads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder().add_source(SettingsText::defaults());
         let mut sources = Sources::default();
         if let Some(file) = file {
-            let place = file.display().to_string();
-            let text = SettingsText::read(file)
-                .map_err(|reason| SettingsError::Unusable { place: place.clone(), reason })?;
-            builder = builder.add_source(text.clone());
-            // Read by itself, so that an error names its place.
-            let read = unusable(
-                &place,
-                builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
-            );
-            if read.is_err() && text.lists_workflows() {
-                let reason = format!(
-                    "this is a workflow file, and --config names a file of settings; did you mean \
-                     --workflows {place}?"
-                );
-                return Err(SettingsError::Unusable { place, reason });
-            }
-            read?;
-            sources.add_file(text.values(), &place);
+            builder = with_file(builder, file, &mut sources)?;
         }
-        // Values stay text until their setting gives them a type: a token of digits is no number.
-        let variables = secrets::variables().map_err(|reason| SettingsError::Unusable {
-            place: "environment".to_owned(),
-            reason,
-        })?;
-        let value_of = |wanted: &str| {
-            variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
-        };
-        if let Some(server) = value_of(AMQP_SERVER) {
-            builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
-        }
-        for (variable, setting) in LISTS {
-            if let Some(list) = value_of(variable) {
-                let list: Vec<&str> =
-                    list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-                builder = unusable(variable, builder.set_override(setting, list))?;
-            }
-        }
-        sources.add_environment(variables.iter().map(|(name, _)| &**name));
-        let variables = variables
-            .into_iter()
-            .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
-            .collect();
-        builder = builder.add_source(
-            config::Environment::with_prefix(PREFIX)
-                .prefix_separator(SEPARATOR)
-                .separator(SEPARATOR)
-                .source(Some(variables)),
-        );
-        unusable(
-            "environment (WORKFLOW_MANAGER__…)",
-            builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
-        )?;
+        builder = with_environment(builder, &mut sources)?;
         let settings: Settings = unusable(
             "flags",
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
@@ -490,34 +357,9 @@ impl Settings {
         self.validate_push().map_err(SettingsError::Refused)?;
         self.validate_kafka().map_err(SettingsError::Refused)?;
         self.traces.validate().map_err(SettingsError::Refused)?;
-        if !self.events.exchange.is_empty() && self.amqp.server.0.is_empty() {
-            return refuse(
-                "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"
-                    .to_owned(),
-            );
-        }
-        if self.events.exchange.len() > 255 {
-            return refuse("events.exchange must have at most 255 bytes".to_owned());
-        }
-        if self.events.source.is_empty() {
-            return refuse(
-                "events.source is empty, expected a URI or a path such as /workflow-manager"
-                    .to_owned(),
-            );
-        }
-        if self.events.webhook.is_on()
-            && !["http://", "https://"]
-                .iter()
-                .any(|scheme| self.events.webhook.url.0.starts_with(scheme))
-        {
-            return refuse(format!(
-                "events.webhook.url is {}, expected http://… or https://…",
-                self.events.webhook.url
-            ));
-        }
+        let has_broker = !self.amqp.server.0.is_empty();
+        self.events.validate(has_broker).map_err(SettingsError::Refused)?;
         for (name, value) in [
-            ("events.exchange_buffer_max", self.events.exchange_buffer_max as u64),
-            ("events.webhook.concurrency", self.events.webhook.concurrency as u64),
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
@@ -539,6 +381,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn the_defaults_are_complete_and_valid() {

@@ -133,7 +133,7 @@ impl Archive {
             }
             WantedBy::Supervisor(number) => match job {
                 Ok(job) => {
-                    self.ways.mailboxes().supervisor.post(SupervisorInput::Reloaded(*number, job))
+                    self.ways.mailboxes().supervisor.post(SupervisorInput::Rebuilt(*number, job))
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => {}

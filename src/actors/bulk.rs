@@ -105,7 +105,8 @@ pub struct Wait {
 pub struct Waits(Mutex<HashMap<Address, Wait>>);
 
 impl Waits {
-    fn hear(&self, queue: Address, wait: Wait) {
+    /// A step waits on this queue.
+    pub(super) fn hear(&self, queue: Address, wait: Wait) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match waits.get_mut(&queue) {
             Some(oldest) if oldest.since <= wait.since => {}
@@ -117,32 +118,5 @@ impl Waits {
     /// What was heard, by queue.
     pub fn take(&self) -> HashMap<Address, Wait> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Asks jobs for the steps that wait longest. The answer is sent once the last job has answered.
-pub struct Oldest {
-    waits: Arc<Waits>,
-    answer: Option<oneshot::Sender<()>>,
-}
-
-impl Oldest {
-    /// What is heard goes to `waits`.
-    pub fn new(waits: Arc<Waits>, answer: oneshot::Sender<()>) -> Oldest {
-        Oldest { waits, answer: Some(answer) }
-    }
-
-    /// A step waits on this queue.
-    pub(super) fn hear(&self, queue: Address, wait: Wait) {
-        self.waits.hear(queue, wait);
-    }
-}
-
-impl Drop for Oldest {
-    fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            // Whoever asked may have gone.
-            let _ = answer.send(());
-        }
     }
 }

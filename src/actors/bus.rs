@@ -7,7 +7,7 @@ use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
 use super::ways::Ways;
 use crate::bus::{
-    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Held, Position,
+    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, LeaseLeft, Position,
     Receipt,
 };
 use crate::clock;
@@ -170,18 +170,18 @@ fn taken(ways: &Ways, receipt: Receipt) {
     };
     // A job that has ended needs no confirm.
     if let Some(job) = ways.routes.find(job) {
-        job.post(JobInput::Sent { created, input });
+        job.post(JobInput::OfMessage { created, input });
     }
 }
 
 /// A worker has a message: its job hears how long.
-fn leased(ways: &Ways, receipt: Receipt, lease: Held) {
+fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
     let Some(Sent::Step { job, created, step, attempt }) = receipt.open() else { return };
     if let Some(job) = ways.routes.find(job) {
         let until = clock::now().after(Some(Millis::of(lease.left)));
         let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
         let input = Input::Leased { step, attempt, lease };
-        job.post(JobInput::Sent { created, input });
+        job.post(JobInput::OfMessage { created, input });
     }
 }
 

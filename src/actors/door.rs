@@ -2,10 +2,9 @@
 //! benches and the tests come in here, and send mail to no actor themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
-use super::bulk::{Bulk, Oldest, Wait, Waits};
-use super::mail::{
-    BusInput, Definitions, Done, JobInput, Look, NewJob, RouterInput, SupervisorInput,
-};
+use super::bulk::{Bulk, Wait, Waits};
+use super::done::Done;
+use super::mail::{BusInput, CreateJob, Definitions, JobInput, Look, RouterInput, SupervisorInput};
 use super::queue_looks::Looked;
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
@@ -58,7 +57,7 @@ pub async fn create(
         )));
     };
     let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-    asked(ways, |answer| RouterInput::Create(NewJob { id, definition, message, trace, answer }))
+    asked(ways, |answer| RouterInput::Create(CreateJob { id, definition, message, trace, answer }))
         .answer()
         .await
         .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))
@@ -175,14 +174,14 @@ async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
     let asked = async {
         for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
             let (answer, answered) = oneshot::channel();
-            let oldest = Arc::new(Oldest::new(waits.clone(), answer));
+            let done = Done::new(answer);
             for id in some {
                 // One that has left meanwhile waits for nothing.
                 if let Some(job) = ways.routes.find(*id) {
-                    job.post(JobInput::Waits(oldest.clone()));
+                    job.post(JobInput::Waits { waits: waits.clone(), done: done.clone() });
                 }
             }
-            drop(oldest);
+            drop(done);
             // It is sent.
             let _ = answered.await;
         }

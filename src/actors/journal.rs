@@ -2,7 +2,8 @@
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
 use super::answer::{Answer, Erased, Refusal};
-use super::mail::{Append, Done, JournalInput, Leave, Outgoing, RouterInput};
+use super::done::Done;
+use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::outbox::Messages;
 use super::positions::Positions;
@@ -147,7 +148,7 @@ impl JournalActor {
             },
             JournalInput::Reached(position) => {
                 if self.positions.is_empty() {
-                    ctx.run_later(POSITIONS_WRITTEN_EVERY, Self::place);
+                    ctx.run_later(POSITIONS_WRITTEN_EVERY, Self::write_positions);
                 }
                 self.positions.reached(position);
             }
@@ -179,7 +180,7 @@ impl JournalActor {
             }
             JournalInput::Barrier(answer) => {
                 if self.commit(ctx) && self.derive() {
-                    self.place(ctx);
+                    self.write_positions(ctx);
                     // The asker may have given up at its deadline.
                     let _ = answer.send(());
                 }
@@ -262,7 +263,7 @@ impl JournalActor {
         }
         let waiting = std::mem::take(&mut self.waiting);
         self.group = waiting.len();
-        self.let_go(&waiting, &gone);
+        self.ask_to_leave(&waiting, &gone);
         let mut messages = Messages::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
@@ -291,9 +292,9 @@ impl JournalActor {
         true
     }
 
-    /// Jobs that have nothing left to do ask the router to be let go, before anybody hears of it;
-    /// those that were deleted go without asking.
-    fn let_go(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
+    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what was
+    /// committed. Those that were deleted go in any case.
+    fn ask_to_leave(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
             if gone.contains(&number) {
@@ -328,16 +329,19 @@ impl JournalActor {
     }
 
     /// Writes how far buses have come. What that counts as done was committed before.
-    fn place(&mut self, ctx: &mut Context<Self>) {
+    fn write_positions(&mut self, ctx: &mut Context<Self>) {
         if self.positions.is_empty() || !self.look() {
             return;
         }
-        match self.store.place(&self.positions.all()) {
-            Ok(()) => self.positions.placed(),
+        match self.store.write_positions(&self.positions.all()) {
+            Ok(()) => self.positions.written(),
             Err(error) => match error.remedy() {
                 // Until there is room, more is read again after a crash.
                 Remedy::WaitForRoom => {
-                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::place);
+                    ctx.run_later(
+                        self.ways.common.settings.journal.full_retry.0,
+                        Self::write_positions,
+                    );
                 }
                 Remedy::Exit => self.broken(&error),
             },

@@ -2,8 +2,9 @@
 //! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
-use super::bulk::{Bulk, Census, Oldest};
+use super::bulk::{Bulk, Census, Waits};
 use super::call::Call;
+use super::done::Done;
 use super::steps_done::StepsDone;
 use crate::bus::{
     Acknowledge, Address, Delivery, Over, Publication, QueueDepth, QueueLook, Served,
@@ -45,7 +46,7 @@ pub enum RouterInput {
     /// A call that names a step, with the answer of that step's job.
     Vouched(Call),
     /// A client asks for a job.
-    Create(NewJob),
+    Create(CreateJob),
     /// A parent starts a child job.
     StartChild(Box<NewChild>),
     /// Something for a job, if it takes input.
@@ -92,7 +93,7 @@ pub struct Leave {
 }
 
 /// A top-level job that a client asks for.
-pub struct NewJob {
+pub struct CreateJob {
     /// The id that the client chose.
     pub id: Option<JobId>,
     /// The workflow to run.
@@ -114,8 +115,8 @@ pub enum JobInput {
         /// The delivery.
         ack: Option<Acknowledge>,
     },
-    /// The broker has a message of the job that was created at this time under this id.
-    Sent {
+    /// The broker or a worker has a message of the job that was created at this time under this id.
+    OfMessage {
         /// When that job was created: a late confirm may be for one that had the id before.
         created: Timestamp,
         /// What that means for it.
@@ -123,7 +124,7 @@ pub enum JobInput {
     },
     /// A client asks for a job under the same id. It gets the same answer if it asks for the same
     /// job, a conflict otherwise.
-    Same {
+    CreateAgain {
         /// The workflow's full name.
         workflow: String,
         /// The message.
@@ -146,7 +147,7 @@ pub enum JobInput {
         /// The queue.
         queue: Address,
         /// Dropped once the journal has the record in its mailbox, if there is one.
-        heard: Arc<Done>,
+        done: Arc<Done>,
     },
     /// The messages of its steps that wait on a queue are to be sent again.
     Redispatch {
@@ -158,7 +159,12 @@ pub enum JobInput {
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
     /// Somebody looks for the steps that wait longest.
-    Waits(Arc<Oldest>),
+    Waits {
+        /// Where it tells of its own.
+        waits: Arc<Waits>,
+        /// Dropped once it has.
+        done: Arc<Done>,
+    },
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.
@@ -265,7 +271,7 @@ pub enum SupervisorInput {
         number: JobNumber,
     },
     /// The archive has rebuilt the job, if the journal has it.
-    Reloaded(JobNumber, Option<Box<Recovered>>),
+    Rebuilt(JobNumber, Option<Box<Recovered>>),
     /// New definitions replace the loaded ones: all of them, or none with the reason.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
     /// Goes by the router to the journal, which answers: all three take their mail.
@@ -348,23 +354,4 @@ pub struct NewChild {
     pub parent: JobNumber,
     /// The top-level job's number.
     pub root: JobNumber,
-}
-
-/// Answers when the last clone is dropped.
-pub struct Done(Option<oneshot::Sender<()>>);
-
-impl Done {
-    /// Answers `to`.
-    pub fn new(to: oneshot::Sender<()>) -> Arc<Done> {
-        Arc::new(Done(Some(to)))
-    }
-}
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        if let Some(to) = self.0.take() {
-            // Nobody waits any more: the bus has closed.
-            let _ = to.send(());
-        }
-    }
 }

@@ -3,7 +3,8 @@
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
 //! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
-//! the journal commits what is left.
+//! the webhook → the journal commits what is left → traces and events of the last commits are sent →
+//! readers → threads.
 
 use super::announcer::{ANNOUNCED_MAX, Announcer};
 use super::answer::{Created, Erased, Now, Refusal};
@@ -19,7 +20,7 @@ use super::routes::{self, Table};
 use super::rules::{Engine, Rules};
 use super::supervisor::Supervisor;
 use super::transport::{
-    Opening, StartError, Transport, Wait, queues_by_bus, start_bus, topic, transport,
+    AtGate, Gate, Opening, StartError, Transport, queues_by_bus, start_bus, topic, transport,
 };
 use super::ways::{Mailboxes, Ways};
 use crate::bus::desk::Desks;
@@ -54,14 +55,10 @@ pub enum Threads {
     Current,
 }
 
-/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox. It opens
-/// when it is dropped.
-type Gate = std::sync::mpsc::Sender<()>;
-
 impl Threads {
     /// A gate for the next thread. With a single thread none is needed: the mail is there before
     /// anything runs.
-    fn gate(&self) -> Option<(Gate, Wait)> {
+    fn gate(&self) -> Option<(Gate, AtGate)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
             Threads::Current => None,
@@ -254,9 +251,9 @@ fn start_actors(
     // The first one beside the router: a reply goes from one to the other without waking a thread.
     let mut beside_router = Some(router_arbiter);
     for (key, maker) in makers {
-        let (gate, wait) = threads.gate().unzip();
+        let (gate, at_gate) = threads.gate().unzip();
         let arbiter = beside_router.take().unwrap_or_else(|| threads.next());
-        let bus = start_bus(ways, &key, maker, &arbiter, wait);
+        let bus = start_bus(ways, &key, maker, &arbiter, at_gate);
         gates.extend(gate);
         ways.buses.add(key, bus);
     }
@@ -322,7 +319,7 @@ impl Manager {
     /// next start, and a thread that does not end is left behind.
     pub async fn stop(self) {
         self.ways.common.health.stopping.store(true, Ordering::Relaxed);
-        faults::hit("supervisor::stop");
+        faults::hit("manager::stop");
         let (grace, begun) = (self.ways.common.settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
             tracing::warn!(

@@ -1,7 +1,7 @@
 //! The messages that a job sends: to workers, and to its callers. And what their receipts hold.
 
 use crate::bus::{
-    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Held, Issued,
+    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Issued, LeaseLeft,
     Publication, Receipt,
 };
 use crate::engine::{
@@ -121,10 +121,10 @@ pub(super) fn step_message(
 }
 
 /// What is left of a lease.
-fn left_of(lease: Lease, now: Timestamp) -> Held {
+fn left_of(lease: Lease, now: Timestamp) -> LeaseLeft {
     let left_ns = lease.until.0.saturating_sub(now.0);
     let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default());
-    Held { delivery: lease.delivery, left }
+    LeaseLeft { delivery: lease.delivery, left }
 }
 
 /// An answer to a caller: the result, or the error.

@@ -6,12 +6,15 @@
 //!
 //! | what | files |
 //! |---|---|
-//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
-//! | what all look at: settings, limits, metrics, definitions, health | `losses`, `positions`, [`health`], [`rules`], [`common`] |
+//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`done`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
+//! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`queue_looks`], [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
-//! | what leaves after a commit | [`outbox`], `callers` |
-//! | the actors | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`], [`transport`], [`supervisor`] |
-//! | the door: what the API, examples and benches call | [`door`], [`manager`] |
+//! | what leaves after a commit | [`messages`], [`outbox`], `callers` |
+//! | parts of one actor each: of the bus, of the journal, of the job and the router | `lost`, `positions`, `said` |
+//! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
+//! | how buses are made and started; the actor that does so at a reload | [`transport`], [`supervisor`] |
+//! | the door: what the API, examples and benches call | [`door`] |
+//! | the start and the stop; the statistics of before the start | `refill`, [`manager`] |
 
 pub mod announcer;
 pub mod answer;
@@ -22,6 +25,7 @@ pub mod buses;
 pub mod call;
 mod callers;
 pub mod common;
+pub mod done;
 pub mod door;
 pub mod health;
 pub mod job;

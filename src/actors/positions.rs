@@ -32,7 +32,7 @@ impl Positions {
     }
 
     /// The journal has them.
-    pub(super) fn placed(&mut self) {
+    pub(super) fn written(&mut self) {
         self.reached.clear();
     }
 }

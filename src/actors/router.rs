@@ -8,7 +8,8 @@ mod lookups;
 mod operations;
 
 use super::call::Call;
-use super::mail::{Done, JobInput, JournalInput, RouterInput};
+use super::done::Done;
+use super::mail::{JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::routes::Table;
 use super::said::beginning;
@@ -95,8 +96,8 @@ impl Router {
         let (all, heard_by_all) = oneshot::channel();
         let heard = Done::new(all);
         for mailbox in self.ways.routes.all_live() {
-            let (queue, heard) = (queue.clone(), heard.clone());
-            mailbox.post(JobInput::QueueMissing { queue, heard });
+            let (queue, done) = (queue.clone(), heard.clone());
+            mailbox.post(JobInput::QueueMissing { queue, done });
         }
         drop(heard);
         let ways = self.ways.clone();

@@ -1,5 +1,5 @@
-//! The supervisor has jobs rebuilt whose actors panicked, replaces the definitions at a reload, and
-//! begins the rounds that show that router and journal take their mail.
+//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the definitions
+//! at a reload, and begins the rounds that show that router and journal take their mail.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
@@ -17,10 +17,10 @@ use std::sync::Arc;
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// Has jobs rebuilt whose actors panicked, and starts the buses that a reload
-/// brings.
+/// The one supervisor of a process.
 pub struct Supervisor {
     ways: Arc<Ways>,
+    /// The jobs whose actors panicked, and how often.
     panicked: HashMap<JobNumber, (JobId, u32)>,
     transport: Transport,
     /// Where the buses of a reload run.
@@ -42,7 +42,7 @@ impl Supervisor {
                 self.ways.common.metrics.restarts.with_label_values(&["job"]).inc();
                 self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
             }
-            SupervisorInput::Reloaded(number, recovered) => {
+            SupervisorInput::Rebuilt(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
                 let Some(recovered) = recovered else {
                     // Deleted while it was broken.

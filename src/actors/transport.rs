@@ -239,22 +239,26 @@ pub(super) fn queues_by_bus<'a>(
     workers.into_iter().map(&mut of_bus).collect()
 }
 
+/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox. It opens
+/// when it is dropped.
+pub(super) type Gate = std::sync::mpsc::Sender<()>;
+
 /// The bus's side of its gate.
-pub(super) type Wait = std::sync::mpsc::Receiver<()>;
+pub(super) type AtGate = std::sync::mpsc::Receiver<()>;
 
 pub(super) fn start_bus(
     ways: &Arc<Ways>,
     key: &BusKey,
     maker: BusMaker,
     arbiter: &ArbiterHandle,
-    wait: Option<Wait>,
+    at_gate: Option<AtGate>,
 ) -> Mailbox<BusInput> {
     ways.common.health.set_bus(key, BusState::Disconnected { reason: String::new() });
     let (owned, key) = (ways.clone(), key.clone());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
-        if let Some(wait) = wait {
+        if let Some(at_gate) = at_gate {
             // An error means that the gate is open.
-            let _ = wait.recv();
+            let _ = at_gate.recv();
         }
         let sink = event_sink(&owned, &key);
         BusActor::new(maker(sink), key, owned)

@@ -1,6 +1,6 @@
 //! What a bus reports, and the state that it is in.
 
-use super::{Delivery, Held, Receipt};
+use super::{Delivery, LeaseLeft, Receipt};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub enum BusEvent {
         /// The message's receipt, once more.
         receipt: Receipt,
         /// For how long, from now.
-        lease: Held,
+        lease: LeaseLeft,
     },
     /// There is no queue of the name that a caller gave: nobody will ever read the message.
     Unroutable(Receipt),

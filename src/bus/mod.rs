@@ -213,7 +213,7 @@ pub struct Publication {
     /// The body.
     pub body: Body,
     /// How long a worker has it already, to whom it was lent before the process was started again.
-    pub lease: Option<Held>,
+    pub lease: Option<LeaseLeft>,
     /// Whether the broker is to vouch that the manager has sent it: so a dead letter of it can be
     /// told from a forged one.
     pub names_sender: bool,
@@ -223,7 +223,7 @@ pub struct Publication {
 
 /// What is left of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LeaseLeft {
     /// Which delivery the worker has, from 1.
     pub delivery: u32,
     /// How long it still has it.

@@ -73,13 +73,7 @@ pub(super) fn items(
     let both = format!("{{\"counts\":{counts},{rest}");
     let body = if form.format == Format::Json { &both } else { &body };
     Listing { body, entries, table, nothing: "no such child jobs" }.print(form, out)?;
-    if let Some(next) = page.next.filter(|_| form.is_for_people()) {
-        writeln!(
-            out,
-            "… only {} are shown; --limit shows more, --after {next} the next",
-            page.children.len()
-        )?;
-    }
+    page.tell_rest(form, out)?;
     Ok(ExitCode::SUCCESS)
 }
 

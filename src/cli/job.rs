@@ -30,6 +30,20 @@ pub(super) struct ChildrenPage {
     pub(super) next: Option<Text>,
 }
 
+impl ChildrenPage {
+    /// Tells people that there is more.
+    pub(super) fn tell_rest(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
+        if let Some(next) = self.next.as_ref().filter(|_| form.is_for_people()) {
+            writeln!(
+                out,
+                "… only {} are shown; --limit shows more, --after {next} the next",
+                self.children.len()
+            )?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct ChildAnswer {
     job: Text,
@@ -228,13 +242,7 @@ pub(super) fn children(
     let page: ChildrenPage = parse(&body)?;
     let (table, entries) = (rows(&page.children), entries(&body, "children")?);
     Listing { body: &body, entries, table, nothing: "no child jobs are found" }.print(form, out)?;
-    if let Some(next) = page.next.filter(|_| form.is_for_people()) {
-        writeln!(
-            out,
-            "… only {} are shown; --limit shows more, --after {next} the next",
-            page.children.len()
-        )?;
-    }
+    page.tell_rest(form, out)?;
     Ok(ExitCode::SUCCESS)
 }
 

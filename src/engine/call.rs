@@ -45,7 +45,7 @@ impl Job {
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
         // If the job went on after that end, the answer says nothing about its next end.
-        if self.callers.is_owed(caller) && end == self.ends && self.state.is_ended() {
+        if self.callers.is_owed(caller) && end == self.went_on && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
             Err(Rejected::Void)

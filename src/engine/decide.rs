@@ -128,7 +128,7 @@ impl Job {
     fn decide_queue_missing(&self, steps: &[StepIndex]) -> Result<Vec<Entry>, Rejected> {
         // The bus still has the unconfirmed ones, and sends them by itself.
         let lost = self
-            .waiting_for_replies()
+            .confirmed_steps()
             .filter(|step| steps.contains(step))
             .map(|step| Entry::Step(step, StepEntry::Unconfirmed));
         let entries: Vec<Entry> = lost.collect();

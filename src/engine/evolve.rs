@@ -269,7 +269,7 @@ impl Job {
         self.expired = false;
         self.failed_by = None;
         self.deadline = deadline;
-        self.ends += 1;
+        self.went_on += 1;
         self.callers.owe_again();
         self.count_anew();
     }

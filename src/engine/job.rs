@@ -46,7 +46,7 @@ pub struct Job {
     /// Who asked for it by a message on its workflow's queue.
     pub(super) callers: Callers,
     /// How often it went on after an end.
-    pub(super) ends: u32,
+    pub(super) went_on: u32,
 }
 
 impl Job {
@@ -235,7 +235,7 @@ impl Job {
     }
 
     /// Those of them whose message the broker has confirmed.
-    pub fn waiting_for_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
+    pub fn confirmed_steps(&self) -> impl Iterator<Item = StepIndex> + '_ {
         self.awaiting_replies().filter(|step| self.steps[step.at()].confirmed)
     }
 
@@ -366,7 +366,7 @@ impl Job {
             awaited: 0,
             steps_left,
             callers: Callers::default(),
-            ends: 0,
+            went_on: 0,
         }
     }
 

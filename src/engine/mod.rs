@@ -18,7 +18,7 @@
 //! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
 //! | `trace` | the spans of jobs |
 //! | `caller`, `cause`, `expression`, `definition`, `origin` | who asked; why a child job failed; the graphs; where a job comes from |
-//! | `input`, `entry`, `effect` | what goes in, what is recorded, what goes out |
+//! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
 //! | `fanout`, `step`, `callers`, `job` | a job and its parts |
 //! | `reply`, `evolve`, `effects`, `recover` | what a reply says; what an entry changes; what it causes; after a restart |
 //! | `conditions`, `fail`, `due`, `follow`, `call`, `operate`, `decide` | the rules |

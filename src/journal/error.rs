@@ -163,6 +163,16 @@ pub enum Remedy {
 }
 
 impl JournalError {
+    /// The error of a row that is not as it was written.
+    pub(super) fn damaged_row(
+        file: &str,
+        table: &'static str,
+        row: i64,
+        what: String,
+    ) -> JournalError {
+        JournalError::Damaged { file: file.to_owned(), table, row, what }
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> Remedy {
         match self {

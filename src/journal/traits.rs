@@ -54,7 +54,7 @@ pub trait Journal: Send {
 
     /// Commits positions, all or none, over those of the same partitions. Whatever they count as
     /// done must be committed already.
-    fn place(&mut self, positions: &[Position]) -> Result<(), JournalError>;
+    fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError>;
 
     /// All jobs that take input, parents before their children, with what is to be done for them.
     fn recover(&self) -> Result<Vec<Recovered>, JournalError>;

@@ -1,6 +1,7 @@
 //! Settings of the bus over AMQP.
 
-use super::{ServerAddress, Span, one_of};
+use super::values::one_of;
+use super::{ServerAddress, Span};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ fn address_or_nothing<'de, D: Deserializer<'de>>(
     if text.is_empty() {
         return Ok(None);
     }
-    super::parsed_address(&text).map(Some)
+    super::values::parsed_address(&text).map(Some)
 }
 
 fn shown<S: Serializer>(listen: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,6 +2,7 @@
 //! settings.
 
 use crate::http::{Api, serving, serving_in};
+use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -19,9 +20,6 @@ workflows:
       - { name: piece, itemListKey: items, steps: [ { name: work, queue: shared }, { name: wrap } ] }
   - { name: other, steps: [ { name: wrap } ] }
 ";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn get(api: &Api, path: &str) -> Value {
     let answer = api.get(path, &[]).await;

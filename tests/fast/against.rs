@@ -1,11 +1,11 @@
 //! `check FILE --against JOURNAL`: what jobs that are kept would have done under changed files.
 
 use crate::http::{Api, serving};
-use actix_web::http::{Method, StatusCode};
+use crate::waits::DEADLINE;
+use actix_web::http::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli;
 
@@ -33,18 +33,6 @@ workflows:
 const RUNNING: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 const ENDED: &str = "0a557697-f911-401c-86b7-6d9b62f1f2bb";
 
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn post(api: &Api, path: &str, body: &Value) {
-    let done = async {
-        while api.ask(Method::POST, path, &[], &body.to_string()).await.status != StatusCode::OK {
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, done).await.expect("it is taken in time");
-}
-
 async fn child(api: &Api, job: &str) -> String {
     let found = async {
         loop {
@@ -71,13 +59,21 @@ fn journal(folder: &Path, has_running: bool) -> PathBuf {
             for (id, _) in all.into_iter().filter(|(_, wanted)| *wanted) {
                 api.ask(Method::POST, &format!("/api/workflow/orders?id={id}"), &[], "{}").await;
                 let job = format!("/api/job/{id}");
-                post(&api, &format!("{job}/step/price"), &json!({ "cents": 5, "lines": ["a"] }))
-                    .await;
+                api.post_until_taken(
+                    &format!("{job}/step/price"),
+                    &json!({ "cents": 5, "lines": ["a"] }),
+                )
+                .await;
                 let child = child(&api, id).await;
-                post(&api, &format!("/api/job/{child}/step/pack"), &json!({ "line": "b" })).await;
+                api.post_until_taken(
+                    &format!("/api/job/{child}/step/pack"),
+                    &json!({ "line": "b" }),
+                )
+                .await;
                 if id == ENDED {
-                    post(&api, &format!("{job}/step/approve"), &json!({ "by": "Ada" })).await;
-                    post(&api, &format!("{job}/step/send"), &json!({})).await;
+                    api.post_until_taken(&format!("{job}/step/approve"), &json!({ "by": "Ada" }))
+                        .await;
+                    api.post_until_taken(&format!("{job}/step/send"), &json!({})).await;
                 }
                 let state = if id == ENDED { "completed" } else { "running" };
                 let settled = async {

@@ -1,13 +1,14 @@
 //! Look-ups in the journal: whoever asks for a job that takes no input waits for the archive, and
 //! nobody else does.
 
+use crate::waits::DEADLINE;
 use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
-use workflow_manager::actors::mail::{NewJob, RouterInput};
+use workflow_manager::actors::mail::{CreateJob, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
@@ -20,9 +21,6 @@ const BRIEF: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depe
 
 /// What the archive's reads take in the process of the slow test.
 const SLOW_READS: &str = "archive::read=delay(2000)";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
@@ -135,7 +133,7 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                 let (definition, message) = (definition.clone(), message());
                 let (answer, answered) = oneshot::channel();
                 let router = &manager.ways().mailboxes().router;
-                router.post(RouterInput::Create(NewJob {
+                router.post(RouterInput::Create(CreateJob {
                     id: Some(id),
                     definition,
                     message,

@@ -358,7 +358,7 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         let here = Address { bus: ways.buses.named(None, ""), queue: "work".into() };
         let there = Address { bus: ways.buses.named(Some(&"other".into()), ""), ..here.clone() };
         let step =
-            |id| async move { door::look(ways, id, |job| job.waiting_for_replies().count()).await };
+            |id| async move { door::look(ways, id, |job| job.confirmed_steps().count()).await };
         // The embedded bus confirms nothing: as if it had.
         let confirmed = workflow_manager::engine::Input::Confirmed {
             step: workflow_manager::engine::StepIndex(0),

@@ -1,11 +1,12 @@
 //! Workflows that ask workflows, on the embedded bus: what a call may do, and what it may not.
 
+use crate::waits::until;
 use bytes::Bytes;
 use std::path::Path;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::answer::Refusal;
-use workflow_manager::actors::mail::{Done, JobInput, RouterInput};
+use workflow_manager::actors::done::Done;
+use workflow_manager::actors::mail::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Delivery, Settled, Settlement, Verdict};
@@ -13,8 +14,6 @@ use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::EMBEDDED_REPLIES as REPLIES;
 use workflow_manager::settings::Settings;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings)) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
@@ -27,19 +26,6 @@ async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings
 async fn create(manager: &Manager, workflow: &str) -> JobId {
     let answer = manager.create(workflow, None, Message::default()).await;
     answer.expect("created").id()
-}
-
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let found = tokio::time::timeout(DEADLINE, async {
-        let mut tick = tokio::time::interval(Duration::from_millis(5));
-        loop {
-            tick.tick().await;
-            if let Some(found) = look() {
-                return found;
-            }
-        }
-    });
-    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 fn job(manager: &Manager, id: JobId) -> Option<Job> {

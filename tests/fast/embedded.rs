@@ -1,5 +1,6 @@
 //! The whole line in this process, on the embedded bus: actors, journal, restart.
 
+use crate::waits::{DEADLINE, until};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,9 +22,6 @@ use workflow_manager::settings::{Settings, Span};
 
 const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, {name: c, depends: [b]}]}]";
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::defaults().expect("defaults");
@@ -48,19 +46,6 @@ fn message(text: &str) -> Message {
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
     let answer = manager.create(workflow, None, message(text)).await;
     answer.expect("created").id()
-}
-
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let found = tokio::time::timeout(DEADLINE, async {
-        let mut tick = tokio::time::interval(Duration::from_millis(5));
-        loop {
-            tick.tick().await;
-            if let Some(found) = look() {
-                return found;
-            }
-        }
-    });
-    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 async fn ended(manager: &Manager, id: JobId) -> Job {

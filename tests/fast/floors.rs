@@ -320,8 +320,65 @@ fn no_file_imports_itself_through_others() {
     }
 }
 
+/// The folders whose front lists its files in the order in which they build on each other.
+const IN_ORDER: [&str; 2] = ["actors", "engine"];
+
+/// The names in the rows of the table of a folder's front, in order.
+fn listed(folder: &str) -> Vec<String> {
+    let front = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder).join("mod.rs");
+    let text = fs::read_to_string(front).expect("readable");
+    let rows = text.lines().filter(|line| line.starts_with("//! | "));
+    let names = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_list_of_a_folder_names_each_of_its_files_before_those_that_import_it() {
+    for folder in IN_ORDER {
+        let (modules, listed) = (modules(folder), listed(folder));
+        let prefix = format!("{folder}::");
+        // The part of a folder is its file's.
+        let file = |path: &str| {
+            let inside = path.strip_prefix(&prefix)?;
+            Some(inside.split("::").next().unwrap_or_default().to_owned())
+        };
+        let place = |name: &str| listed.iter().position(|other| other == name);
+        let names: BTreeSet<String> = modules.keys().filter_map(|module| file(module)).collect();
+        for name in &names {
+            assert!(place(name).is_some(), "src/{folder}/mod.rs does not list {name}");
+        }
+        for (module, text) in &modules {
+            let name = file(module).expect("below the folder");
+            for used in used(module, text).iter().filter_map(|used| file(used)) {
+                assert!(
+                    used == name || !names.contains(&used) || place(&used) < place(&name),
+                    "src/{folder}/mod.rs lists {used} behind {name}, which imports it"
+                );
+            }
+        }
+    }
+}
+
+/// Tests break the daemon at points with names: whoever writes one looks into the table.
+#[test]
+fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
+    let sources = sources();
+    let (_, _, table) = sources.iter().find(|(module, ..)| module == "faults").expect("a table");
+    let mut seen = 0;
+    for (_, path, text) in &sources {
+        for call in ["faults::hit(\"", "fail_point(\""] {
+            for point in text.split(call).skip(1).filter_map(|rest| rest.split('"').next()) {
+                seen += 1;
+                let is_listed = table.contains(&format!("`{point}`"));
+                assert!(is_listed, "{}: src/faults.rs does not list {point}", path.display());
+            }
+        }
+    }
+    assert!(seen > 15, "only {seen} were found");
+}
+
 /// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 24] = [
+const LOCKS: [(&str, &str); 25] = [
     ("access/certificate.rs", "the certificate, which a reload replaces"),
     ("access/logins.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
@@ -337,6 +394,7 @@ const LOCKS: [(&str, &str); 24] = [
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
     ("bus/desk.rs", "the messages that workers on other threads take"),
     ("bus/desk/desks.rs", "the desks, by their buses"),
+    ("bus/desk/queues.rs", "threads that wait for a message of a queue"),
     ("bus/embedded.rs", "the replies without a verdict"),
     ("events/feeds.rs", "the ring of events"),
     ("events/webhook.rs", "the notices that its threads take"),

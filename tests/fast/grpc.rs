@@ -12,6 +12,7 @@ mod stops;
 mod stream;
 
 use crate::http::{Answer, Api};
+use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use client::{GrpcWorker, WorkersClient};
 use serde_json::Value;
@@ -40,9 +41,6 @@ workflows:
   - name: elsewhere
     steps: [ { name: abroad, bus: hooks } ]
 ";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A manager that is asked over both ways.
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 //! after each of them.
 
 use crate::http::{Api, serving};
+use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -30,19 +31,6 @@ workflows:
 
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Posts to a path until the answer is 200.
-async fn post(api: &Api, path: &str, body: &Value) {
-    let done = async {
-        while api.ask(Method::POST, path, &[], &body.to_string()).await.status != StatusCode::OK {
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, done).await.expect("it is taken in time");
-}
-
 async fn get(api: &Api, path: &str) -> Value {
     let answer = api.get(path, &[]).await;
     assert_eq!(answer.status, StatusCode::OK, "{path}");
@@ -54,8 +42,9 @@ async fn lived(api: &Api) -> Vec<String> {
     let message = json!({ "k": "x".repeat(5_000) }).to_string();
     api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], &message).await;
     let job = format!("/api/job/{ID}");
-    post(api, &format!("{job}/step/first?type=error"), &json!({ "error": "no\npen" })).await;
-    post(api, &format!("{job}/step/first"), &json!({ "items": [1, 2] })).await;
+    api.post_until_taken(&format!("{job}/step/first?type=error"), &json!({ "error": "no\npen" }))
+        .await;
+    api.post_until_taken(&format!("{job}/step/first"), &json!({ "items": [1, 2] })).await;
     let children = async {
         loop {
             let page = get(api, &format!("{job}/children")).await;
@@ -66,7 +55,8 @@ async fn lived(api: &Api) -> Vec<String> {
     };
     let children = actix_rt::time::timeout(DEADLINE, children).await.expect("the child jobs");
     for child in &children {
-        post(api, &format!("/api/job/{child}/step/work"), &json!({ "item": "done" })).await;
+        api.post_until_taken(&format!("/api/job/{child}/step/work"), &json!({ "item": "done" }))
+            .await;
     }
     let ended = async { while get(api, &job).await["state"] != "completed" {} };
     actix_rt::time::timeout(DEADLINE, ended).await.expect("the end");
@@ -183,10 +173,13 @@ fn who_asks_for_an_operation_can_say_why_and_the_record_keeps_it() {
             api.ask(Method::POST, &format!("/api/workflow/fan?id={ID}"), &[], "{}").await;
             let job = format!("/api/job/{ID}");
             let none = json!({});
-            post(&api, &format!("{job}/pause?reason=the%20printer%20burns"), &none).await;
-            post(&api, &format!("{job}/resume"), &none).await;
-            post(&api, &format!("{job}/step/first?reason=by%20telephone"), &json!({ "items": [] }))
-                .await;
+            api.post_until_taken(&format!("{job}/pause?reason=the%20printer%20burns"), &none).await;
+            api.post_until_taken(&format!("{job}/resume"), &none).await;
+            api.post_until_taken(
+                &format!("{job}/step/first?reason=by%20telephone"),
+                &json!({ "items": [] }),
+            )
+            .await;
             let all = entries(&api, "").await;
             let kinds: Vec<&str> = all.iter().filter_map(|entry| entry["kind"].as_str()).collect();
             let asked: Vec<usize> = (0..all.len()).filter(|at| kinds[*at] == "job.asked").collect();
@@ -235,7 +228,7 @@ fn child_jobs_outlive_a_rerun_of_what_came_before_them() {
         |settings| settings.journal.lag = Span(Duration::from_secs(3_600)),
         |api, common| async move {
             let children = lived(&api).await;
-            post(&api, &format!("/api/job/{ID}/rerun?step=first"), &json!({})).await;
+            api.post_until_taken(&format!("/api/job/{ID}/rerun?step=first"), &json!({})).await;
             let message_of = async |child: &str| {
                 let shown = get(&api, &format!("/api/job/{child}")).await;
                 shown["completed"][0]["message"]["item"].clone()
@@ -257,7 +250,7 @@ fn child_jobs_outlive_a_rerun_of_what_came_before_them() {
 
             // With another input the step has other items, and its old child jobs their own.
             let retried = json!({ "items": [7, 8, 9] });
-            post(&api, &format!("/api/job/{ID}/step/first"), &retried).await;
+            api.post_until_taken(&format!("/api/job/{ID}/step/first"), &retried).await;
             let under_way = async {
                 while get(&api, &format!("/api/job/{ID}/children")).await["children"][2].is_null() {
                 }

@@ -4,6 +4,7 @@ mod rooms;
 mod sites;
 mod tokens;
 
+use crate::waits::DEADLINE;
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::test::{TestRequest, init_service, read_body};
@@ -11,7 +12,6 @@ use serde_json::Value;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use workflow_manager::actors::common::Common;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
@@ -21,9 +21,6 @@ use workflow_manager::settings::{Secret, Settings};
 
 const WORKFLOW: &str = "workflows: [{name: single, steps: [{name: work}]}]";
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
@@ -147,6 +144,18 @@ impl Api {
 
     pub(crate) async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
         self.ask(Method::GET, path, headers, "").await
+    }
+
+    /// Posts to a path until the answer is 200.
+    pub(crate) async fn post_until_taken(&self, path: &str, body: &Value) {
+        let taken = async {
+            while self.ask(Method::POST, path, &[], &body.to_string()).await.status
+                != StatusCode::OK
+            {
+                actix_rt::task::yield_now().await;
+            }
+        };
+        actix_rt::time::timeout(DEADLINE, taken).await.expect("it is taken in time");
     }
 }
 

@@ -2,6 +2,7 @@
 //! alone, they are whole after a stop, and it is noticed when somebody takes them away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use crate::waits::DEADLINE;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,6 @@ use workflow_manager::settings::{Settings, Span};
 
 /// Nobody works for its step.
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: a}]}]";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn options(file: &Path) -> Options {
     Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }

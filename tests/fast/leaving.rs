@@ -1,6 +1,7 @@
 //! How a job that has nothing left to do leaves.
 
 use crate::simulation::relays::relay;
+use crate::waits::DEADLINE;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +13,6 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Message, Operation, Reply};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 const JOBS: usize = 5;
 

@@ -48,6 +48,7 @@ mod steps;
 mod targets;
 mod traces;
 mod views;
+mod waits;
 mod worker;
 
 // In one place for both, within the fuzz targets' crate.

@@ -1,11 +1,13 @@
 //! A missing queue is declared only once the journal has all that jobs have decided about the
 //! messages that were in it: a crash behind that must not find one of them confirmed.
 
+use crate::waits::DEADLINE;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::mail::{Done, JobInput, Look, RouterInput};
+use workflow_manager::actors::done::Done;
+use workflow_manager::actors::mail::{JobInput, Look, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::{door, ways::Ways};
 use workflow_manager::bus::Address;
@@ -19,9 +21,6 @@ const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: q}]}]";
 
 /// Whoever has this in the environment is the process whose disk becomes full.
 const OF_ITS_OWN: &str = "MISSING_QUEUES_OF_ITS_OWN";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn start(folder: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");

@@ -27,9 +27,9 @@ fn the_newest_position_of_each_partition_comes_back() {
     let file = folder.path().join("j.db");
     let mut store = open(&file).expect("opens");
     let first = [position("a", "r", 0, 7), position("a", "r", 1, 3), position("b", "r", 0, 1)];
-    store.place(&first).expect("written");
+    store.write_positions(&first).expect("written");
     // A topic that was made anew begins again.
-    store.place(&[position("a", "r", 0, 9), position("a", "r", 1, 0)]).expect("written");
+    store.write_positions(&[position("a", "r", 0, 9), position("a", "r", 1, 0)]).expect("written");
     drop(store);
     let store = open(&file).expect("opens again");
     assert_eq!(of(&store, "a"), [("r".to_owned(), 0, 9), ("r".to_owned(), 1, 0)]);
@@ -47,7 +47,7 @@ fn a_damaged_position_is_found_before_anything_is_read_with_it() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("j.db");
-        open(&file).expect("opens").place(&[position("a", "r", 0, 7)]).expect("written");
+        open(&file).expect("opens").write_positions(&[position("a", "r", 0, 7)]).expect("written");
         Connection::open(&file).expect("opens").execute_batch(change).expect("changed");
         let error = open(&file).err().unwrap_or_else(|| panic!("{change}: opened"));
         let is_named = matches!(error, JournalError::Damaged { table: "bus_positions", .. });

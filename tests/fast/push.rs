@@ -6,6 +6,7 @@ pub(crate) mod service;
 mod settings;
 
 use crate::http::{Answer, Api};
+use crate::waits::until;
 use actix_web::http::Method;
 use service::{Act, Called, Service, ok, status};
 use std::path::Path;
@@ -16,9 +17,6 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{BusSettings, EndpointSettings, PushBus, Secret, Settings, Span};
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A workflow with one step for the service `price` of the bus `hooks`.
 const ONE: &str = "
@@ -53,18 +51,6 @@ async fn start(settings: Settings, workflow: &str) -> Manager {
 async fn create(manager: &Manager, text: &str) -> JobId {
     let message = Message::parse(text.as_bytes()).expect("a message");
     manager.create("one", None, message).await.expect("created").id()
-}
-
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let found = tokio::time::timeout(DEADLINE, async {
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    found.await.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 fn job(manager: &Manager, id: JobId) -> Job {

@@ -1,6 +1,7 @@
 //! What the broker tells of a message is for the job that sent it, not for one that got its id
 //! later.
 
+use crate::waits::DEADLINE;
 use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,9 +13,6 @@ use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueLook, Se
 use workflow_manager::engine::{Job, JobId, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A bus whose broker takes nothing until the test says so.
 #[derive(Clone, Default)]

@@ -62,7 +62,7 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
     refused(&mut world, id, "a", &["no broker has confirmed it"]);
     confirm(&mut world, &second);
     assert!(world.job(id).open_effects().is_empty());
-    assert_ne!(world.job(id).waiting_for_replies().count(), 0);
+    assert_ne!(world.job(id).confirmed_steps().count(), 0);
 
     // Both copies may be answered; the first answer counts.
     world.reply(&second, r#"{"by":2}"#).expect("taken");

@@ -2,9 +2,9 @@
 //! is part of.
 
 use crate::http::{Answer, Api, serving};
+use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
-use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 
 const FAN: &str = "
@@ -30,9 +30,6 @@ workflows:
 ";
 
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Posts to a path until the answer is 200.
 async fn post(api: &Api, path: &str, body: &str) {

@@ -5,6 +5,7 @@ mod receiver;
 
 use crate::http::{Api, serving, serving_in};
 use crate::push::service::{Act, Service, ok, status};
+use crate::waits::{DEADLINE, until};
 use actix_web::http::Method;
 use receiver::{Receiver, Told, read, resource};
 use serde_json::Value;
@@ -17,9 +18,6 @@ use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Header, Publication};
 use workflow_manager::engine::{Entry, JobEntry, JobId, StepEntry};
 use workflow_manager::settings::{Secret, Settings, Span};
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 const ID: &str = "765ac055-14c8-4229-940c-cf821f652b64";
 const TRACE: &str = "765ac05514c84229940ccf821f652b64";
@@ -44,19 +42,6 @@ fn fail(_: &Publication) -> Given {
 
 fn of_q(work: fn(&Publication) -> Given) -> Workers {
     Workers::new().with("q", 1, work)
-}
-
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let seen = async {
-        loop {
-            if let Some(seen) = look() {
-                return seen;
-            }
-            actix_rt::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let seen = actix_rt::time::timeout(DEADLINE, seen).await;
-    seen.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 /// So many spans, once they are there.

@@ -1,13 +1,11 @@
 //! Child jobs under way are bounded over all fan-outs together, and none of these stands still.
 
-use std::time::Duration;
+use crate::waits::DEADLINE;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Each item waits for a person.
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: sign, external: true}]}]}]";

@@ -3,6 +3,7 @@
 mod leases;
 
 use crate::http::{Answer, Api, serving};
+use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -24,9 +25,6 @@ workflows:
 ";
 
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-
-/// How long a condition is waited for before the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Api) -> F) {
     serving(WORKFLOW, Workers::new(), change, |api, _| test(api));

@@ -370,7 +370,7 @@ fn the_reply_queue_is_there_before_the_first_step_message() {
 #[test]
 fn a_thread_that_does_not_end_does_not_hold_up_the_end_of_the_process() {
     const ENDS_WITHIN: Duration = Duration::from_secs(20);
-    const CUT_OFF: &str = "supervisor::stop=sleep(600000)";
+    const CUT_OFF: &str = "manager::stop=sleep(600000)";
     for faults in [
         "job::take=delay(600000)",
         "job::take=sleep(600000)",

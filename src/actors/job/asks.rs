@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl JobActor {
     /// A client asks for a job under the same id.
-    pub(super) fn same(&self, workflow: &str, message: &Message, answer: Client<Created>) {
+    pub(super) fn create_again(&self, workflow: &str, message: &Message, answer: Client<Created>) {
         let Some(job) = self.job() else { return };
         let told = Created::again(self.id, job, workflow, message);
         let is_known = told.is_ok();

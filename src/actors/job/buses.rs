@@ -1,7 +1,7 @@
 //! Which bus each step of a job sends to, and what follows from the state of these buses.
 
 use super::JobActor;
-use crate::actors::mail::Done;
+use crate::actors::done::Done;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey};
 use crate::engine::{DeafTo, Input, StepIndex};
@@ -27,22 +27,22 @@ impl JobActor {
 
     /// What waits in that queue goes out again. Whoever asked is told once the journal has the
     /// record in its mailbox.
-    pub(super) fn queue_missing(&mut self, queue: &Address, heard: Arc<Done>) {
-        let steps: Vec<StepIndex> = self.waiting_at(queue).collect();
+    pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<Done>) {
+        let steps: Vec<StepIndex> = self.confirmed_in(queue).collect();
         if !steps.is_empty() {
             self.take(Input::QueueMissing(steps), Vec::new());
         }
-        drop(heard);
+        drop(done);
     }
 
-    /// Its steps whose messages wait on this bus, with the broker's confirm.
-    pub(super) fn waiting_on<'a>(
+    /// Its steps that await replies to messages which this bus has confirmed.
+    pub(super) fn confirmed_on<'a>(
         &'a self,
         bus: &'a BusKey,
     ) -> impl Iterator<Item = StepIndex> + use<'a> {
         self.job()
             .into_iter()
-            .flat_map(|job| job.waiting_for_replies().map(move |step| (job, step)))
+            .flat_map(|job| job.confirmed_steps().map(move |step| (job, step)))
             .filter(|(job, step)| {
                 self.ways.buses.carries(bus, job.definition(), job.graph().step(*step))
             })
@@ -50,13 +50,13 @@ impl JobActor {
     }
 
     /// The same of one queue.
-    pub(super) fn waiting_at<'a>(
+    pub(super) fn confirmed_in<'a>(
         &'a self,
         queue: &'a Address,
     ) -> impl Iterator<Item = StepIndex> + use<'a> {
         let of_queue = |step: &StepIndex| {
             self.job().is_some_and(|job| job.graph().step(*step).queue == queue.queue)
         };
-        self.waiting_on(&queue.bus).filter(of_queue)
+        self.confirmed_on(&queue.bus).filter(of_queue)
     }
 }

@@ -38,8 +38,8 @@ impl JobActor {
         let job = self.job()?;
         let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
         let done = job.steps().filter(|(_, run)| is_done(run.state)).count();
-        let (told, last) = &mut self.steps_done;
-        (last.replace(done) != Some(done)).then(|| Outgoing::StepsDone(told.clone(), done))
+        let is_news = self.steps_told.replace(done) != Some(done);
+        is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
     }
 
     /// Counts and logs what was decided, in one place.

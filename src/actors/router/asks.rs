@@ -2,15 +2,16 @@
 
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
-use crate::actors::mail::{Finding, NewJob, Question, ToChild};
-use crate::engine::{JobId, Request};
+use crate::actors::mail::{CreateJob, Finding, Question, ToChild};
+use crate::actors::routes::LiveJob;
+use crate::engine::{Instruction, JobId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// A request about one id. A job under that id is told; if there is none, the archive is asked.
 pub(super) enum Ask {
     /// A client asks for a job under the id.
-    Create(NewJob),
+    Create(CreateJob),
     /// A client asks something of the job.
     Operate(Request, Client<Now>),
     /// A client cancels the job.
@@ -30,6 +31,26 @@ impl Ask {
             Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
             Ask::Operate(..) | Ask::Cancel(..) => Question::Job,
             Ask::Order(told) => Question::ChildOf(told.parent),
+        }
+    }
+
+    /// Whether it is for this job, which has its id: an order is for the child job at a place alone.
+    pub(super) fn is_meant_for(&self, job: &LiveJob<'_>) -> bool {
+        match self {
+            Ask::Order(told) => job.is_child_of(told.parent, told.place),
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Call(_) => {
+                true
+            }
+        }
+    }
+
+    /// Whether a job that has ended may have to hear it: of its parent's orders it follows one.
+    pub(super) fn concerns_an_ended_job(&self) -> bool {
+        match self {
+            Ask::Order(told) => told.order.what == Instruction::Retry,
+            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Call(_) => {
+                true
+            }
         }
     }
 

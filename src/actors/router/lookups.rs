@@ -4,8 +4,8 @@
 use super::Router;
 use super::asks::{Ask, Left};
 use crate::actors::answer::{Answer, Refusal};
-use crate::actors::mail::{ArchiveInput, Finding, JobInput, NewJob, Question};
-use crate::engine::{Input, Instruction, JobId};
+use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, Question};
+use crate::engine::{Input, JobId};
 use actix::Context;
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ impl Router {
         while let Some(ask) = asks.pop_front() {
             let Some(ask) = self.to_live(id, ask) else { continue };
             let left = match finding.take() {
-                Some(finding) => self.hear(id, ask, finding, ctx),
+                Some(finding) => self.go_on_with(id, ask, finding, ctx),
                 None => Left::of(ask),
             };
             match left {
@@ -83,7 +83,14 @@ impl Router {
             .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
     }
 
-    fn hear(&mut self, id: JobId, ask: Ask, finding: Finding, ctx: &mut Context<Self>) -> Left {
+    /// Goes on with a request, now that the archive has answered.
+    fn go_on_with(
+        &mut self,
+        id: JobId,
+        ask: Ask,
+        finding: Finding,
+        ctx: &mut Context<Self>,
+    ) -> Left {
         match (finding, ask) {
             (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
             (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
@@ -98,23 +105,14 @@ impl Router {
         }
     }
 
-    /// Tells the job that takes input under the id. Gives the request back if there is none.
+    /// Tells the job that takes input under the id. Gives the request back if there is none, unless
+    /// a job that has ended would ignore it.
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
-        let live = self.ways.routes.find(id);
-        if let Ask::Order(told) = ask {
-            return match live.filter(|job| job.is_child_of(told.parent, told.place)) {
-                Some(job) => {
-                    job.post(JobInput::Take { input: Input::Order(told.order), ack: None });
-                    None
-                }
-                // A job that has ended ignores all other orders.
-                None => (told.order.what == Instruction::Retry).then_some(Ask::Order(told)),
-            };
-        }
-        let Some(job) = live else { return Some(ask) };
+        let live = self.ways.routes.find(id).filter(|job| ask.is_meant_for(job));
+        let Some(job) = live else { return Some(ask).filter(Ask::concerns_an_ended_job) };
         job.post(match ask {
-            Ask::Create(NewJob { definition, message, answer, .. }) => {
-                JobInput::Same { workflow: definition.full_name(), message, answer }
+            Ask::Create(CreateJob { definition, message, answer, .. }) => {
+                JobInput::CreateAgain { workflow: definition.full_name(), message, answer }
             }
             Ask::Operate(operation, answer) => JobInput::Operate(operation, answer),
             Ask::Cancel(by, answer) => JobInput::Cancel(by, answer),
@@ -127,7 +125,7 @@ impl Router {
 
     fn refuse(&self, id: JobId, ask: Ask, refusal: Refusal) {
         match ask {
-            Ask::Create(NewJob { answer, .. }) => Answer::Created(answer, Err(refusal)).tell(),
+            Ask::Create(CreateJob { answer, .. }) => Answer::Created(answer, Err(refusal)).tell(),
             Ask::Operate(_, answer) | Ask::Cancel(_, answer) => {
                 Answer::Now(answer, Err(refusal)).tell()
             }

@@ -4,7 +4,7 @@ use super::Router;
 use super::asks::{Ask, Left};
 use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal};
 use crate::actors::job::{Spawn, Start};
-use crate::actors::mail::{Finding, JournalInput, NewJob, Outgoing};
+use crate::actors::mail::{CreateJob, Finding, JournalInput, Outgoing};
 use crate::bus::BusKey;
 use crate::clock;
 use crate::engine::{JobId, Origin, Request};
@@ -12,23 +12,7 @@ use crate::journal::{JobNumber, Recovered};
 use std::sync::Arc;
 
 impl Router {
-    /// Why a job cannot go on without a bus.
-    fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
-        if self.ways.common.settings.bus_kind(bus).is_none() {
-            return format!(
-                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
-            );
-        }
-        let place = match &**vhost {
-            "" => String::new(),
-            vhost => format!(" of the virtual host \"{vhost}\""),
-        };
-        format!(
-            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
-        )
-    }
-
-    pub(super) fn create(&mut self, job: NewJob) {
+    pub(super) fn create(&mut self, job: CreateJob) {
         match job.id {
             None => self.start_job(clock::new_id(), job),
             Some(id) => self.ask(id, Ask::Create(job)),
@@ -36,7 +20,7 @@ impl Router {
     }
 
     /// Starts a job under the id, or tells the client which job has it.
-    pub(super) fn create_unless_known(&self, id: JobId, job: NewJob, finding: Finding) -> Left {
+    pub(super) fn create_unless_known(&self, id: JobId, job: CreateJob, finding: Finding) -> Left {
         let workflow = job.definition.full_name();
         let known = match &finding {
             Finding::Creation(creation) => creation
@@ -56,7 +40,7 @@ impl Router {
         Left::Finding(finding)
     }
 
-    fn start_job(&self, id: JobId, job: NewJob) {
+    fn start_job(&self, id: JobId, job: CreateJob) {
         let limit = self.ways.common.settings.limits.jobs_running_max;
         if self.ways.routes.roots() >= limit {
             return Answer::Created(job.answer, Err(Refusal::of_full(limit))).tell();
@@ -101,6 +85,22 @@ impl Router {
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
         Left::Nothing
+    }
+
+    /// Why a job cannot go on without a bus.
+    fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
+        if self.ways.common.settings.bus_kind(bus).is_none() {
+            return format!(
+                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
+            );
+        }
+        let place = match &**vhost {
+            "" => String::new(),
+            vhost => format!(" of the virtual host \"{vhost}\""),
+        };
+        format!(
+            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+        )
     }
 
     /// Why a job that has ended cannot go on.

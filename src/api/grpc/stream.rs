@@ -1,44 +1,35 @@
 //! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them and
 //! what it must hear go over the stream; the end of the stream ends all of it.
 
-use super::super::lending::{self, Receipt, desk_of, next, over};
-use super::super::problem::Problem;
-use super::super::query::ReplyType;
+mod backlog;
+mod says;
+
+use super::super::lending::{Receipt, desk_of, next, over};
 use super::super::token::Caller;
-use super::answer::{Answer, closed, declined, refused, said, settled};
+use super::answer::{Answer, closed};
 use super::arriving::{Arrivals, Other};
 use super::connection::Peer;
 use super::hands::{Hands, Held};
 use super::phase::Phase;
-use super::said::{LEASES, kind, message, pause, taken};
+use super::said::message;
 use super::seat::{Seat, greeting};
 use super::sending::{Departure, Sending};
-use super::spans::{span, until};
 use super::status::status;
-use super::wire::from_worker::Say;
 use super::wire::to_worker::Say as Tell;
-use super::wire::{
-    Drain, ExtendRequest, FromWorker, Gone, Lease, NackRequest, ReplyRequest, ToWorker,
-};
+use super::wire::{Drain, FromWorker, Gone, ToWorker};
 use crate::actors::ways::Ways;
 use crate::bus::Over;
 use crate::bus::desk::{Ended, Loan, Why};
 use crate::clock;
-use crate::room;
+use backlog::{Backlog, LentAhead, ToSend};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, StreamExt};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
-
-/// How much waits to be sent at most, in messages and in bytes of their bodies, before another message
-/// is lent: its lease begins when it can leave soon.
-const LENT_AHEAD: usize = 4;
-const LENT_AHEAD_BYTES: usize = 64 * 1024;
 
 /// What was lent has this time to leave before the stream stops asking for more.
 const STALLED: Duration = Duration::from_millis(50);
@@ -149,21 +140,6 @@ impl End {
 /// A wait for a message of a queue; none: the desk is closed.
 type Waiting = BoxFuture<'static, (Arc<str>, Option<Loan>)>;
 
-/// What is to be sent to the worker.
-struct Outgoing {
-    tell: Tell,
-    /// Of a message that is lent.
-    lent: Option<Lent>,
-}
-
-/// What is noted of a message that is lent, until it is sent.
-struct Lent {
-    id: Arc<str>,
-    /// The bytes of its body.
-    bytes: usize,
-    departure: Option<Departure>,
-}
-
 struct Stream {
     ways: Arc<Ways>,
     caller: Caller,
@@ -176,9 +152,8 @@ struct Stream {
     hands: Hands,
     /// What the worker has said, and what is not answered yet.
     answers: FuturesUnordered<BoxFuture<'static, Answer>>,
-    outgoing: VecDeque<Outgoing>,
-    /// The bytes of bodies among it.
-    outgoing_bytes: usize,
+    /// What is to be sent to the worker.
+    backlog: Backlog,
     /// What has not left for the worker yet.
     sending: Sending,
     /// How much of it had left when that was looked at.
@@ -206,8 +181,7 @@ impl Stream {
             waiting: FuturesUnordered::new(),
             hands: Hands::default(),
             answers: FuturesUnordered::new(),
-            outgoing: VecDeque::new(),
-            outgoing_bytes: 0,
+            backlog: Backlog::default(),
             sending,
             gone: 0,
             read_until: clock::ticks(),
@@ -235,14 +209,14 @@ impl Stream {
             if let Some(end) = self.is_done() {
                 return end;
             }
-            let (has_outgoing, open) = (!self.outgoing.is_empty(), self.out.clone());
-            let listens = !self.is_closed && self.answers.len() + self.outgoing.len() < says_max;
-            let (lends, is_waiting) = (self.lends(), !self.waiting.is_empty());
-            let is_sending = has_outgoing || self.sending.is_under_way();
+            let (has_backlog, open) = (!self.backlog.is_empty(), self.out.clone());
+            let listens = !self.is_closed && self.answers.len() + self.backlog.len() < says_max;
+            let (lends, is_waiting) = (self.backlog.has_room(), !self.waiting.is_empty());
+            let is_sending = has_backlog || self.sending.is_under_way();
             // Read before the select, which borrows.
             let (read_until, stalls_at) = (self.read_until, self.stalls_at);
             tokio::select! {
-                permit = open.reserve(), if has_outgoing => match permit {
+                permit = open.reserve(), if has_backlog => match permit {
                     Ok(permit) => self.send(permit),
                     Err(_) => return End::Gone,
                 },
@@ -310,7 +284,7 @@ impl Stream {
 
     /// How the stream ends, if nothing is left to be done on it.
     fn is_done(&mut self) -> Option<End> {
-        if !self.outgoing.is_empty() || !self.answers.is_empty() {
+        if !self.backlog.is_empty() || !self.answers.is_empty() {
             return None;
         }
         if self.is_closed {
@@ -321,14 +295,14 @@ impl Stream {
     }
 
     fn tell(&mut self, tell: Tell) {
-        self.queue_up(Outgoing { tell, lent: None });
+        self.queue_up(ToSend { tell, lent: None });
     }
 
-    fn queue_up(&mut self, outgoing: Outgoing) {
-        if self.outgoing.is_empty() {
+    fn queue_up(&mut self, to_send: ToSend) {
+        if self.backlog.is_empty() {
             self.read_until = self.next_read();
         }
-        self.outgoing.push_back(outgoing);
+        self.backlog.push(to_send);
     }
 
     fn next_read(&self) -> Instant {
@@ -336,23 +310,20 @@ impl Stream {
     }
 
     fn send(&mut self, permit: mpsc::Permit<'_, Told>) {
-        let Some(Outgoing { tell, lent }) = self.outgoing.pop_front() else { return };
-        let mut departure = None;
-        if let Some(lent) = lent {
+        let Some(ToSend { tell, lent }) = self.backlog.pop() else { return };
+        let departure = lent.and_then(|lent| {
             self.hands.sent(&lent.id);
-            self.outgoing_bytes -= lent.bytes;
-            departure = lent.departure;
-        }
+            lent.departure
+        });
         permit.send(Ok((ToWorker { say: Some(tell) }, departure)));
         self.read_until = self.next_read();
-        if self.waiting.is_empty() && self.credit > 0 && !self.is_draining && self.lends() {
+        if self.waiting.is_empty()
+            && self.credit > 0
+            && !self.is_draining
+            && self.backlog.has_room()
+        {
             self.wait();
         }
-    }
-
-    /// Whether another message may be lent: its lease begins when it can leave soon.
-    fn lends(&self) -> bool {
-        self.outgoing.len() < LENT_AHEAD && self.outgoing_bytes < LENT_AHEAD_BYTES
     }
 
     /// Asks the desk for the next message of each queue.
@@ -386,131 +357,15 @@ impl Stream {
             is_sent: false,
         };
         self.hands.take(loan.id.clone(), held);
-        let bytes = message.body.len();
-        self.outgoing_bytes += bytes;
-        let lent = Some(Lent { id: loan.id, bytes, departure });
+        let lent = Some(LentAhead { id: loan.id, bytes: message.body.len(), departure });
         self.stalls_at = clock::ticks() + STALLED;
-        self.queue_up(Outgoing { tell: Tell::Message(message), lent });
+        self.queue_up(ToSend { tell: Tell::Message(message), lent });
         self.credit -= 1;
         if self.credit > 0 {
             self.wait_for(queue);
         } else {
             self.waiting.clear();
         }
-    }
-
-    /// Takes what the worker has said; a problem ends the stream.
-    fn hear(&mut self, say: Say, room: Option<room::Taken>) -> Option<Problem> {
-        match say {
-            Say::Hello(_) => {
-                return Some(Problem::malformed("a worker says Hello once".to_owned()));
-            }
-            Say::Want(want) => self.want(want.messages),
-            Say::Reply(reply) => self.reply(reply, room),
-            Say::Extend(extend) => self.extend(extend),
-            Say::Nack(nack) => self.nack(nack),
-        }
-        None
-    }
-
-    fn want(&mut self, messages: u32) {
-        let had = self.credit;
-        let limit = self.ways.common.settings.grpc.credit_max;
-        self.credit = self.credit.saturating_add(messages).min(limit);
-        if had == 0 && self.credit > 0 && !self.is_draining {
-            self.wait();
-        }
-    }
-
-    /// Says why something that the worker has said is not taken.
-    fn decline(&mut self, receipt: String, problem: &Problem) {
-        self.tell(Tell::Taken(declined(receipt, problem)));
-    }
-
-    fn reply(&mut self, request: ReplyRequest, room: Option<room::Taken>) {
-        let ReplyRequest { receipt: text, kind: number, body } = request;
-        let found = kind(number).and_then(|kind| Ok((kind, Receipt::parse(&text)?)));
-        let (kind, receipt) = match found {
-            Ok(found) => found,
-            Err(problem) => return self.decline(text, &problem),
-        };
-        if !matches!(kind, ReplyType::Progress) {
-            self.hands.put_down(&receipt.id, receipt.delivery);
-        }
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        self.answers.push(
-            async move {
-                let told = match settled(&ways, &caller, &receipt).await {
-                    Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
-                    Err(problem) => return Answer::Tell(Tell::Taken(declined(text, &problem))),
-                };
-                // Kept until here.
-                drop(room);
-                said(taken(text, told))
-            }
-            .boxed(),
-        );
-    }
-
-    fn extend(&mut self, request: ExtendRequest) {
-        let ExtendRequest { receipt: text, lease } = request;
-        let found = span("lease", lease, LEASES);
-        let (lease, receipt) = match found.and_then(|lease| Ok((lease, Receipt::parse(&text)?))) {
-            Ok(found) => found,
-            Err(problem) => return self.decline(text, &problem),
-        };
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        self.answers.push(
-            async move {
-                let extended = match settled(&ways, &caller, &receipt).await {
-                    Ok(_) => lending::extend(&ways, &receipt, lease).await,
-                    Err(problem) => Err(problem),
-                };
-                match extended {
-                    Ok(lease) => {
-                        let until = Some(until(lease));
-                        Answer::Extended(receipt, Lease { receipt: text, until })
-                    }
-                    Err(problem) => refused(receipt, text, &problem),
-                }
-            }
-            .boxed(),
-        );
-    }
-
-    fn nack(&mut self, request: NackRequest) {
-        let found = pause(&request);
-        let text = request.receipt;
-        let (pause, receipt) = match found.and_then(|pause| Ok((pause, Receipt::parse(&text)?))) {
-            Ok(found) => found,
-            Err(problem) => return self.decline(text, &problem),
-        };
-        self.hands.put_down(&receipt.id, receipt.delivery);
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        self.answers.push(
-            async move {
-                let told = match settled(&ways, &caller, &receipt).await {
-                    Ok(desk) => lending::nack(&desk, &receipt, pause, caller.sender()).await,
-                    Err(problem) => Err(problem),
-                };
-                match told {
-                    Ok(told) => said(taken(text, told)),
-                    Err(problem) => refused(receipt, text, &problem),
-                }
-            }
-            .boxed(),
-        );
-    }
-
-    /// Something came that is no message.
-    fn hear_other(&mut self, other: Other) {
-        let Other::TooLarge(bytes, receipt) = other else { return };
-        let max = self.ways.common.settings.http.body_bytes_max;
-        let problem = Problem::too_large(format!(
-            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say that \
-             the attempt failed, or give a smaller result"
-        ));
-        self.decline(receipt.unwrap_or_default(), &problem);
     }
 
     fn answer(&mut self, answer: Answer) -> Option<End> {

@@ -1,7 +1,8 @@
 //! A message that is lent, and what is reported of its lease.
 
-use super::{Line, Place};
-use crate::bus::{BusEvent, Held, Publication};
+use super::lines::Line;
+use super::queues::Place;
+use crate::bus::{BusEvent, LeaseLeft, Publication};
 use crate::clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,30 @@ pub(super) struct Lent {
 }
 
 impl Lent {
+    /// A message that is lent as this delivery, to nobody of whom more is known; nothing is
+    /// reported yet.
+    pub(super) fn new(
+        message: Publication,
+        place: Place,
+        delivery: u32,
+        lease: Duration,
+        until: Instant,
+    ) -> Lent {
+        Lent {
+            queue: message.to.queue.clone(),
+            place,
+            message,
+            delivery,
+            deliveries: delivery,
+            lease,
+            until,
+            reported: None,
+            shortened: None,
+            worker: None,
+            line: None,
+        }
+    }
+
     /// What there is to report if the lease as it was reported does not end in the time from its
     /// end on that is given.
     pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {
@@ -48,7 +73,7 @@ impl Lent {
         self.shortened = if is_shorter { Some(now) } else { self.shortened };
         self.reported = Some(last);
         let left = last.saturating_duration_since(now);
-        let lease = Held { delivery: self.delivery, left };
+        let lease = LeaseLeft { delivery: self.delivery, left };
         Some(BusEvent::Leased { receipt: self.message.receipt.again()?, lease })
     }
 }

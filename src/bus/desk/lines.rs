@@ -1,8 +1,10 @@
 //! Workers that stay: they have a line to the desk, on which they hear that they have a message no
 //! more, and give back at once what they have when they go.
 
-use super::{Desk, Lent, NotLent, Queue, Waiting};
-use crate::bus::{BusEvent, Held, Over};
+use super::lent::Lent;
+use super::queues::{Queue, Waiting};
+use super::{Desk, NotLent};
+use crate::bus::{BusEvent, LeaseLeft, Over};
 use crate::clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +67,7 @@ impl Desk {
         let deliveries = deliveries - 1;
         // It waits after a restart as well.
         if let (Some(_), Some(receipt)) = (reported, message.receipt.again()) {
-            let lease = Held { delivery: deliveries, left: Duration::ZERO };
+            let lease = LeaseLeft { delivery: deliveries, left: Duration::ZERO };
             (self.sink)(BusEvent::Leased { receipt, lease });
         }
         let waiting = Waiting { message, deliveries, since: clock::ticks() };

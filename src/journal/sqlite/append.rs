@@ -8,11 +8,11 @@ use super::row::{
     Told, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
 };
 use super::rows::FileRows;
-use crate::engine::{Definition, DefinitionHash};
+use crate::engine::{Definition, DefinitionHash, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::record::{JobNumber, Record};
 use crate::journal::recover::JobRow;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// What has become of the records of one transaction.
@@ -80,7 +80,7 @@ impl Core {
         let mut written = Written { last: self.last, ..Written::default() };
         let transaction = self.connection.transaction()?;
         {
-            let mut insert_entry = transaction.prepare_cached(INSERT_ENTRY)?;
+            let mut insert = transaction.prepare_cached(INSERT_ENTRY)?;
             let mut find_last =
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
             let mut find_job =
@@ -154,18 +154,8 @@ impl Core {
                 let body = encode(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
                 let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
-                let sum = whole_checksum(job, first, at, texts);
                 written.last += 1;
-                insert_entry.execute(params![
-                    written.last,
-                    job,
-                    place(first),
-                    at.0,
-                    body,
-                    sum,
-                    confirms,
-                    origin
-                ])?;
+                insert_entry(&mut insert, written.last, (job, first, at), texts)?;
                 written.rows.push(Some(written.last));
             }
         }
@@ -183,10 +173,23 @@ impl Core {
     }
 }
 
-/// Writes a row of `entries`.
+/// What [`insert_entry`] executes.
 pub(super) const INSERT_ENTRY: &str =
     "INSERT INTO entries(seq, job, first, at, body, checksum, confirms, origin)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+/// Writes a row of `entries`, with its checksum. Its texts are its body, the confirms before it, and
+/// the origin of its job.
+pub(super) fn insert_entry(
+    insert: &mut Statement<'_>,
+    seq: i64,
+    (job, first, at): (JobNumber, u64, Timestamp),
+    texts: [Option<&str>; 3],
+) -> rusqlite::Result<()> {
+    let sum = whole_checksum(job, first, at, texts);
+    let [body, confirms, origin] = texts;
+    insert.execute(params![seq, job, place(first), at.0, body, sum, confirms, origin]).map(|_| ())
+}
 
 /// Whether a record is in the journal already, by its job and its place; an error if another one is.
 fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteFailed> {

@@ -2,13 +2,11 @@
 //! index by job, the rows of `jobs` and the relations of statuses are changed in one transaction,
 //! which also says up to which row they are true.
 
-use super::append::INSERT_ENTRY;
+use super::append::{INSERT_ENTRY, insert_entry};
 use super::changes::{StatusChange, StatusChanges, Tail};
 use super::core::{Core, fail_point};
 use super::relation::WriteFailed;
-use super::row::{
-    GROUP_ROWS, Told, checked_group, damaged_or_failed, encode, job_checksum, place, whole_checksum,
-};
+use super::row::{GROUP_ROWS, Told, checked_group, damaged_or_failed, encode, job_checksum, place};
 use super::rows::{FileRows, TAIL};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
@@ -164,12 +162,8 @@ impl Core {
         set_mark(&transaction, last)?;
         let mut statuses = StatusChanges::default();
         for number in touched {
-            let damaged = || JournalError::Damaged {
-                file: file.to_string(),
-                table: "jobs",
-                row: number,
-                what: "it is missing, and has entries".to_owned(),
-            };
+            let what = || "it is missing, and has entries".to_owned();
+            let damaged = || JournalError::damaged_row(&file, "jobs", number, what());
             let Past { job, changed, definition } = rebuild.past(number)?.ok_or_else(damaged)?;
             let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
             update_job(&transaction, number, &JobNow { state, ended, open: !job.is_closed() })?;
@@ -270,18 +264,8 @@ fn insert_told(
     let Some(((first, at, entries), before)) = told.split_last() else { return Ok(0) };
     let confirms = (!before.is_empty()).then(|| encode(before)).transpose()?;
     let body = encode(entries)?;
-    let sum = whole_checksum(job, *first, *at, [Some(&*body), confirms.as_deref(), None]);
-    let origin: Option<&str> = None;
-    connection.prepare_cached(INSERT_ENTRY)?.execute(params![
-        seq,
-        job,
-        place(*first),
-        at.0,
-        body,
-        sum,
-        confirms,
-        origin
-    ])?;
+    let mut insert = connection.prepare_cached(INSERT_ENTRY)?;
+    insert_entry(&mut insert, seq, (job, *first, *at), [Some(&*body), confirms.as_deref(), None])?;
     Ok(*first)
 }
 

@@ -6,7 +6,8 @@ use super::schema;
 use crate::engine::{JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{RecordHead, RecordPage, Then};
-use crate::journal::recover::Rows;
+use crate::journal::recover::{JobRow, Rows};
+use rusqlite::Connection;
 use std::path::Path;
 
 impl Reader {
@@ -37,14 +38,13 @@ impl Reader {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let rows = self.rows(connection);
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
             let definition =
                 self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
             let mut page =
                 RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
             let (mut left, mut bytes, mut last) = (limit as usize, 0, i64::MAX);
-            for seq in rows.from(number, after)? {
+            for seq in rows.from(job.number, after)? {
                 if left == 0 || bytes > bytes_max {
                     page.is_last = false;
                 }
@@ -59,7 +59,7 @@ impl Reader {
                     }
                 }
             }
-            for recorded in rows.confirmed(number, last)? {
+            for recorded in rows.confirmed(job.number, last)? {
                 add(&mut page, recorded, after, &mut left);
             }
             Ok(Some(page))
@@ -75,11 +75,10 @@ impl Reader {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let rows = self.rows(connection);
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
             let definition =
                 self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
-            rows.recorded(number, &mut |row| {
+            rows.recorded(job.number, &mut |row| {
                 each(row);
                 Ok(())
             })?;
@@ -87,23 +86,35 @@ impl Reader {
         })
     }
 
+    /// What never changes about the newest job with this id.
+    fn newest_row(
+        &self,
+        connection: &Connection,
+        id: JobId,
+        may_be_new: bool,
+    ) -> Result<Option<JobRow>, JournalError> {
+        match self.newest(connection, id, may_be_new)? {
+            Some(number) => self.rows(connection).job(number),
+            None => Ok(None),
+        }
+    }
+
     /// When the newest job with this id was created, and how many entries its record has.
     pub(super) fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let rows = self.rows(connection);
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            let Some(job) = rows.job(number)? else { return Ok(None) };
+            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
             let (mut last, mut length) = (i64::MAX, 0);
             let mut count =
                 |recorded: &Recorded| length = recorded.first + recorded.entries.len() as u64;
-            if let Some(seq) = rows.from(number, u64::MAX)?.pop() {
+            if let Some(seq) = rows.from(job.number, u64::MAX)?.pop() {
                 last = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     row.recorded(self.file())?.iter().for_each(&mut count);
                 }
             }
-            rows.confirmed(number, last)?.iter().for_each(count);
+            rows.confirmed(job.number, last)?.iter().for_each(count);
             Ok(Some((job.created, length)))
         })
     }

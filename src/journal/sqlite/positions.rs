@@ -9,12 +9,12 @@ use rusqlite::params;
 
 impl Core {
     /// Writes positions, all or none, over those of the same partitions.
-    pub(super) fn place(&mut self, positions: &[Position]) -> Result<(), JournalError> {
+    pub(super) fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError> {
         self.unless_broken()?;
-        self.place_in_transaction(positions).map_err(|error| self.error(error))
+        self.positions_in_transaction(positions).map_err(|error| self.error(error))
     }
 
-    fn place_in_transaction(&mut self, positions: &[Position]) -> rusqlite::Result<()> {
+    fn positions_in_transaction(&mut self, positions: &[Position]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         {
             let mut upsert = transaction.prepare_cached(
@@ -23,7 +23,7 @@ impl Core {
                  SET position = excluded.position, checksum = excluded.checksum",
             )?;
             for position in positions {
-                fail_point("journal::place")?;
+                fail_point("journal::positions")?;
                 let Position { bus, topic, partition, offset } = position;
                 upsert.execute(params![
                     bus,

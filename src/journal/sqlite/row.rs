@@ -76,12 +76,7 @@ pub(super) fn job_checksum(row: &JobRow) -> u32 {
 /// Reads a row of [`JOB_ROWS`] and compares its checksum.
 pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "jobs",
-        row: number,
-        what,
-    };
+    let damaged = |what: String| JournalError::damaged_row(file, "jobs", number, what);
     let read = || -> rusqlite::Result<(JobRow, u32)> {
         let id: [u8; 16] = row.get(1)?;
         let job = JobRow {
@@ -173,7 +168,7 @@ pub(super) fn misplaced(seq: i64, first: u64, entries_before: u64, file: &str) -
 
 /// The error of a row of `entries`.
 pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
-    JournalError::Damaged { file: file.to_owned(), table: "entries", row: seq, what }
+    JournalError::damaged_row(file, "entries", seq, what)
 }
 
 /// Reads a row of [`ENTRY_COLUMNS`] and compares its checksum.
@@ -231,12 +226,7 @@ pub(super) type Group = (i64, Vec<(JobNumber, Vec<Told>)>);
 /// Reads a row of [`GROUP_ROWS`] and compares its checksum.
 pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalError> {
     let seq: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "confirmed",
-        row: seq,
-        what,
-    };
+    let damaged = |what: String| JournalError::damaged_row(file, "confirmed", seq, what);
     let read = || -> rusqlite::Result<(String, u32)> { Ok((row.get(1)?, row.get(2)?)) };
     let (body, stored) = read().map_err(|error| damaged(error.to_string()))?;
     if checksum(seq, &body) != stored {
@@ -250,12 +240,7 @@ pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalE
 /// Reads `number, hash, body` of `definitions` and compares the hash.
 pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "definitions",
-        row: number,
-        what,
-    };
+    let damaged = |what: String| JournalError::damaged_row(file, "definitions", number, what);
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
     let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
     if DefinitionHash::of(&body).0 == hash {
@@ -295,12 +280,7 @@ pub(super) const NOTICE_ROWS: &str = "SELECT number, at, body, checksum FROM not
 /// Reads a row of [`NOTICE_ROWS`] and compares its checksum.
 pub(super) fn notice(row: &Row<'_>, file: &str) -> Result<(NoticeNumber, Notice), JournalError> {
     let number = row.get(0).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "notices",
-        row: number,
-        what,
-    };
+    let damaged = |what: String| JournalError::damaged_row(file, "notices", number, what);
     let read =
         || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
     let (at, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
@@ -327,12 +307,8 @@ pub(super) const POSITION_ROWS: &str =
 /// pass replies over.
 pub(super) fn position(row: &Row<'_>, file: &str) -> Result<Position, JournalError> {
     let partition: i32 = row.get(2).unwrap_or_default();
-    let damaged = |what: String| JournalError::Damaged {
-        file: file.to_owned(),
-        table: "bus_positions",
-        row: partition.into(),
-        what,
-    };
+    let damaged =
+        |what: String| JournalError::damaged_row(file, "bus_positions", partition.into(), what);
     let read = || -> rusqlite::Result<(String, String, i64, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(3)?, row.get(4)?))
     };

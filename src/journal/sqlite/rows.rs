@@ -265,6 +265,6 @@ impl Rows for FileRows<'_> {
     }
 
     fn damaged(&self, table: &'static str, row: i64, what: String) -> JournalError {
-        JournalError::Damaged { file: self.file.to_owned(), table, row, what }
+        JournalError::damaged_row(self.file, table, row, what)
     }
 }

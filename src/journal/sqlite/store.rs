@@ -82,8 +82,8 @@ impl Journal for Store {
         self.core().carry()
     }
 
-    fn place(&mut self, positions: &[Position]) -> Result<(), JournalError> {
-        self.core().place(positions)
+    fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError> {
+        self.core().write_positions(positions)
     }
 
     fn recover(&self) -> Result<Vec<Recovered>, JournalError> {

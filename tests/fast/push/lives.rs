@@ -1,10 +1,9 @@
 //! Services that reply later, that are busy or away, and jobs that end while they are called.
 
 use super::service::{Act, Called, Service, ok, status};
-use super::{
-    DEADLINE, ONE, ask_why, create, ended, endpoint, job, one, post, settings, start, until,
-};
+use super::{ONE, ask_why, create, ended, endpoint, job, one, post, settings, start};
 use crate::http::Api;
+use crate::waits::{DEADLINE, until};
 use std::sync::Arc;
 use std::time::Duration;
 use workflow_manager::actors::door;

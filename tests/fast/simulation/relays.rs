@@ -4,8 +4,9 @@
 use actix::{Actor, Context, Handler};
 use std::sync::Arc;
 use tokio::sync::oneshot::{self, error::TryRecvError};
+use workflow_manager::actors::done::Done;
 use workflow_manager::actors::mail::{
-    Append, ArchiveInput, Done, Finding, JournalInput, Outgoing, Question, RouterInput,
+    Append, ArchiveInput, Finding, JournalInput, Outgoing, Question, RouterInput,
 };
 use workflow_manager::actors::mailbox::{Kind, Mail, Mailbox, Owner};
 use workflow_manager::actors::ways::{Mailboxes, Ways};
@@ -47,9 +48,11 @@ pub(crate) fn wrong_wiring(
             Mailboxes { journal, ..mailboxes }
         }
         Some("missing queues declared before the commit") => {
-            let journal = relay(mailboxes.journal, ways, |input| match input {
-                JournalInput::Committed(answer) => answer.send(()).map_or(None, |()| None),
-                input => Some(input),
+            let journal = relay(mailboxes.journal, ways, |input| {
+                let JournalInput::Committed(answer) = input else { return Some(input) };
+                // Whoever asked may have gone.
+                let _ = answer.send(());
+                None
             });
             Mailboxes { journal, ..mailboxes }
         }

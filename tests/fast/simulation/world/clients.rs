@@ -80,7 +80,7 @@ impl World {
         let running = self.journal.reader.all_running(0, 1_000).ok()?;
         let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
         let found = self.durable(*id)?;
-        let step = found.job.waiting_for_replies().next()?;
+        let step = found.job.confirmed_steps().next()?;
         let name = found.job.graph().step(step).name.to_string();
         self.note(|| format!("{id}:{name} is dispatched again"));
         self.redispatched.insert((*id, step.0));

@@ -513,7 +513,7 @@ impl Hooks for WorldHooks {
         world.hear();
         let is_write = matches!(
             point,
-            "journal::write" | "journal::commit" | "journal::derive" | "journal::place"
+            "journal::write" | "journal::commit" | "journal::derive" | "journal::positions"
         );
         let no_room = || is_write.then(|| "full".to_owned());
         if world.crashed {

@@ -17,7 +17,7 @@ impl World {
                 let step = found.job.graph().step(*step);
                 step.bus.is_none() && step.queue == *queue
             };
-            missed.extend(found.job.waiting_for_replies().find(of_queue).map(|step| (id, step)));
+            missed.extend(found.job.confirmed_steps().find(of_queue).map(|step| (id, step)));
         }
         for (id, step) in missed {
             self.violate(format!("queue {queue} is declared anew, and the journal has a message of {id} in it as confirmed, of step {}", step.0));

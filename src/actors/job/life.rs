@@ -1,0 +1,72 @@
+//! The states of a job actor's life, and how it passes from one to the next.
+
+use super::start::Start;
+use crate::actors::mail::JobInput;
+use crate::engine::Job;
+
+/// What state an actor is in.
+pub(super) enum Life {
+    /// It has not started.
+    Starting(Start),
+    /// Its job goes on.
+    Live(Job),
+    /// Its job panicked and is being rebuilt from the journal. Inputs are set aside meanwhile.
+    Broken { set_aside: Vec<JobInput> },
+    /// Nothing is left to do. It asked to leave when it had heard `asked` inputs. An input that
+    /// comes before it is let go may make it go on.
+    Leaving { job: Job, asked: u64 },
+    /// There is no job: its creation panicked, or it was let go.
+    Void,
+}
+
+impl Life {
+    pub(super) fn job(&self) -> Option<&Job> {
+        match self {
+            Life::Live(job) | Life::Leaving { job, .. } => Some(job),
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => None,
+        }
+    }
+
+    pub(super) fn job_mut(&mut self) -> Option<&mut Job> {
+        match self {
+            Life::Live(job) | Life::Leaving { job, .. } => Some(job),
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => None,
+        }
+    }
+
+    /// Whether nothing is left to do, and the actor has not asked to leave since it has heard
+    /// `heard` inputs.
+    pub(super) fn is_through(&self, heard: u64) -> bool {
+        match self {
+            Life::Live(job) => job.is_closed(),
+            Life::Leaving { job, asked } => job.is_closed() && *asked != heard,
+            Life::Starting(_) | Life::Broken { .. } | Life::Void => false,
+        }
+    }
+
+    /// Begins to leave, if there is a job; whether it does.
+    pub(super) fn leave(&mut self, heard: u64) -> bool {
+        match std::mem::replace(self, Life::Void) {
+            Life::Live(job) | Life::Leaving { job, .. } => {
+                *self = Life::Leaving { job, asked: heard };
+                true
+            }
+            life @ (Life::Starting(_) | Life::Broken { .. } | Life::Void) => {
+                *self = life;
+                false
+            }
+        }
+    }
+
+    /// Goes on, if it was leaving and there is something left to do.
+    pub(super) fn go_on(&mut self) {
+        *self = match std::mem::replace(self, Life::Void) {
+            Life::Leaving { job, .. } if !job.is_closed() => Life::Live(job),
+            life @ (Life::Starting(_)
+            | Life::Live(_)
+            | Life::Broken { .. }
+            | Life::Leaving { .. }
+            | Life::Void) => life,
+        };
+    }
+}

@@ -1,0 +1,29 @@
+//! Since when the steps of a job have been seen waiting for replies. A look that counts them notes
+//! it: only what has waited for a while may be lost.
+
+use crate::clock;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Since when each dispatch has been seen waiting, by the number of its entry.
+#[derive(Default)]
+pub(super) struct Seen(Vec<(u64, Instant)>);
+
+impl Seen {
+    /// A look finds these dispatches waiting, and no others.
+    pub(super) fn look(&mut self, waiting: impl Iterator<Item = u64>) {
+        let now = clock::ticks();
+        let since = |dispatch: u64| self.since(dispatch).unwrap_or(now);
+        self.0 = waiting.map(|dispatch| (dispatch, since(dispatch))).collect();
+    }
+
+    /// Whether a dispatch has been seen waiting for this long.
+    pub(super) fn has_waited(&self, dispatch: u64, span: Duration) -> bool {
+        let now = clock::ticks();
+        self.since(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
+    }
+
+    fn since(&self, dispatch: u64) -> Option<Instant> {
+        self.0.iter().find(|(of, _)| *of == dispatch).map(|(_, since)| *since)
+    }
+}

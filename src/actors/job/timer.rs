@@ -1,0 +1,70 @@
+//! The wait for what is due next in a job: a timeout, the next attempt, a deadline.
+
+use super::JobActor;
+use super::life::Life;
+use crate::clock;
+use crate::engine::{Input, Timestamp};
+use actix::AsyncContext;
+use std::time::Duration;
+
+/// The pause before another look at a timeout that passed while replies could not be heard.
+const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
+
+/// The longest wait for a timer. For what is due later, the wait begins again.
+const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+impl JobActor {
+    /// Waits for what is due next. The wall clock tells, once, how long; the wait itself is
+    /// monotonic.
+    pub(super) fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
+        let due = match &self.life {
+            Life::Live(job) => job.next_timer(),
+            // It waits for nothing.
+            Life::Starting(_) | Life::Broken { .. } | Life::Leaving { .. } | Life::Void => None,
+        };
+        if due == self.timer.as_ref().map(|(due, _)| *due) {
+            return;
+        }
+        if let Some((_, wait)) = self.timer.take() {
+            ctx.cancel_future(wait);
+        }
+        let Some(due) = due else { return };
+        let (awaited, pause) = self.next_wait(due);
+        let is_enough = left(awaited) <= pause;
+        let wait = ctx.run_later(pause, move |actor, ctx| {
+            actor.timer = None;
+            if is_enough {
+                let deaf_to = actor.deaf_to();
+                actor.take(Input::Timer { due: awaited, deaf_to }, Vec::new());
+                actor.leave_or_go_on();
+            }
+            actor.set_timer(ctx);
+        });
+        self.timer = Some((due, wait));
+    }
+
+    /// The time to wait for, and how long to wait now: a time that is far away is waited for in
+    /// parts.
+    fn next_wait(&self, due: Timestamp) -> (Timestamp, Duration) {
+        let pause = left(due).min(WAIT_MAX);
+        if !pause.is_zero() {
+            return (due, pause);
+        }
+        let other = self.job().and_then(|job| job.next_timer_without(&self.deaf_to()));
+        if other == Some(due) {
+            return (due, pause);
+        }
+        // A reply may still make this timeout void. What does not depend on that bus must not wait
+        // for it.
+        match other {
+            Some(other) if left(other) < HEARD_AGAIN_AFTER => (other, left(other)),
+            Some(_) | None => (due, HEARD_AGAIN_AFTER),
+        }
+    }
+}
+
+/// How long it is until then, by the wall clock.
+fn left(due: Timestamp) -> Duration {
+    let left_ns = due.0.saturating_sub(clock::now().0);
+    Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default())
+}

@@ -1,0 +1,131 @@
+//! What a worker says on its stream: how many messages it wants, replies, longer leases, refusals.
+
+use super::Stream;
+use crate::api::grpc::answer::{Answer, declined, refused, said, settled};
+use crate::api::grpc::arriving::Other;
+use crate::api::grpc::said::{LEASES, kind, pause, taken};
+use crate::api::grpc::spans::{span, until};
+use crate::api::grpc::wire::from_worker::Say;
+use crate::api::grpc::wire::to_worker::Say as Tell;
+use crate::api::grpc::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest};
+use crate::api::lending::{self, Receipt};
+use crate::api::problem::Problem;
+use crate::api::query::ReplyType;
+use crate::room;
+use futures_util::FutureExt;
+
+impl Stream {
+    /// Takes what the worker has said; a problem ends the stream.
+    pub(super) fn hear(&mut self, say: Say, room: Option<room::Taken>) -> Option<Problem> {
+        match say {
+            Say::Hello(_) => {
+                return Some(Problem::malformed("a worker says Hello once".to_owned()));
+            }
+            Say::Want(want) => self.want(want.messages),
+            Say::Reply(reply) => self.reply(reply, room),
+            Say::Extend(extend) => self.extend(extend),
+            Say::Nack(nack) => self.nack(nack),
+        }
+        None
+    }
+
+    fn want(&mut self, messages: u32) {
+        let had = self.credit;
+        let limit = self.ways.common.settings.grpc.credit_max;
+        self.credit = self.credit.saturating_add(messages).min(limit);
+        if had == 0 && self.credit > 0 && !self.is_draining {
+            self.wait();
+        }
+    }
+
+    /// Says why something that the worker has said is not taken.
+    fn decline(&mut self, receipt: String, problem: &Problem) {
+        self.tell(Tell::Taken(declined(receipt, problem)));
+    }
+
+    fn reply(&mut self, request: ReplyRequest, room: Option<room::Taken>) {
+        let ReplyRequest { receipt: text, kind: number, body } = request;
+        let found = kind(number).and_then(|kind| Ok((kind, Receipt::parse(&text)?)));
+        let (kind, receipt) = match found {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        if !matches!(kind, ReplyType::Progress) {
+            self.hands.put_down(&receipt.id, receipt.delivery);
+        }
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let told = match settled(&ways, &caller, &receipt).await {
+                    Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
+                    Err(problem) => return Answer::Tell(Tell::Taken(declined(text, &problem))),
+                };
+                // Kept until here.
+                drop(room);
+                said(taken(text, told))
+            }
+            .boxed(),
+        );
+    }
+
+    fn extend(&mut self, request: ExtendRequest) {
+        let ExtendRequest { receipt: text, lease } = request;
+        let found = span("lease", lease, LEASES);
+        let (lease, receipt) = match found.and_then(|lease| Ok((lease, Receipt::parse(&text)?))) {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let extended = match settled(&ways, &caller, &receipt).await {
+                    Ok(_) => lending::extend(&ways, &receipt, lease).await,
+                    Err(problem) => Err(problem),
+                };
+                match extended {
+                    Ok(lease) => {
+                        let until = Some(until(lease));
+                        Answer::Extended(receipt, Lease { receipt: text, until })
+                    }
+                    Err(problem) => refused(receipt, text, &problem),
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    fn nack(&mut self, request: NackRequest) {
+        let found = pause(&request);
+        let text = request.receipt;
+        let (pause, receipt) = match found.and_then(|pause| Ok((pause, Receipt::parse(&text)?))) {
+            Ok(found) => found,
+            Err(problem) => return self.decline(text, &problem),
+        };
+        self.hands.put_down(&receipt.id, receipt.delivery);
+        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        self.answers.push(
+            async move {
+                let told = match settled(&ways, &caller, &receipt).await {
+                    Ok(desk) => lending::nack(&desk, &receipt, pause, caller.sender()).await,
+                    Err(problem) => Err(problem),
+                };
+                match told {
+                    Ok(told) => said(taken(text, told)),
+                    Err(problem) => refused(receipt, text, &problem),
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// Something came that is no message.
+    pub(super) fn hear_other(&mut self, other: Other) {
+        let Other::TooLarge(bytes, receipt) = other else { return };
+        let max = self.ways.common.settings.http.body_bytes_max;
+        let problem = Problem::too_large(format!(
+            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say that \
+             the attempt failed, or give a smaller result"
+        ));
+        self.decline(receipt.unwrap_or_default(), &problem);
+    }
+}
