@@ -25,6 +25,7 @@
 //! | `router::round` | before the router passes a round of the supervisor on: a delay makes sense here |
 //! | `manager::stop` | before a stop: a delay makes sense here |
 //! | `clock::now` | the wall clock is off by so many seconds |
+//! | `token::written` | a new file of tokens is written and has not its name yet: `abort` or a delay make sense here |
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver`, `amqp::ack`, `amqp::aside` | the connection breaks there |
 //!

@@ -43,6 +43,8 @@ const EXIT_USAGE: u8 = 2;
 const EXIT_LATE: u8 = 4;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    let _failpoints = fail::FailScenario::setup();
     let mut out = std::io::stdout().lock();
     match Arguments::parse().command {
         Command::Serve(arguments) => {
@@ -180,8 +182,6 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     }
     let _throwaway =
         if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
-    #[cfg(feature = "failpoints")]
-    let _failpoints = fail::FailScenario::setup();
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 

@@ -24,7 +24,7 @@ const REFUSED = [400, 404, 405, 409, 410, 411, 415, 422];
 const NO_MESSAGE = 204;
 const GONE = 410;
 const TOO_LARGE = 413;
-const TEXT_HEADERS = ['workflow', 'job', 'traceparent'];
+const TEXT_HEADERS = ['workflow', 'job', 'traceparent', 'tracestate'];
 const NUMBER_HEADERS = ['attempt', 'depth', 'priority'];
 
 /** Takes messages from queues of a manager. */

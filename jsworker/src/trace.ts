@@ -3,7 +3,7 @@
  * of: the manager's span, or that of whoever asked for the job.
  */
 
-import type { Attributes, SpanContext } from '@opentelemetry/api';
+import type { Attributes, SpanContext, TraceState } from '@opentelemetry/api';
 import type { StepFacts } from './step.js';
 
 /** A traceparent (W3C Trace Context); what later versions add to it is not read. */
@@ -27,7 +27,8 @@ export async function inSpan<T>(facts: StepFacts, system: string, work: () => Pr
     'workflow.step.name': facts.name,
     'workflow.attempt': facts.attempt,
   };
-  const told = parentOf(facts.headers['traceparent']);
+  const state = facts.headers['tracestate'];
+  const told = parentOf(facts.headers['traceparent'], typeof state === 'string' ? api.createTraceState(state) : undefined);
   const parent = told ? api.trace.setSpanContext(api.ROOT_CONTEXT, told) : api.ROOT_CONTEXT;
   const options = { kind: api.SpanKind.CONSUMER, attributes };
   return api.trace.getTracer('jsworker').startActiveSpan(`process ${facts.queue}`, options, parent, async (span) => {
@@ -47,7 +48,8 @@ export async function inSpan<T>(facts: StepFacts, system: string, work: () => Pr
   });
 }
 
-function parentOf(traceparent: unknown): SpanContext | undefined {
+function parentOf(traceparent: unknown, traceState: TraceState | undefined): SpanContext | undefined {
   const [, traceId, spanId, flags] = (typeof traceparent === 'string' && TRACEPARENT.exec(traceparent)) || [];
-  return traceId && spanId && flags ? { traceId, spanId, traceFlags: parseInt(flags, 16), isRemote: true } : undefined;
+  if (!traceId || !spanId || !flags) return undefined;
+  return { traceId, spanId, traceFlags: parseInt(flags, 16), isRemote: true, ...(traceState && { traceState }) };
 }

@@ -12,7 +12,8 @@ const exporter = {
   export(spans, done) {
     for (const span of spans) {
       const { name, kind, attributes, status, events, parentSpanContext: parent } = span;
-      appendFileSync(file, `${JSON.stringify({ name, kind, attributes, status, events, parent, trace: span.spanContext().traceId })}\n`);
+      const { traceId: trace, traceState } = span.spanContext();
+      appendFileSync(file, `${JSON.stringify({ name, kind, attributes, status, events, parent, trace, state: traceState?.serialize() })}\n`);
     }
     done({ code: 0 });
   },

@@ -12,6 +12,7 @@ import { Daemon, eventually, Manager, workersOf } from './parts.js';
 const TRACE = '0af7651916cd43dd8448eb211c80319c';
 const PARENT = 'b7ad6b7169203331';
 const TRACEPARENT = `00-${TRACE}-${PARENT}-01`;
+const TRACESTATE = 'rojo=00f067aa0ba902b7,congo=t61rcWkgMzE';
 const traced = { program: 'traced_worker_program.js' };
 
 async function spansOf(worker, count = 1) {
@@ -67,10 +68,10 @@ for (const name of ['fails', 'throws']) {
     const [manager, start] = [await Manager.open(t), workersOf(t)];
     const queue = manager.queue();
     const worker = await start({ [queue]: name }, traced);
-    await manager.send(queue, {}, { headers: { traceparent: TRACEPARENT } });
+    await manager.send(queue, {}, { headers: { traceparent: TRACEPARENT, tracestate: TRACESTATE } });
     assert.equal((await manager.receive()).type, 'error');
     const [span] = await spansOf(worker);
-    assert.deepEqual([span.trace, span.parent.spanId], [TRACE, PARENT]);
+    assert.deepEqual([span.trace, span.parent.spanId, span.state], [TRACE, PARENT, TRACESTATE]);
     assert.equal(span.attributes['messaging.system'], 'rabbitmq');
     assert.equal(span.status.code, 2);
     assert.deepEqual(span.events.map((event) => event.name), ['exception']);

@@ -15,6 +15,7 @@ workflows:
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+TRACESTATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
 
 
 def spans(worker, count=1):
@@ -79,9 +80,10 @@ def test_over_http_the_span_is_inside_the_attempt_that_the_manager_tells_of(star
 def test_over_amqp_the_span_has_the_messages_parent_and_the_exception(manager, start_worker, start_worker_at, amqp_server, function, exception):
     queue = manager.queue()
     worker = start_worker_at(amqp_server, {queue: function}, OPENTELEMETRY="spans")
-    manager.send(queue, {}, headers={"traceparent": TRACEPARENT})
+    manager.send(queue, {}, headers={"traceparent": TRACEPARENT, "tracestate": TRACESTATE})
     assert manager.receive()[0].type == "error"
     [span] = spans(worker)
+    assert all(part in span["context"]["trace_state"] for part in ("rojo", "00f067aa0ba902b7", "congo", "t61rcWkgMzE"))
     assert (span["context"]["trace_id"], span["parent_id"]) == (f"0x{TRACE}", f"0x{PARENT}")
     assert span["attributes"]["messaging.system"] == "rabbitmq"
     assert span["status"]["status_code"] == "ERROR"

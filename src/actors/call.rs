@@ -4,7 +4,7 @@
 //! unacknowledged. The prefetch bounds how many; the rest wait in the broker.
 
 use crate::bus::Acknowledge;
-use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceParent};
+use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};
 use std::sync::Arc;
 
 /// A message that asks for a job.
@@ -17,7 +17,7 @@ pub struct Call {
     /// How many levels of calls and child jobs are above its job.
     pub(super) depth: u16,
     /// The place in a trace from which it comes, if it says so.
-    pub(super) trace: Option<TraceParent>,
+    pub(super) trace: Option<Box<TraceContext>>,
     pub(super) asker: Asker,
     pub(super) ack: Acknowledge,
 }

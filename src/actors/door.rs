@@ -9,7 +9,7 @@ use super::queue_looks::Looked;
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, QueueLook};
 use crate::clock;
-use crate::engine::{Job, JobId, Message, Request, TraceParent};
+use crate::engine::{Job, JobId, Message, Request, TraceContext};
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub async fn create(
     workflow: &str,
     id: Option<JobId>,
     message: Message,
-    trace: Option<TraceParent>,
+    trace: Option<TraceContext>,
 ) -> Result<Created, Refusal> {
     let Some(definition) = ways.common.definitions().get(workflow).cloned() else {
         return Err(Refusal::Unknown);

@@ -11,7 +11,7 @@ use crate::bus::{
 };
 use crate::engine::{
     ChildEnd, Definition, Input, Job, JobId, Message, Order, Origin, Parent, Request, Timestamp,
-    TraceParent,
+    TraceContext,
 };
 use crate::events::Event;
 use crate::journal::{Creation, JobNumber, NoticeNumber, Position, Record, Recovered};
@@ -101,7 +101,7 @@ pub struct CreateJob {
     /// The message to run it with.
     pub message: Message,
     /// The place in a trace from which it is asked for, if that was told.
-    pub trace: Option<TraceParent>,
+    pub trace: Option<TraceContext>,
     /// Answered after the commit.
     pub answer: Client<Created>,
 }

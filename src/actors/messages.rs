@@ -100,6 +100,8 @@ pub(super) fn step_message(
         Header::number("attempt", attempt),
         Header::text("traceparent", trace.to_string()),
     ];
+    let state = job.origin().trace.as_ref().and_then(|asked| asked.state.as_ref());
+    headers.extend(state.map(|state| Header::text("tracestate", state.as_ref())));
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
         // How many levels of calls and child jobs are above this one, which asks.
         headers.push(Header::number("depth", job.origin().depth));

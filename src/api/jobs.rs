@@ -13,7 +13,7 @@ use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::clock;
-use crate::engine::{JobId, JobState, Message, Timestamp, TraceParent};
+use crate::engine::{JobId, JobState, Message, Timestamp, TraceContext};
 use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Records};
 use crate::view::JobView;
@@ -53,12 +53,16 @@ pub async fn create(
     }
 }
 
-/// The place in a trace from which a request comes. As the recommendation has it, a header that
-/// cannot be read, or that is there twice, is not there.
-fn trace_of(request: &HttpRequest) -> Option<TraceParent> {
-    let mut told = request.headers().get_all("traceparent");
+/// The place in a trace from which a request comes. As the recommendation has it, a `traceparent`
+/// that cannot be read, or that is there twice, is not there; those that are `tracestate` are one.
+fn trace_of(request: &HttpRequest) -> Option<TraceContext> {
+    let headers = request.headers();
+    let mut told = headers.get_all("traceparent");
     let only = told.next().filter(|_| told.next().is_none())?;
-    only.to_str().ok()?.trim().parse().ok()
+    let states: Result<Vec<&str>, _> =
+        headers.get_all("tracestate").map(|state| state.to_str()).collect();
+    let state = states.ok().map(|states| states.join(","));
+    TraceContext::read(only.to_str().ok()?.trim(), state.as_deref())
 }
 
 /// A job that exists.

@@ -44,6 +44,8 @@ pub(super) struct MessageView {
     priority: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
     /// Which delivery of the message it is, from 1.
     delivery: u32,
     /// When the message is given to another worker, unless this one replies or asks for more time.
@@ -252,6 +254,7 @@ impl MessageView {
             workflow: text("workflow"),
             job: text("job"),
             traceparent: text("traceparent"),
+            tracestate: text("tracestate"),
             attempt: Header::number_in(&loan.headers, "attempt"),
             priority: loan.priority,
             delivery: loan.delivery,

@@ -11,7 +11,7 @@ use super::{
     Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Header,
     Over, Publication, QueueLook, Served, Settled, Settlement, Verdict,
 };
-use crate::engine::{Sender, TraceParent};
+use crate::engine::{Sender, TraceContext};
 use crate::settings::EMBEDDED_REPLIES as REPLIES;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -112,7 +112,7 @@ struct CallHeaders {
     queue: Arc<str>,
     message_id: String,
     depth: Option<u16>,
-    trace: Option<TraceParent>,
+    trace: Option<TraceContext>,
 }
 
 impl EmbeddedBus {
@@ -214,8 +214,8 @@ impl Bus for EmbeddedBus {
 
 fn call(message: Publication) -> Reply {
     let (attempt, depth) = (message.number("attempt"), message.number("depth"));
-    let trace = Header::text_in(&message.headers, "traceparent");
-    let trace = trace.and_then(|text| text.parse().ok());
+    let text = |name| Header::text_in(&message.headers, name).map(|text| &**text);
+    let trace = text("traceparent").and_then(|asked| TraceContext::read(asked, text("tracestate")));
     let body = message.body.to_bytes();
     let Publication { to, id, correlation_id, .. } = message;
     let call = Some(CallHeaders { queue: to.queue, message_id: id, depth, trace });

@@ -21,7 +21,7 @@ pub use event::{BusEvent, BusNotice, BusState, EventSink, Position, ServiceCall}
 pub use look::{QueueDepth, QueueLook, Trouble};
 pub use receipt::{Issued, Receipt};
 
-use crate::engine::{Sender, TraceParent};
+use crate::engine::{Sender, TraceContext};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
@@ -259,8 +259,8 @@ pub struct Delivery {
     pub reply_to: Option<String>,
     /// The header `depth`; read only on a workflow's queue.
     pub depth: Option<u16>,
-    /// The header `traceparent`, if it can be read; only on a workflow's queue.
-    pub trace: Option<TraceParent>,
+    /// The headers `traceparent` and `tracestate`, if they can be read; only on a workflow's queue.
+    pub trace: Option<TraceContext>,
     /// Set when the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered it before.

@@ -11,6 +11,9 @@ use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
+/// What rustls says of an answer that is none of TLS.
+const NO_TLS: &str = "InvalidContentType";
+
 /// A manager's API.
 pub(super) struct Client {
     agent: Agent,
@@ -153,7 +156,10 @@ impl Client {
         Ok(date.map(str::to_owned))
     }
 
-    pub(super) fn unreachable(&self, error: String) -> ClientError {
+    pub(super) fn unreachable(&self, mut error: String) -> ClientError {
+        if error.contains(NO_TLS) {
+            error.push_str(" (it speaks no TLS there: http:// instead of https://)");
+        }
         ClientError::Unreachable { server: self.reach.shown(), error }
     }
 

@@ -4,11 +4,12 @@ use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
 use crate::access::{hash_of, new_token};
 use crate::engine::words::quoted;
+use crate::faults;
 use crate::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -73,15 +74,17 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
     folder.lock().map_err(failed)?;
-    let (mut text, before, mode) = if file.exists() {
+    let (mut text, before, mode, owner) = if file.exists() {
         let before = TokenSettings::read_file(file).map_err(usage)?;
-        let mode = fs::metadata(file).map_err(failed)?.permissions().mode();
-        (fs::read_to_string(file).map_err(failed)?, before, mode & 0o777)
+        let known = fs::metadata(file).map_err(failed)?;
+        let (mode, owner) = (known.permissions().mode() & 0o777, (known.uid(), known.gid()));
+        (fs::read_to_string(file).map_err(failed)?, before, mode, Some(owner))
     } else {
         (
             "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n".to_owned(),
             Default::default(),
             OWNER_ONLY,
+            None,
         )
     };
     if before.contains_key(name) {
@@ -96,17 +99,26 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     }
     text.push_str(&format!("  {entry}\n"));
     let mut partial = file.as_os_str().to_owned();
-    partial.push(format!(".{}", std::process::id()));
+    partial.push(".partial");
     let partial = Path::new(&partial);
+    // Of a process that was killed; whoever has the lock is the only one here.
+    let _ = fs::remove_file(partial);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
     let written = options.open(partial).and_then(|mut open| {
+        let made = open.metadata()?;
+        if let Some((user, group)) = owner.filter(|owner| *owner != (made.uid(), made.gid())) {
+            // The manager must still be able to read it.
+            fchown(&open, Some(user), Some(group))?;
+        }
         open.write_all(text.as_bytes())?;
         open.sync_all()
     });
+    // What this point stands for is the end of the process.
+    let _ = faults::hit("token::written");
     let added = written.map_err(failed).and_then(|()| match TokenSettings::read_file(partial) {
         Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
-            fs::rename(partial, file).map_err(failed)
+            fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(failed)
         }
         Ok(_) | Err(_) => Err(usage(format!(
             "{} is laid out so that no line can be added at its end: add this below tokens by hand:\n  {entry}",

@@ -44,10 +44,11 @@ impl Job {
         ctx: &Context<'_>,
     ) -> (Job, Decision) {
         let kept = origin.parent.is_none().then(|| message.clone());
-        let trace = origin.trace;
+        let trace = origin.trace.as_ref().map(|asked| asked.parent);
+        let trace_state = origin.trace.as_ref().and_then(|asked| asked.state.clone());
         let mut job = Job::before(origin, message);
         let deadline = job.new_deadline(ctx);
-        let created = Entry::Job(JobEntry::Created { message: kept, deadline, trace });
+        let created = Entry::Job(JobEntry::Created { message: kept, deadline, trace, trace_state });
         let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
         let mut decision = Decision::begin(&job, ctx);
         job.record([created].into_iter().chain(joined), &mut decision);

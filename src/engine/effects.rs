@@ -153,7 +153,7 @@ impl Job {
             root: self.origin.root,
             depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
-            trace: self.origin.trace,
+            trace: self.origin.trace.clone(),
         };
         Effect::StartChild {
             origin: Box::new(origin),

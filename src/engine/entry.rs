@@ -9,7 +9,7 @@ use super::id::{JobId, StepIndex};
 use super::json::{Json, Message};
 use super::state::JobState;
 use super::time::Timestamp;
-use super::trace::TraceParent;
+use super::trace::{TraceParent, TraceState};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -54,6 +54,9 @@ pub enum JobEntry {
         /// The place in a trace from which the top-level job was asked for, if it was told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<TraceParent>,
+        /// What is handed on in that trace.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace_state: Option<TraceState>,
     },
     /// Every step is done. The result follows from the outputs.
     Completed,

@@ -9,6 +9,7 @@ use super::reply::reported_status;
 use super::state::{JobState, StepState};
 use super::step::StepRun;
 use super::time::Timestamp;
+use super::trace::TraceContext;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -38,12 +39,13 @@ impl Job {
 
     fn evolve_job(&mut self, entry: &JobEntry, at: Timestamp) {
         match entry {
-            JobEntry::Created { message, deadline, trace } => {
+            JobEntry::Created { message, deadline, trace, trace_state } => {
                 if let Some(message) = message {
                     self.message = message.clone();
                 }
                 self.deadline = *deadline;
-                self.origin.trace = *trace;
+                let state = trace_state.clone();
+                self.origin.trace = trace.map(|parent| TraceContext { parent, state });
             }
             JobEntry::Completed => self.end(JobState::Completed, at, None),
             JobEntry::Failed { reason, expired, step } => {

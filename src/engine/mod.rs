@@ -83,4 +83,4 @@ pub use origin::{Origin, Parent};
 pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};
-pub use trace::TraceParent;
+pub use trace::{TraceContext, TraceParent, TraceState};

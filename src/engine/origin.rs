@@ -3,7 +3,7 @@
 use super::definition::{Definition, GraphIndex};
 use super::id::{JobId, StepIndex, hashed, span_id};
 use super::time::Timestamp;
-use super::trace::TraceParent;
+use super::trace::{TraceContext, TraceParent};
 use std::sync::Arc;
 
 /// Where a job comes from: all that never changes about it, except its message.
@@ -25,7 +25,7 @@ pub struct Origin {
     /// When it was created.
     pub created: Timestamp,
     /// The place in a trace from which the top-level job was asked for, if it was told.
-    pub trace: Option<TraceParent>,
+    pub trace: Option<TraceContext>,
 }
 
 impl Origin {
@@ -37,8 +37,8 @@ impl Origin {
     /// The trace of the job: the one from which it was asked for, else one of its own, which has
     /// the id of the top-level job. Never zero.
     pub fn trace(&self) -> [u8; 16] {
-        match self.trace {
-            Some(trace) => trace.trace,
+        match &self.trace {
+            Some(asked) => asked.parent.trace,
             None => self.root.0.as_u128().max(1).to_be_bytes(),
         }
     }
@@ -46,8 +46,8 @@ impl Origin {
     /// Whether the trace is recorded: as whoever asked for the job says, else for this share of
     /// all top-level jobs, from 0 to 1. The same for a top-level job and its child jobs.
     pub fn is_sampled(&self, share: f64) -> bool {
-        match self.trace {
-            Some(trace) => trace.is_sampled,
+        match &self.trace {
+            Some(asked) => asked.parent.is_sampled,
             // Not the id itself: clients choose ids as they like.
             None => (hashed(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
         }
@@ -57,8 +57,8 @@ impl Origin {
     /// jobs are not told at all (no `share`), the place in the trace from which the job was asked
     /// for is handed on as it is, so that no span hangs below one that nobody knows.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
-        match (self.trace, share) {
-            (Some(asked), None) => asked,
+        match (&self.trace, share) {
+            (Some(asked), None) => asked.parent,
             (Some(_), Some(_)) | (None, _) => TraceParent {
                 trace: self.trace(),
                 span: span_id(self.id, step, attempt),
@@ -107,7 +107,7 @@ mod tests {
     fn a_trace_goes_on_as_whoever_asked_says() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
         let asked = |is_sampled| {
-            let trace = Some(TraceParent { is_sampled, ..parent });
+            let trace = Some(TraceParent { is_sampled, ..parent }.into());
             Origin { trace, ..origin(7) }
         };
         assert!(asked(true).is_sampled(0.0));
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_message_carries_its_own_span_unless_nobody_is_told_of_it() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        let asked = Origin { trace: Some(parent), ..origin(7) };
+        let asked = Origin { trace: Some(parent.into()), ..origin(7) };
         assert_eq!(asked.trace_parent("a", 1, None), parent);
         let told = asked.trace_parent("a", 1, Some(0.0));
         assert_eq!((told.trace, told.span), (parent.trace, span_id(asked.id, "a", 1)));

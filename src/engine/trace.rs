@@ -3,8 +3,10 @@
 
 use super::id::{JobId, span_id};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The place in a trace from which a job was asked for: what its `traceparent` said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,34 @@ pub struct TraceParent {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed traceparent")]
 pub struct MalformedTraceParent;
+
+/// What other systems want handed on beside a `traceparent` (`tracestate`). What it means is
+/// theirs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct TraceState(Arc<str>);
+
+/// Text that is no `tracestate`, or too much of one, or says nothing.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no tracestate that can be handed on")]
+pub struct MalformedTraceState;
+
+/// From where in which trace a job was asked for: the headers `traceparent` and `tracestate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    /// The place in the trace.
+    pub parent: TraceParent,
+    /// What is handed on with it.
+    pub state: Option<TraceState>,
+}
+
+/// The most characters and members of a `tracestate` that is handed on, as the recommendation has
+/// them.
+const STATE_CHARS_MAX: usize = 512;
+const STATE_MEMBERS_MAX: usize = 32;
+
+/// The most characters of a key and of a value in it.
+const STATE_PART_CHARS_MAX: usize = 256;
 
 /// The length of a `traceparent` of version 00.
 const TEXT_LENGTH: usize = 55;
@@ -63,6 +93,71 @@ impl FromStr for TraceParent {
             return Err(MalformedTraceParent);
         }
         Ok(TraceParent { trace: trace.to_be_bytes(), span, is_sampled: flags & SAMPLED != 0 })
+    }
+}
+
+impl TraceContext {
+    /// Reads the two headers. A `traceparent` that cannot be read makes both void; a `tracestate`
+    /// that cannot, or is too long, is left out. Neither is ever an error.
+    pub fn read(parent: &str, state: Option<&str>) -> Option<TraceContext> {
+        let parent = parent.parse().ok()?;
+        Some(TraceContext { parent, state: state.and_then(|text| text.parse().ok()) })
+    }
+}
+
+impl From<TraceParent> for TraceContext {
+    fn from(parent: TraceParent) -> TraceContext {
+        TraceContext { parent, state: None }
+    }
+}
+
+impl AsRef<str> for TraceState {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TraceState {
+    type Err = MalformedTraceState;
+
+    /// Keeps the members and their order; spaces around them and empty ones are left out.
+    fn from_str(text: &str) -> Result<TraceState, MalformedTraceState> {
+        if text.len() > STATE_CHARS_MAX {
+            return Err(MalformedTraceState);
+        }
+        let members = text.split(',').map(|member| member.trim_matches([' ', '\t']));
+        let members: Vec<&str> = members.filter(|member| !member.is_empty()).collect();
+        let keys: BTreeSet<&str> = members.iter().copied().filter_map(state_key).collect();
+        // Each is good, and no key is there twice.
+        if !(1..=STATE_MEMBERS_MAX).contains(&members.len()) || keys.len() != members.len() {
+            return Err(MalformedTraceState);
+        }
+        Ok(TraceState(members.join(",").into()))
+    }
+}
+
+/// The key of a member, if that is one.
+fn state_key(member: &str) -> Option<&str> {
+    let (key, value) = member.split_once('=')?;
+    (is_state_key(key) && is_state_value(value)).then_some(key)
+}
+
+fn is_state_key(key: &str) -> bool {
+    let is_small = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    key.len() <= STATE_PART_CHARS_MAX
+        && key.bytes().next().is_some_and(is_small)
+        && key.bytes().all(|byte| is_small(byte) || b"_-*/@".contains(&byte))
+}
+
+fn is_state_value(value: &str) -> bool {
+    (1..=STATE_PART_CHARS_MAX).contains(&value.len())
+        && value.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b",=".contains(&byte))
+        && !value.ends_with(' ')
+}
+
+impl<'de> Deserialize<'de> for TraceState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -123,6 +218,43 @@ mod tests {
         for text in wrong {
             assert_eq!(text.parse::<TraceParent>(), Err(MalformedTraceParent), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_tracestate_is_handed_on_as_it_is_unless_it_is_none_or_too_long() {
+        let read = |text: &str| text.parse::<TraceState>().map(|state| state.as_ref().to_owned());
+        for (text, kept) in [
+            ("congo=t61rcWkgMzE", "congo=t61rcWkgMzE"),
+            ("rojo=00f067aa0ba902b7,congo=t6 1!\\\"", "rojo=00f067aa0ba902b7,congo=t6 1!\\\""),
+            (" a=1 ,\t, t1@s-y/s*t_=2,", "a=1,t1@s-y/s*t_=2"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(kept), "{text:?}");
+        }
+        let members = |count: usize| (0..count).map(|at| format!("k{at}=v,")).collect::<String>();
+        let of_chars =
+            |count: usize| format!("a={},b={}", "x".repeat(256), "y".repeat(count - 261));
+        assert!(read(&members(32)).is_ok() && read(&of_chars(512)).is_ok());
+        let mut wrong: Vec<String> = vec![members(33), of_chars(513)];
+        let none = [
+            "", " , ", "a", "a=", "=1", "A=1", "a=1,a=2", "a=b=c", "ü=1", "a=ü", "a=\u{1b}",
+            "a=1\n",
+        ];
+        wrong.extend(none.map(str::to_owned));
+        wrong.push(format!("a={}", "x".repeat(257)));
+        wrong.push(format!("{}=1", "k".repeat(257)));
+        for text in wrong {
+            assert_eq!(read(&text), Err(MalformedTraceState), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_belongs_to_a_parent() {
+        let of = |parent, state| TraceContext::read(parent, state);
+        assert_eq!(of("nothing", Some("a=1")), None);
+        let parent: TraceParent = TEXT.parse().expect("well formed");
+        assert_eq!(of(TEXT, Some("nothing")), Some(parent.into()));
+        let both = of(TEXT, Some("a=1")).expect("both");
+        assert_eq!((both.parent, both.state.expect("a state").as_ref()), (parent, "a=1"));
     }
 
     #[test]

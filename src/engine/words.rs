@@ -11,7 +11,7 @@ const GUESSED_BYTES_MAX: usize = 40;
 
 /// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or reverse
 /// the reading order.
-fn is_unsafe(character: char) -> bool {
+pub(crate) fn is_unsafe(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
     character.is_control() || is_line_break || is_direction
@@ -19,7 +19,7 @@ fn is_unsafe(character: char) -> bool {
 
 /// A text from outside, made safe to print: one line, with control characters, line breaks and
 /// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
-/// does not.
+/// does not (that of the log has its own escapes for the same).
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);

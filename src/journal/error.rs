@@ -16,7 +16,9 @@ pub enum JournalError {
         lock: String,
     },
     /// The lock file cannot be used.
-    #[error("cannot lock the journal with {lock}: {error}")]
+    #[error(
+        "cannot lock the journal with {lock}: {error}. Its directory must be there, and writable for this user"
+    )]
     Lock {
         /// The lock's file.
         lock: String,

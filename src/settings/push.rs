@@ -10,7 +10,7 @@ use std::time::Duration;
 use url::Url;
 
 /// Headers that every call has, or that belong to the connection.
-const RESERVED: [&str; 18] = [
+const RESERVED: [&str; 19] = [
     "connection",
     "content-length",
     "content-type",
@@ -25,6 +25,7 @@ const RESERVED: [&str; 18] = [
     "reply-to",
     "te",
     "traceparent",
+    "tracestate",
     "transfer-encoding",
     "workflow",
     "x-signature-256",

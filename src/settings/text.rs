@@ -3,6 +3,7 @@
 
 use super::DEFAULTS;
 use super::sources::leaves;
+use crate::engine::words::nearest;
 use config::{ConfigError, Map, Source, Value, ValueKind};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,6 +33,19 @@ pub(super) fn without_values(error: &str) -> String {
     let Some((before, rest)) = error.split_once(QUOTED) else { return error.to_owned() };
     let end = rest.find("\", expected").map_or(rest.len(), |at| at + 1);
     format!("{before}invalid type: a text{}", &rest[end..])
+}
+
+/// The same, with what an unknown setting was meant to be, if that can be guessed.
+pub(super) fn with_guess(error: &str) -> String {
+    const BEHIND: &str = "`, expected ";
+    let guess = || {
+        let (before, rest) = error.split_once("unknown field `")?;
+        let (name, known) = rest.split_once(BEHIND)?;
+        let known_names = known.split('`').skip(1).step_by(2);
+        let meant = nearest(name, known_names)?;
+        Some(format!("{before}unknown field `{name}`; did you mean `{meant}`? Expected {known}"))
+    };
+    guess().unwrap_or_else(|| error.to_owned())
 }
 
 /// What a file of settings says.
@@ -161,6 +175,16 @@ mod tests {
         // A few are no bomb.
         let few = SettingsText::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
         assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
+    }
+
+    #[test]
+    fn an_unknown_setting_is_guessed_at_and_the_others_are_named() {
+        let told = with_guess("unknown field `lissten`, expected one of `token`, `listen`");
+        let meant = "did you mean `listen`? Expected one of `token`, `listen`";
+        assert_eq!(told, format!("unknown field `lissten`; {meant}"));
+        for same in ["unknown field `zzzzzz`, expected `listen`", "another error"] {
+            assert_eq!(with_guess(same), same);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! writes the lines, each is bounded, and lines that cannot be written are dropped and counted.
 
 use super::lines::Lines;
-use crate::engine::words::{Escaping, cut, escaped_lines};
+use crate::engine::words::{Escaping, cut, escaped_lines, is_unsafe};
 use crate::settings::{LogFormat, LogSettings};
 use prometheus::{IntCounter, IntCounterVec, Opts};
 use serde_json::Value;
@@ -200,6 +200,31 @@ impl Write for Line {
 
 /// The line, or as much of it as there is room for. JSON stays JSON.
 fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+    if is_human || line.iter().all(is_plain) {
+        return shortened(line, is_human);
+    }
+    shortened(printable(&String::from_utf8_lossy(line)).as_bytes(), is_human)
+}
+
+/// JSON in which nothing can move a terminal's cursor or reverse what is read, for those who print
+/// the log as it is. Such characters stand in its texts alone.
+fn printable(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if character == '\n' || !is_unsafe(character) {
+            shown.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                shown.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    shown
+}
+
+fn shortened(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
     }
@@ -223,7 +248,7 @@ fn cut_json(line: &[u8]) -> Option<String> {
             *text = cut(text, CUT_TEXT_BYTES_MAX).into_owned();
         }
     }
-    let text = format!("{}\n", Value::Object(event));
+    let text = printable(&format!("{}\n", Value::Object(event)));
     (text.len() <= LINE_BYTES_MAX).then_some(text)
 }
 
@@ -231,10 +256,10 @@ fn cut_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     // In JSON each of its bytes takes at most six, as \u0000.
     let line = cut(&text, LINE_BYTES_MAX / 8);
-    format!(
+    printable(&format!(
         "{}\n",
         serde_json::json!({ "level": "WARN", "message": "a line of the log is too long", "line": line })
-    )
+    ))
 }
 
 /// Fields as text, in which nothing can pretend to be another line, or move the cursor of a
@@ -389,6 +414,23 @@ mod tests {
             assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
             let cut: Value = serde_json::from_slice(&line).expect("JSON");
             assert!(cut["line"].as_str().is_some_and(|text| text.contains("… (cut, ")), "{cut}");
+        }
+    }
+
+    #[test]
+    fn json_is_printed_without_controls_and_says_the_same() {
+        let hostile = "a\u{1b}[2J\n\u{202e}b\u{2028}\u{9b}x\u{7f}ü";
+        for event in [
+            serde_json::json!({ "level": "INFO", "reason": hostile }),
+            serde_json::json!({ "level": "INFO", "reason": hostile.repeat(20_000) }),
+        ] {
+            let line = bounded(format!("{event}\n").as_bytes(), false);
+            let text = std::str::from_utf8(&line).expect("text");
+            let (line, end) = text.split_at(text.len() - 1);
+            assert!(end == "\n" && !line.contains(is_unsafe) && line.contains('ü'), "{line}");
+            let told: Value = serde_json::from_str(line).expect("JSON");
+            let reason = told["reason"].as_str().expect("a text");
+            assert!(reason.starts_with(hostile), "{reason:?}");
         }
     }
 

@@ -7,18 +7,19 @@ use super::wire::{Event, KeyValue, Kind, Span, Status, StatusCode, number, text}
 use crate::engine::id::span_id;
 use crate::engine::trace::{job_span, step_span};
 use crate::engine::{
-    CorrelationId, JobId, JobState, Origin, Step, StepIndex, StepState, Timestamp, TraceParent,
+    CorrelationId, JobId, JobState, Origin, Step, StepIndex, StepState, Timestamp,
 };
 use crate::journal::{ChildCursor, ChildFilter, ChildRow, JournalError, RecordHead, Records};
 use crate::settings::{BusKind, Settings, web_address};
+use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How many child jobs are listed at once.
 const PAGE_ROWS: u32 = 1_000;
 
-/// How much of a reason a span repeats, in characters.
-const REASON_CHARS_MAX: usize = 1_000;
+/// The most that the spans of a top-level job take, in bytes as they are sent.
+const TRACE_BYTES_MAX: usize = 16 << 20;
 
 /// The flags of a span that is recorded, and whose parent, if any, is known to be of another
 /// process or not.
@@ -39,7 +40,9 @@ pub(super) struct Trace {
     pub(super) spans: Vec<Span>,
     /// How many more there would be of the jobs that were looked at.
     pub(super) omitted: u64,
+    bytes: usize,
     trace: [u8; 16],
+    state: String,
 }
 
 /// A job whose child jobs are still to be looked at.
@@ -79,15 +82,18 @@ impl Builder {
         job: EndedJob,
     ) -> Result<Option<Trace>, JournalError> {
         let until = Until { entry: job.entry, at: job.at };
-        let Some((head, life)) = life_of(reader, job.id, until)? else { return Ok(None) };
+        let Some((head, life)) = self.life_of(reader, job.id, until)? else { return Ok(None) };
         if head.created != job.created {
             return Ok(None);
         }
         let origin = Origin {
-            trace: life.trace,
+            trace: life.trace.clone(),
             ..Origin::top_level(job.id, head.definition.clone(), head.created)
         };
-        let mut trace = Trace { trace: origin.trace(), ..Trace::default() };
+        let asked = life.trace.as_ref();
+        let state = asked.and_then(|asked| asked.state.as_ref()).map(|state| state.as_ref());
+        let state = state.unwrap_or_default().to_owned();
+        let mut trace = Trace { trace: origin.trace(), state, ..Trace::default() };
         let told = Told {
             id: job.id,
             root: job.id,
@@ -95,7 +101,7 @@ impl Builder {
             item: None,
             // A later run hangs below the first one.
             parent: match life.run {
-                0 => life.trace.map(|TraceParent { span, .. }| span),
+                0 => asked.map(|asked| asked.parent.span),
                 _ => Some(job_span(job.id, 0)),
             },
             is_asked: life.run == 0,
@@ -140,12 +146,12 @@ impl Builder {
                 let state = is_failed.then_some(JobState::Failed);
                 let filter = ChildFilter { state, step: None };
                 let mut after = ChildCursor::START;
-                while trace.spans.len() < self.spans_max {
+                while !trace.is_full(self.spans_max) {
                     let page = reader.children(&family, filter, after, PAGE_ROWS)?;
                     let Some(last) = page.last() else { break };
                     after = last.cursor;
                     for row in page {
-                        if trace.spans.len() >= self.spans_max {
+                        if trace.is_full(self.spans_max) {
                             break;
                         }
                         if !is_failed && row.state == JobState::Failed.word() {
@@ -175,7 +181,7 @@ impl Builder {
             return Ok(None);
         }
         let until = Until { entry: u64::MAX, at: job.at };
-        let Some((head, life)) = life_of(reader, row.id, until)? else { return Ok(None) };
+        let Some((head, life)) = self.life_of(reader, row.id, until)? else { return Ok(None) };
         let name = &parent.head.graph().step(row.step).name;
         let parent_span = match parent.life.steps.contains_key(&row.step) {
             true => step_span(parent.id, name, parent.life.run),
@@ -233,6 +239,7 @@ impl Builder {
             reason: end.reason.clone(),
             flags: elsewhere,
         });
+        trace.omitted += life.omitted;
         for (step, life_of_step) in &life.steps {
             self.add_step(trace, told, (*step, life_of_step), (span, life.run, end.at));
         }
@@ -342,28 +349,31 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// The last run of a job up to a point of its record.
+    fn life_of(
+        &self,
+        reader: &dyn Records,
+        id: JobId,
+        until: Until,
+    ) -> Result<Option<(RecordHead, Life)>, JournalError> {
+        let mut life = Life::new(self.spans_max);
+        let head = reader.each_row(id, &mut |row| life.take(&row, until))?;
+        Ok(head.map(|head| {
+            if life.run == 0 {
+                life.started = head.created;
+            }
+            (head, life)
+        }))
+    }
+}
+
 fn of_step(told: &Told<'_>, step: &Step) -> Vec<KeyValue> {
     vec![
         text("workflow.name", told.head.definition.full_name()),
         text("workflow.job.id", told.id.to_string()),
         text("workflow.step.name", step.name.to_string()),
     ]
-}
-
-/// The last run of a job up to a point of its record.
-fn life_of(
-    reader: &dyn Records,
-    id: JobId,
-    until: Until,
-) -> Result<Option<(RecordHead, Life)>, JournalError> {
-    let mut life = Life::default();
-    let head = reader.each_row(id, &mut |row| life.take(&row, until))?;
-    Ok(head.map(|head| {
-        if life.run == 0 {
-            life.started = head.created;
-        }
-        (head, life)
-    }))
 }
 
 /// A span before it is one.
@@ -383,15 +393,18 @@ struct Draft<'a> {
 }
 
 impl Trace {
+    fn is_full(&self, spans_max: usize) -> bool {
+        self.spans.len() >= spans_max || self.bytes >= TRACE_BYTES_MAX
+    }
+
     fn add<'a>(&mut self, spans_max: usize, draft: impl FnOnce() -> Draft<'a>) {
-        if self.spans.len() >= spans_max {
+        if self.is_full(spans_max) {
             self.omitted += 1;
             return;
         }
         let draft = draft();
         let mut attributes = draft.attributes;
-        let reason: Option<String> =
-            draft.reason.map(|reason| reason.chars().take(REASON_CHARS_MAX).collect());
+        let reason = draft.reason;
         attributes.extend(reason.as_deref().map(|reason| text("workflow.reason", reason)));
         let events = draft.events.iter().map(|(at, name)| Event {
             time_unix_nano: nanoseconds(*at),
@@ -399,8 +412,9 @@ impl Trace {
             attributes: Vec::new(),
         });
         let parent = draft.parent.map(|parent| parent.to_be_bytes().to_vec());
-        self.spans.push(Span {
+        let span = Span {
             trace_id: self.trace.to_vec(),
+            trace_state: self.state.clone(),
             span_id: draft.span.to_be_bytes().to_vec(),
             parent_span_id: parent.unwrap_or_default(),
             name: draft.name,
@@ -410,11 +424,13 @@ impl Trace {
             attributes,
             events: events.collect(),
             status: draft.is_failed.then(|| Status {
-                message: reason.unwrap_or_default(),
+                message: reason.as_deref().unwrap_or_default().to_owned(),
                 code: StatusCode::Error.into(),
             }),
             flags: SAMPLED | PARENT_KNOWN | draft.flags,
-        });
+        };
+        self.bytes += span.encoded_len();
+        self.spans.push(span);
     }
 }
 

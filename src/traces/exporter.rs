@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use ureq::{Agent, Body, http};
 
+/// How large an export may be, in bytes: what receivers and proxies before them mostly take. A span
+/// that is larger goes alone.
+const EXPORT_BYTES_MAX: usize = 1 << 20;
+
 /// How much of an answer is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
@@ -251,7 +255,13 @@ impl Exporter {
 
     /// The next spans, as they are sent.
     fn next_export(&mut self) -> Export {
-        let count = self.spans.len().min(self.settings.batch_spans_max);
+        let mut bytes = 0;
+        let fits = |span: &&Span| {
+            bytes += span.encoded_len();
+            bytes <= EXPORT_BYTES_MAX
+        };
+        let waiting = self.spans.iter().take(self.settings.batch_spans_max);
+        let count = waiting.take_while(fits).count().max(1).min(self.spans.len());
         let spans: Vec<Span> = self.spans.drain(..count).collect();
         self.since = self.since.filter(|_| !self.spans.is_empty());
         let scope = Scope {

@@ -4,13 +4,16 @@
 
 use crate::engine::{
     Entry, FanOutEntry, JobEntry, JobState, Recorded, StepEntry, StepIndex, StepState, Timestamp,
-    TraceParent,
+    TraceContext,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The most events of one span.
 const EVENTS_MAX: usize = 32;
+
+/// How much of a reason a span repeats, in characters.
+const REASON_CHARS_MAX: usize = 1_000;
 
 /// Where the fold ends.
 #[derive(Clone, Copy, Debug)]
@@ -26,13 +29,19 @@ pub(super) struct Until {
 pub(super) struct Life {
     /// How often the job went on after an end.
     pub(super) run: u32,
-    pub(super) trace: Option<TraceParent>,
+    pub(super) trace: Option<TraceContext>,
     pub(super) started: Timestamp,
     pub(super) ended: Option<End<JobState>>,
     pub(super) steps: BTreeMap<StepIndex, StepLife>,
     pub(super) events: Vec<(Timestamp, &'static str)>,
     /// How many child jobs each step has started since it began anew.
     pub(super) children: BTreeMap<StepIndex, u64>,
+    /// How many attempts are kept of the run, and how many there may be; beyond that a step keeps
+    /// its last one only, besides those that it has.
+    attempts: usize,
+    attempts_max: usize,
+    /// How many are not kept.
+    pub(super) omitted: u64,
     is_over: bool,
 }
 
@@ -64,6 +73,11 @@ pub(super) struct Attempt {
 }
 
 impl Life {
+    /// A life that keeps about so many attempts.
+    pub(super) fn new(attempts_max: usize) -> Life {
+        Life { attempts_max, ..Life::default() }
+    }
+
     /// Takes a row of the record in; the rows come in order.
     pub(super) fn take(&mut self, row: &Recorded, until: Until) {
         for (number, entry) in (row.first + 1..).zip(&row.entries) {
@@ -84,7 +98,10 @@ impl Life {
 
     fn take_job(&mut self, entry: &JobEntry, at: Timestamp) {
         match entry {
-            JobEntry::Created { trace, .. } => self.trace = *trace,
+            JobEntry::Created { trace, trace_state, .. } => {
+                let state = trace_state.clone();
+                self.trace = trace.map(|parent| TraceContext { parent, state });
+            }
             JobEntry::Completed => self.end(JobState::Completed, at, None),
             JobEntry::Failed { reason, .. } => self.end(JobState::Failed, at, Some(reason)),
             JobEntry::Cancelled { reason, .. } => self.end(JobState::Cancelled, at, Some(reason)),
@@ -96,25 +113,20 @@ impl Life {
                 self.ended = None;
                 self.steps.clear();
                 self.events.clear();
+                (self.attempts, self.omitted) = (0, 0);
             }
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
     }
 
     fn end(&mut self, state: JobState, at: Timestamp, reason: Option<&Arc<str>>) {
-        self.ended = Some(End { at, state, reason: reason.cloned() });
+        self.ended = Some(End { at, state, reason: reason.map(cut) });
     }
 
     fn take_step(&mut self, step: StepIndex, entry: &StepEntry, at: Timestamp) {
         match entry {
             StepEntry::Started { attempt, .. } => {
-                let life = self.step(step, at);
-                life.attempts.push(Attempt {
-                    number: *attempt,
-                    started: at,
-                    ended: None,
-                    events: Vec::new(),
-                });
+                self.begin_attempt(step, *attempt, at);
             }
             StepEntry::Confirmed => self.note_attempt(step, at, "confirmed"),
             StepEntry::Leased(lease) => {
@@ -177,6 +189,19 @@ impl Life {
         self.step(step, self.started)
     }
 
+    fn begin_attempt(&mut self, step: StepIndex, number: u32, at: Timestamp) {
+        let is_full = self.attempts >= self.attempts_max;
+        let attempts = &mut self.step(step, at).attempts;
+        // The first ones say how it began, the last one how it ended.
+        let is_instead = is_full && attempts.pop().is_some();
+        attempts.push(Attempt { number, started: at, ended: None, events: Vec::new() });
+        if is_instead {
+            self.omitted += 1;
+        } else {
+            self.attempts += 1;
+        }
+    }
+
     fn end_step(
         &mut self,
         step: StepIndex,
@@ -186,7 +211,7 @@ impl Life {
     ) {
         let life = self.step_before(step);
         life.end_attempt(state, at, reason);
-        life.ended = Some(End { at, state, reason: reason.cloned() });
+        life.ended = Some(End { at, state, reason: reason.map(cut) });
     }
 
     fn note_attempt(&mut self, step: StepIndex, at: Timestamp, name: &'static str) {
@@ -200,8 +225,16 @@ impl Life {
 impl StepLife {
     fn end_attempt(&mut self, state: StepState, at: Timestamp, reason: Option<&Arc<str>>) {
         if let Some(attempt) = self.attempts.last_mut().filter(|last| last.ended.is_none()) {
-            attempt.ended = Some(End { at, state, reason: reason.cloned() });
+            attempt.ended = Some(End { at, state, reason: reason.map(cut) });
         }
+    }
+}
+
+/// What is kept of a reason.
+fn cut(reason: &Arc<str>) -> Arc<str> {
+    match reason.char_indices().nth(REASON_CHARS_MAX) {
+        Some((end, _)) => reason[..end].into(),
+        None => reason.clone(),
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Span {
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(super) trace_state: String,
     #[prost(bytes = "vec", tag = "4")]
     pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]

@@ -137,7 +137,7 @@ impl<'a> EntryView<'a> {
 
     fn of_job(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
         match entry {
-            JobEntry::Created { message, deadline, trace: _ } => {
+            JobEntry::Created { message, deadline, trace: _, trace_state: _ } => {
                 let view = EntryView { kind: "job.created", ..self }.until(*deadline);
                 match message {
                     Some(message) => view.with(Payload::Message(message)),

@@ -50,7 +50,8 @@ fn record(
 
 /// The first entry of a job.
 fn begun() -> (u64, Entry) {
-    (0, Entry::Job(JobEntry::Created { message: None, deadline: None, trace: None }))
+    let (message, deadline, trace, trace_state) = (None, None, None, None);
+    (0, Entry::Job(JobEntry::Created { message, deadline, trace, trace_state }))
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {

@@ -84,7 +84,7 @@ type Field = (&'static str, String);
 
 fn job_before(entry: &JobEntry, at: Field) -> String {
     match entry {
-        JobEntry::Created { message, deadline, trace: _ } => {
+        JobEntry::Created { message, deadline, trace: _, trace_state: _ } => {
             object("job_created", &[("message", json(message)), ("deadline", json(deadline))])
         }
         JobEntry::Completed => object("job_completed", &[at]),

@@ -77,6 +77,34 @@ fn known(detail: &str) -> Option<BTreeSet<String>> {
 }
 
 #[test]
+fn the_headers_of_a_trace_are_described_where_a_job_is_created() {
+    serving(
+        WORKFLOW,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let document = api.get("/openapi.json", &[]).await.json();
+            let mut found = Vec::new();
+            for (path, methods) in document["paths"].as_object().expect("paths") {
+                for (method, call) in methods.as_object().expect("methods") {
+                    let given = call["parameters"].as_array().into_iter().flatten();
+                    let headers = given.filter(|given| given["in"] == "header");
+                    found.extend(headers.map(|given| {
+                        assert_eq!(given["required"], false);
+                        (method.clone(), path.clone(), given["name"].as_str().map(str::to_owned))
+                    }));
+                }
+            }
+            let of = |name: &str| {
+                let [method, path] = ["post", "/api/workflow/{name}"].map(str::to_owned);
+                (method, path, Some(name.to_owned()))
+            };
+            assert_eq!(found, [of("traceparent"), of("tracestate")]);
+        },
+    );
+}
+
+#[test]
 fn each_call_is_described_with_its_parameters_and_no_other_is() {
     serving(
         WORKFLOW,

@@ -1,7 +1,9 @@
 //! Traces: what a receiver of OTLP is sent of jobs, and what jobs notice of a receiver that fails:
 //! nothing.
 
+mod bounds;
 mod receiver;
+mod states;
 
 use crate::http::{Api, serving, serving_in};
 use crate::push::service::{Act, Service, ok, status};

@@ -24,6 +24,8 @@ SILENT = (
     "workflow_messages_unreadable_total",
     "workflow_events_dropped_total",
     "workflow_webhook_waiting",
+    "workflow_traces_jobs_dropped_total",
+    "workflow_traces_spans_dropped_total",
 )
 # While a dashboard is tried, what happens is seconds old.
 SPANS = (("$__rate_interval", "10s"), ("$instance", ".*"))
@@ -32,7 +34,7 @@ root, manager, prometheus, service, grpc = Path(sys.argv[1]), *sys.argv[2:6]
 
 
 class Service(BaseHTTPRequestHandler):
-    """A web service that a step calls: its answer is an empty result."""
+    """A web service that a step calls, and a receiver of traces: its answer is empty."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))

@@ -35,7 +35,7 @@ fn work(daemon: &Daemon) {
 }
 
 /// Sends a request as it is; the status of the answer, if there is one.
-fn raw(daemon: &Daemon, request: &[u8]) -> Option<u16> {
+pub(crate) fn raw(daemon: &Daemon, request: &[u8]) -> Option<u16> {
     let mut socket = TcpStream::connect(daemon.url().replace("http://", "")).ok()?;
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     // The server may close the connection before it has all.
@@ -45,13 +45,13 @@ fn raw(daemon: &Daemon, request: &[u8]) -> Option<u16> {
     String::from_utf8_lossy(&answer).rsplit(' ').next()?.parse().ok()
 }
 
-fn request(line: &str, headers: &str) -> Vec<u8> {
+pub(crate) fn request(line: &str, headers: &str) -> Vec<u8> {
     format!("{line} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").into_bytes()
 }
 
 /// Has many send something again and again, as long as the work is done.
 #[track_caller]
-fn beside(daemon: &Daemon, attack: impl Fn(usize) + Sync) {
+pub(crate) fn beside(daemon: &Daemon, attack: impl Fn(usize) + Sync) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for attacker in 0..ATTACKERS {
@@ -164,6 +164,14 @@ fn odd_paths_and_requests_reach_nothing() {
         "OPTIONS *",
         "GET /api/jobs\\..",
         "GET /api/jobs;a",
+        "GET /api/jobs%00",
+        "GET /api/job/%00%2e%2e",
+        "GET /api/jobs\0",
+        "GET /%c0%ae%c0%ae/api/jobs",
+        "GET /api/%zz/jobs",
+        "GET /api/workflow/%0d%0aX-Forged:%20a",
+        "GET /%2e%2e%2f%2e%2e%2fetc/passwd",
+        "GET /%252e%252e/api/jobs",
         "DELETE /api/job/00000000-0000-4000-8000-000000000001",
     ];
     beside(&daemon, |attacker| {
@@ -171,6 +179,10 @@ fn odd_paths_and_requests_reach_nothing() {
         let status = raw(&daemon, &request(line, "Content-Length: 0\r\n"));
         assert!(matches!(status, Some(400..=405) | None), "{line}: {status:?}");
     });
+    let long = raw(&daemon, &request(&format!("GET /api/job/{}", "a".repeat(100_000)), ""));
+    assert!(matches!(long, Some(400 | 404 | 414 | 431) | None), "{long:?}");
+    let longer = raw(&daemon, &request(&format!("GET /{}", "a".repeat(1_000_000)), ""));
+    assert!(matches!(longer, Some(400 | 414 | 431) | None), "{longer:?}");
     // Two requests in one, of which a proxy in between would see one.
     let both = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n";
     let status = raw(&daemon, &request("POST /api/workflow/single", both));

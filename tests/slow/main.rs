@@ -31,6 +31,7 @@ mod faults;
 mod follow;
 mod grpc;
 mod harness;
+mod hostile;
 mod http_limits;
 mod journal_files;
 #[cfg(feature = "kafka")]

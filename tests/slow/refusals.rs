@@ -319,7 +319,7 @@ fn an_unknown_setting_is_refused() {
         &dir.path().join("journal.db"),
         &[("--config", settings.to_str().unwrap())],
     );
-    assert_fails(&by_file, &["jurnal", "settings.yaml"]);
+    assert_fails(&by_file, &["jurnal", "settings.yaml", "did you mean `journal`?"]);
 
     let wrong = write(&dir, "wrong.yaml", "journal:\n  lag: quickly\n");
     let wrong_value = serve(

@@ -2,7 +2,7 @@
 //! out of date, of another host, or of an authority that nobody knows, are refused everywhere.
 
 use crate::amqp::Vhost;
-use crate::harness::{Daemon, Setup, command, eventually, run, when};
+use crate::harness::{Daemon, Setup, command, eventually, must_succeed, run, when};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
@@ -67,6 +67,14 @@ impl Authority {
         fs::write(place("certificate"), made.pem()).unwrap();
         fs::write(place("key"), key.serialize_pem()).unwrap();
         Identity { certificate: place("certificate"), key: place("key") }
+    }
+
+    /// The certificate of an identity once more, by this authority, for the same key.
+    fn renew(&self, of: &Identity, host: &str) {
+        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let key = KeyPair::from_pem(&fs::read_to_string(&of.key).unwrap()).unwrap();
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(&of.certificate, made.pem()).unwrap();
     }
 
     /// An answer of the daemon's API, which this authority vouches for; `headers` end with a line's
@@ -401,6 +409,28 @@ fn the_api_speaks_tls_and_shows_another_certificate_after_a_reload() {
     let mut heard = Vec::new();
     let _closed = plain.read_to_end(&mut heard);
     assert!(!String::from_utf8_lossy(&heard).contains("HTTP"), "{heard:?}");
+}
+
+#[test]
+fn a_reload_shows_a_renewed_certificate_where_nothing_else_has_changed() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let shown = first.vouch("api", "localhost", 2099);
+    let key = fs::read(&shown.key).unwrap();
+    let daemon = over_tls(&shown, &[]);
+    let get = |authority: &Authority| ask(&daemon, authority, None, "GET /api/jobs");
+    eventually("it answers", || get(&first).map(drop));
+    second.renew(&shown, "localhost");
+    assert_eq!(fs::read(&shown.key).unwrap(), key, "the key stays");
+    assert!(get(&first).is_ok() && get(&second).is_err(), "not before a reload");
+    let reloaded = ask(&daemon, &first, None, "POST /api/reload").unwrap();
+    assert!(reloaded.contains(" 200 ") && reloaded.contains("\"changed\":[]"), "{reloaded}");
+    assert!(get(&second).is_ok() && get(&first).is_err(), "by the call");
+
+    first.renew(&shown, "localhost");
+    let pid = daemon.pid().to_string();
+    must_succeed(std::process::Command::new("kill").args(["-HUP", &pid]));
+    eventually("by a signal", || get(&first).map(drop));
+    assert!(get(&second).is_err());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::tls::Authority;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
@@ -20,6 +21,42 @@ pub(crate) fn new_token(file: &Path, name: &str, scope: &str) -> String {
     let made = run(command().args(["token", "new", name, "--scope", scope, "--file"]).arg(file));
     assert_eq!(made.code, Some(0), "{made}");
     made.stdout.trim_end().to_owned()
+}
+
+#[test]
+fn tokens_that_many_processes_add_are_all_there_though_some_are_killed_on_the_way() {
+    const PROCESSES: usize = 24;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens.yaml");
+    new_token(&file, "first", "admin");
+    let add = |number: usize| {
+        let name = format!("token-{number}");
+        let mut new = command();
+        new.args(["token", "new", &name, "--scope", "read", "--file"]).arg(&file);
+        // Each third one ends when all is written and nothing has its name yet.
+        if number.is_multiple_of(3) {
+            new.env("FAILPOINTS", "token::written=return(abort)");
+        }
+        (name, run(&mut new).code)
+    };
+    let ended: Vec<(String, Option<i32>)> = std::thread::scope(|scope| {
+        let add = &add;
+        let adding: Vec<_> =
+            (0..PROCESSES).map(|number| scope.spawn(move || add(number))).collect();
+        adding.into_iter().map(|adding| adding.join().unwrap()).collect()
+    });
+    let text = fs::read_to_string(&file).unwrap();
+    for (number, (name, code)) in ended.iter().enumerate() {
+        assert_eq!(*code, if number.is_multiple_of(3) { None } else { Some(0) }, "{name}");
+        assert_eq!(text.contains(&format!("  {name}: {{")), code.is_some(), "{name}: {text}");
+    }
+    // What a killed one has left is in nobody's way, and gone behind the next one.
+    new_token(&file, "last", "read");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let root = new_token(&file, "root", "admin");
+    let daemon = Setup::new("", WORKFLOW).set("http.tokens_file", file.to_str().unwrap()).start();
+    assert_eq!(status(&daemon, &root, "/api/jobs"), 200, "the file is whole");
 }
 
 fn status(daemon: &Daemon, token: &str, path: &str) -> u16 {

@@ -12,6 +12,7 @@ use crate::{
     amqp::{Vhost, Worker},
     harness::{Daemon, Setup, eventually, when},
     service::{Act, Service, status},
+    tls::{Authority, serve_with_tls},
 };
 
 const WORKFLOWS: &str = r"
@@ -97,6 +98,42 @@ fn a_workflow_that_is_called_over_the_broker_is_in_the_trace_of_its_caller() {
     assert!(told.iter().all(|span| span.trace_id == trace_of(id)), "{told:#?}");
     let named = |name: &str| told.iter().find(|span| span.name == name).unwrap();
     assert_eq!(named("inner").parent_span_id, named("send workflow.inner").span_id);
+}
+
+#[test]
+fn a_receiver_is_sent_traces_over_https_if_an_authority_of_the_settings_vouches_for_it() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let over_tls = |by: &Authority, host: &str, until: i32| {
+        let receiver = Service::start(|_| status(200));
+        let identity = by.vouch(&format!("receiver-{host}-{until}"), host, until);
+        let port = serve_with_tls(&identity, format!("127.0.0.1:{}", receiver.port));
+        let daemon = Setup::new("", WORKFLOWS)
+            .set("tls.authorities", authority.file().to_str().unwrap())
+            .set("traces.endpoint", &format!("https://localhost:{port}"))
+            .set("traces.delay", "50ms")
+            .set("traces.interval", "50ms")
+            .start();
+        let id = daemon.api.create("inner", "{}");
+        daemon.api.post(&format!("/api/job/{id}/cancel"), "").expect(200);
+        (receiver, daemon, id)
+    };
+    let (receiver, _daemon, id) = over_tls(&authority, "localhost", 2099);
+    let told = eventually("a trace", || {
+        let told = spans(&receiver);
+        if told.is_empty() { Err("nothing") } else { Ok(told) }
+    });
+    assert!(told.iter().all(|span| span.trace_id == trace_of(id)), "{told:#?}");
+
+    for (by, host, until, word) in [
+        (&authority, "localhost", 2020, "xpired"),
+        (&authority, "example.org", 2099, "name"),
+        (&stranger, "localhost", 2099, "nknown"),
+    ] {
+        let (receiver, daemon, id) = over_tls(by, host, until);
+        daemon.await_log(&["traces cannot be sent", word]);
+        daemon.api.await_state(id, "cancelled");
+        assert_eq!(receiver.calls().len(), 0, "nothing is told to {host} until {until}");
+    }
 }
 
 /// Whatever becomes of the exports.

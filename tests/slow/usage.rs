@@ -253,6 +253,11 @@ fn the_client_says_what_it_needs() {
             &["127.0.0.1:8088", "is no address: expected http://host:port"],
         ),
         (
+            run(command().args(["jobs", "--server", &daemon.url().replace("http:", "https:")])),
+            3,
+            &["it speaks no TLS there: http:// instead of https://"],
+        ),
+        (
             run(command().args(["jobs"]).env("WORKFLOW_MANAGER_URL", "localhost")),
             2,
             &["is no address: expected http://host:port"],

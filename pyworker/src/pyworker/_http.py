@@ -53,7 +53,7 @@ _REFUSED = (400, 404, 405, 409, 410, 411, 415, 422)
 _TOO_LARGE = 413
 _GONE = 410
 _NO_MESSAGE = 204
-_HEADERS = ("workflow", "job", "attempt", "depth", "traceparent", "priority")
+_HEADERS = ("workflow", "job", "attempt", "depth", "traceparent", "tracestate", "priority")
 _NUMBERS = ("attempt", "depth", "priority")
 
 

@@ -73,6 +73,7 @@ pub(super) fn message(queue: &str, vhost: &str, loan: &Loan) -> StepMessage {
         delivery: loan.delivery,
         priority: loan.priority.map(u32::from),
         traceparent: text("traceparent").unwrap_or_default(),
+        tracestate: text("tracestate"),
         dispatched: Some(at_second(loan.timestamp_s)),
         lease_until: Some(until(loan.lease)),
         body: loan.body.to_bytes(),

@@ -93,7 +93,7 @@ fn of_jobs(schemas: &mut Schemas) -> Vec<Call> {
             "jobs",
             "Creates a job; answered once it is committed",
         )
-        .takes(&[NEW_ID, VHOST])
+        .takes(&[NEW_ID, VHOST, TRACE_PARENT, TRACE_STATE])
         .body(false, new_message())
         .json(201, "It exists", schemas.of::<jobs::CreatedJob>())
         .refuses(&[404, 409, 422]),

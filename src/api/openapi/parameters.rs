@@ -4,14 +4,22 @@ use crate::api::history::NUMBER_MAX;
 use crate::engine::JobState;
 use serde_json::{Value, json};
 
-/// A parameter in a path or in a query.
+/// A parameter in a path, in a query or in a header.
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    is_of_path: bool,
+    place: Place,
     is_required: bool,
     form: Form,
     about: &'static str,
+}
+
+/// Where a parameter stands.
+#[derive(Clone, Copy)]
+enum Place {
+    Path,
+    Query,
+    Header,
 }
 
 /// What a parameter's text looks like.
@@ -39,11 +47,15 @@ enum Form {
 }
 
 const fn query(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, is_of_path: false, is_required: false, form, about }
+    Parameter { name, place: Place::Query, is_required: false, form, about }
 }
 
 const fn path(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, is_of_path: true, is_required: true, form, about }
+    Parameter { name, place: Place::Path, is_required: true, form, about }
+}
+
+const fn header(name: &'static str, form: Form, about: &'static str) -> Parameter {
+    Parameter { name, place: Place::Header, is_required: false, form, about }
 }
 
 const LIMIT_MAX: u64 = 10_000;
@@ -97,6 +109,19 @@ pub(super) const STATS: Parameter = query(
 );
 pub(super) const NEW_ID: Parameter =
     query("id", Form::Id, "The id of the new job: asked twice under one id, there is one job");
+pub(super) const TRACE_PARENT: Parameter = header(
+    "traceparent",
+    Form::Like(
+        "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ),
+    "W3C Trace Context: the job goes on in this trace; ignored if it cannot be read",
+);
+pub(super) const TRACE_STATE: Parameter = header(
+    "tracestate",
+    Form::Short(512),
+    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read or is too long",
+);
 pub(super) const INTERVAL: Parameter = query(
     "interval",
     Form::Number(0, u32::MAX as u64),
@@ -190,7 +215,11 @@ impl Parameter {
     pub(super) fn described(&self) -> Value {
         let mut parameter = json!({
             "name": self.name,
-            "in": if self.is_of_path { "path" } else { "query" },
+            "in": match self.place {
+                Place::Path => "path",
+                Place::Query => "query",
+                Place::Header => "header",
+            },
             "required": self.is_required,
             "description": self.about,
             "schema": self.form.schema(),

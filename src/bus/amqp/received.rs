@@ -2,7 +2,7 @@
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
-use crate::engine::{Sender, TraceParent};
+use crate::engine::{Sender, TraceContext};
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldTable};
 use std::sync::Arc;
@@ -114,14 +114,17 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
 }
 
 /// The place in a trace from which a message comes.
+fn trace_in(headers: &FieldTable) -> Option<TraceContext> {
+    TraceContext::read(text_in(headers, "traceparent")?, text_in(headers, "tracestate"))
+}
+
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
-fn trace_in(headers: &FieldTable) -> Option<TraceParent> {
-    let text = match headers.inner().get("traceparent")? {
-        AMQPValue::ShortString(text) => text.as_str(),
-        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok()?,
-        _ => return None,
-    };
-    text.parse().ok()
+fn text_in<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
+    match headers.inner().get(name)? {
+        AMQPValue::ShortString(text) => Some(text.as_str()),
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
+        _ => None,
+    }
 }
 
 /// The value of a header that is a whole number of any type, or its digits as text.

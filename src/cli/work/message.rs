@@ -10,7 +10,7 @@ use ureq::http::HeaderMap;
 
 /// The variables of a program's environment, and the headers that they have. The names are those of
 /// the protocol of workers.
-const VARIABLES: [(&str, &str); 9] = [
+const VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_CORRELATION_ID", "correlation-id"),
     ("WORKFLOW_MESSAGE_ID", "message-id"),
     ("WORKFLOW_NAME", "workflow"),
@@ -20,6 +20,7 @@ const VARIABLES: [(&str, &str); 9] = [
     ("WORKFLOW_PRIORITY", "priority"),
     ("WORKFLOW_DEPTH", "depth"),
     ("WORKFLOW_TRACEPARENT", "traceparent"),
+    ("WORKFLOW_TRACESTATE", "tracestate"),
 ];
 
 /// How long a reply may take: its answer waits for a commit.

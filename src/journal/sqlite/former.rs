@@ -202,7 +202,8 @@ impl Former {
     fn now(self) -> (Entry, Option<Timestamp>) {
         match self {
             Former::JobCreated { message, deadline } => {
-                (Entry::Job(JobEntry::Created { message, deadline, trace: None }), None)
+                let (trace, trace_state) = (None, None);
+                (Entry::Job(JobEntry::Created { message, deadline, trace, trace_state }), None)
             }
             Former::StepStarted { step, attempt, at, deadline } => {
                 (Entry::Step(step, StepEntry::Started { attempt, deadline }), Some(at))

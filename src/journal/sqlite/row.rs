@@ -4,7 +4,7 @@ use crate::engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::JobRow;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, ErrorCode, Row, params};
 
 /// The checksum of a text, which ties it to a number.
 pub(super) fn checksum(number: i64, text: &str) -> u32 {
@@ -252,22 +252,32 @@ pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, Jo
 
 /// What SQLite says, with what to do about it.
 pub(super) fn failed(file: &str, error: &rusqlite::Error) -> JournalError {
-    let is_full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-    JournalError::Failed {
-        file: file.to_owned(),
-        what: error.to_string(),
-        remedy: if is_full { Remedy::WaitForRoom } else { Remedy::Exit },
-    }
+    let (advice, remedy) = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => {
+            (". It needs room: on its disk, or by journal.pages_max", Remedy::WaitForRoom)
+        }
+        Some(ErrorCode::SystemIoFailure) => {
+            (". Its disk is full or broken: df and the log of the system tell", Remedy::Exit)
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            (". It and its directory must be writable for this user", Remedy::Exit)
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (". Another program has it open, and keeps it locked: end that one", Remedy::Exit)
+        }
+        Some(_) | None => ("", Remedy::Exit),
+    };
+    JournalError::Failed { file: file.to_owned(), what: format!("{error}{advice}"), remedy }
 }
 
 /// Tells damage of the file from other errors of SQLite.
 pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalError {
     let file = file.to_owned();
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
+        Some(ErrorCode::DatabaseCorrupt) => {
             JournalError::Malformed { file, what: error.to_string() }
         }
-        Some(rusqlite::ErrorCode::NotADatabase) => {
+        Some(ErrorCode::NotADatabase) => {
             JournalError::Malformed { file, what: "it is no SQLite database".to_owned() }
         }
         _ => failed(&file, &error),
@@ -343,4 +353,28 @@ pub(super) fn each_row(
         each(row)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    #[test]
+    fn what_sqlite_says_comes_with_what_to_do() {
+        for (code, advice, remedy) in [
+            (ffi::SQLITE_FULL, "needs room", Remedy::WaitForRoom),
+            (ffi::SQLITE_IOERR_SHMSIZE, "disk is full or broken", Remedy::Exit),
+            (ffi::SQLITE_READONLY, "must be writable", Remedy::Exit),
+            (ffi::SQLITE_CANTOPEN, "must be writable", Remedy::Exit),
+            (ffi::SQLITE_BUSY, "Another program", Remedy::Exit),
+            (ffi::SQLITE_MISUSE, "", Remedy::Exit),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let told = failed("j.db", &error);
+            assert!(told.to_string().starts_with(&format!("journal j.db: {error}")), "{told}");
+            assert!(told.to_string().contains(advice), "{told}");
+            assert_eq!(told.remedy(), remedy);
+        }
+    }
 }

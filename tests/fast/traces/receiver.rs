@@ -14,6 +14,8 @@ use workflow_manager::settings::{ServerAddress, Settings, Span as Time};
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) trace: String,
+    /// What is handed on in the trace.
+    pub(crate) state: String,
     pub(crate) id: String,
     pub(crate) parent: String,
     pub(crate) name: String,
@@ -34,6 +36,7 @@ impl Told {
         let status = span.status.as_ref().filter(|status| status.code == 2);
         Told {
             trace: hex(&span.trace_id),
+            state: span.trace_state.clone(),
             id: hex(&span.span_id),
             parent: hex(&span.parent_span_id),
             name: span.name.clone(),

@@ -116,6 +116,9 @@ pub struct StepMessage {
     /// Only on a queue workflow.<name>: how many levels of child jobs and calls are above the job that asks.
     #[prost(uint32, optional, tag = "14")]
     pub depth: ::core::option::Option<u32>,
+    /// W3C trace context: what systems of tracing hand on; absent if the job came with none.
+    #[prost(string, optional, tag = "15")]
+    pub tracestate: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A reply. It needs no lease: the first result wins, whoever sends it, also after a restart of the manager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

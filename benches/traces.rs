@@ -1,0 +1,169 @@
+//! The trace of a job with very many items, over the embedded bus: what it costs to build and to
+//! send, and what other jobs notice of it (other numbers of items as arguments).
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+mod process;
+
+use bytes::Bytes;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::Publication;
+use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::Message;
+use workflow_manager::load::load_text;
+use workflow_manager::settings::{ServerAddress, Settings, Span};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const WORKFLOWS: &str = "workflows: [
+    {name: fan, steps: [{name: each, task: t}],
+     tasks: [{name: t, itemListKey: items, tolerate: 1, steps: [{name: work}]}]},
+    {name: one, steps: [{name: work}]}]";
+
+/// The most spans of a job, as is usual.
+const SPANS_MAX: usize = 10_000;
+
+/// How many jobs run beside, one after the other, in each look.
+const BESIDE: usize = 50;
+
+fn work(message: &Publication) -> Result<Bytes, WorkerError> {
+    Ok(message.body.to_bytes())
+}
+
+/// What a receiver was sent.
+#[derive(Default)]
+struct Received {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    most: AtomicU64,
+}
+
+/// A receiver that takes all and keeps nothing.
+fn receiver() -> (u16, Arc<Received>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let received: Arc<Received> = Arc::default();
+    let seen = received.clone();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().map_while(Result::ok) {
+            let seen = seen.clone();
+            std::thread::spawn(move || take(&socket, &seen));
+        }
+    });
+    (port, received)
+}
+
+fn take(mut socket: &TcpStream, seen: &Received) {
+    let mut reader = BufReader::new(socket);
+    loop {
+        let (mut line, mut length) = (String::new(), 0_u64);
+        while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
+            let value = line.to_ascii_lowercase();
+            let value = value.strip_prefix("content-length:").map(str::trim);
+            length = value.and_then(|text| text.parse().ok()).unwrap_or(length);
+            line.clear();
+        }
+        let body = std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink());
+        if length == 0 || body.is_err() {
+            return;
+        }
+        seen.requests.fetch_add(1, Ordering::Relaxed);
+        seen.bytes.fetch_add(length, Ordering::Relaxed);
+        seen.most.fetch_max(length, Ordering::Relaxed);
+        if socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+            return;
+        }
+    }
+}
+
+async fn job(manager: &Manager, workflow: &str, message: &str) -> Duration {
+    let started = Instant::now();
+    let message = Message::parse(message.as_bytes()).expect("a message");
+    let id = manager.create(workflow, None, message).await.expect("created").id();
+    while manager.ways().routes.find(id).is_some() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    started.elapsed()
+}
+
+/// The times of jobs that run beside, one after the other: some, and more while that is wanted. In
+/// order of their length.
+async fn beside(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while times.len() < BESIDE || more() {
+        times.push(job(manager, "one", "{}").await);
+    }
+    times.sort();
+    times
+}
+
+/// The median and the longest.
+fn shown(times: &[Duration]) -> String {
+    format!("{:.1?} and {:.1?} of {}", times[times.len() / 2], times[times.len() - 1], times.len())
+}
+
+async fn run(items: usize, traced: bool) {
+    let (port, received) = receiver();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    settings.traces.job_spans_max = SPANS_MAX;
+    // So that the jobs beside run while the record is read.
+    settings.traces.delay = Span(Duration::ZERO);
+    if traced {
+        settings.traces.endpoint = ServerAddress(format!("http://127.0.0.1:{port}"));
+    }
+    let loaded = load_text("fan.yaml", WORKFLOWS).expect("valid");
+    let workers = Workers::new().with("work", 1, work);
+    let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
+    let quiet = beside(&manager, || false).await;
+    let list: Vec<usize> = (0..items).collect();
+    let took = job(&manager, "fan", &serde_json::json!({ "items": list }).to_string()).await;
+    let (resident, cpu, ended) = (process::resident(), process::cpu("self"), Instant::now());
+    let metrics = manager.common().metrics.clone();
+    let sent = || metrics.traces_spans_sent.get() as usize;
+    // Three of each job beside: itself, its step, its attempt.
+    let of_fan = (2 + 3 * items).min(SPANS_MAX);
+    let then = beside(&manager, || traced && sent() < of_fan + 3 * BESIDE).await;
+    let lasted = ended.elapsed();
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "{items:>8} items, {}: {:.2} s; jobs beside, median and most: {} before, {} from its end on; \
+         {:.2} s later its trace was sent, with {:.2} s of CPU for that and the jobs beside; {} requests, {} KiB, the largest {} KiB; {} spans; resident {} MiB at its end, peak {} MiB",
+        if traced { "traced" } else { "not traced" },
+        took.as_secs_f64(),
+        shown(&quiet),
+        shown(&then),
+        lasted.as_secs_f64(),
+        process::cpu("self") - cpu,
+        received.requests.load(Ordering::Relaxed),
+        received.bytes.load(Ordering::Relaxed) / 1024,
+        received.most.load(Ordering::Relaxed) / 1024,
+        metrics.traces_spans_sent.get(),
+        resident / 1024,
+        process::peak() / 1024,
+    )
+    .expect("written");
+    manager.stop().await;
+}
+
+fn main() {
+    actix_rt::System::new().block_on(async {
+        let mut sizes: Vec<usize> =
+            std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+        if sizes.is_empty() {
+            sizes = vec![100_000];
+        }
+        for items in sizes {
+            run(items, false).await;
+            run(items, true).await;
+        }
+    });
+}
