@@ -90,6 +90,20 @@ buses:
     }
 }
 
+#[cfg(feature = "kafka")]
+#[test]
+fn two_buses_do_not_read_the_same_replies() {
+    let buses = |second: &str| {
+        format!(
+            "kafka: {{ servers: [ 'a:1', 'b:1' ] }}\n\
+             buses: {{ events: {{ kind: kafka, servers: [ {second} ] }} }}\n"
+        )
+    };
+    let why = refusal(&buses("'b:1', 'a:1'"));
+    assert!(why.contains("the same servers and the same reply_topic"), "{why}");
+    assert!(settings(&buses("'c:1'")).is_ok());
+}
+
 /// The warnings about a workflow with this step, or the errors.
 fn checked(step: &str, settings: Option<&Settings>) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().expect("a folder");

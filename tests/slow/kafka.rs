@@ -11,6 +11,7 @@ pub(crate) use broker::{Broker, Brokers};
 pub(crate) use worker::{Places, Seen, Worker};
 
 use crate::harness::{Daemon, Setup};
+use rusqlite::Connection;
 
 /// A daemon whose workflows run over these brokers.
 fn setup(brokers: &impl Brokers, workflows: &str) -> Setup {
@@ -30,4 +31,12 @@ fn metric(daemon: &Daemon, name: &str) -> u64 {
     let of_name = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
     let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
     of_name.filter_map(value).sum::<f64>() as u64
+}
+
+/// The position of the reply topic in the journal.
+fn position(daemon: &Daemon) -> i64 {
+    let journal = Connection::open(daemon.database()).expect("opens");
+    let sql =
+        "SELECT coalesce(max(position), 0) FROM bus_positions WHERE topic = 'workflow-manager'";
+    journal.query_row(sql, [], |row| row.get(0)).expect("reads")
 }

@@ -135,8 +135,8 @@ impl Configs<'_> {
         config
     }
 
-    /// Reads what it is assigned and commits nothing. The library reads nothing without the name
-    /// of a group, which it does not join.
+    /// Reads what it is assigned and commits nothing; no record of a transaction that was broken off.
+    /// The library reads nothing without the name of a group, which it does not join.
     pub(super) fn consumer(&self, group: &str) -> ClientConfig {
         let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
         let mut config = self.common();
@@ -146,6 +146,7 @@ impl Configs<'_> {
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "error")
             .set("enable.partition.eof", "true")
+            .set("isolation.level", "read_committed")
             .set("queued.min.messages", self.0.prefetch.clamp(1, 10_000_000).to_string())
             .set("queued.max.messages.kbytes", kibibytes)
             .set("max.poll.interval.ms", POLLED_WITHIN_MS.to_string());
@@ -188,5 +189,57 @@ impl<T: Send + 'static> Drop for Ending<T> {
     fn drop(&mut self) {
         let client = self.0.take();
         thread::spawn(move || drop(client));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial;
+    use super::*;
+
+    /// No broker of the tests shows what these are for, as most would do without them.
+    #[test]
+    fn what_the_promise_rests_on_is_set_whatever_the_settings_say() {
+        let mut section = trial::section();
+        for (name, _) in PRODUCER.into_iter().chain(CONSUMER) {
+            section.properties.0.insert(name.to_owned(), "other".to_owned());
+        }
+        let configs = Configs::of(&section);
+        for (config, wanted) in
+            [(configs.producer(), &PRODUCER[..]), (configs.consumer("g"), &CONSUMER[..])]
+        {
+            for (name, value) in wanted {
+                assert_eq!(config.get(name), Some(*value), "{name}");
+            }
+            assert_eq!(config.get("allow.auto.create.topics"), Some("false"));
+            assert_eq!(config.get("bootstrap.servers"), Some("127.0.0.1:1"));
+        }
+        assert!(configs.producer().get("transactional.id").is_none());
+    }
+
+    const PRODUCER: [(&str, &str); 4] = [
+        ("acks", "all"),
+        ("enable.idempotence", "true"),
+        ("message.timeout.ms", "0"),
+        ("message.max.bytes", "1048576"),
+    ];
+
+    const CONSUMER: [(&str, &str); 6] = [
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("auto.offset.reset", "error"),
+        ("enable.partition.eof", "true"),
+        ("isolation.level", "read_committed"),
+        ("group.id", "g"),
+    ];
+
+    #[test]
+    fn properties_that_the_library_does_not_know_are_told() {
+        let mut section = trial::section();
+        assert_eq!(Configs::of(&section).check(), Ok(()));
+        section.properties.0.insert("sasl.mechanism".to_owned(), "GUESSING".to_owned());
+        section.properties.0.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
+        let why = Configs::of(&section).check().expect_err("unknown");
+        assert!(why.contains("GUESSING") || why.contains("sasl"), "{why}");
     }
 }

@@ -496,3 +496,6 @@ async fn ended(phases: &mut watch::Receiver<Phase>) {
 fn never() -> LocalBoxFuture<'static, Looks> {
     Box::pin(std::future::pending())
 }
+
+#[cfg(test)]
+mod tests;

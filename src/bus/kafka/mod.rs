@@ -21,6 +21,7 @@
 //! link      the loop that owns a reader and a publisher
 //! pauses    the pauses between tries
 //! inspect   how far workers are behind
+//! trial     parts for tests, without brokers
 //! ```
 
 mod client;
@@ -161,3 +162,6 @@ impl Drop for Running {
         self.0.abort();
     }
 }
+
+#[cfg(test)]
+mod trial;

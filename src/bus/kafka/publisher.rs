@@ -510,3 +510,6 @@ fn size(message: &Publication, reply_topic: &str) -> usize {
     let key = message.correlation_id.as_deref().map_or(0, str::len);
     message.body.len() + key + headers + RECORD_BYTES
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,7 @@ pub(super) struct Reader {
     context: Context,
     windows: BTreeMap<i32, Window>,
     /// The client reads the partitions that have windows.
-    is_assigned: bool,
+    pub(super) is_assigned: bool,
     /// How far partitions were read that ended before, at the last look.
     suspects: BTreeMap<i32, i64>,
     /// Where the journal says that reading goes on, for partitions that were not seen yet.
@@ -108,10 +108,9 @@ impl Reader {
                 Some(window) => Some(window.next()),
                 None => self.known.remove(partition),
             };
+            let is_doubtful = self.is_doubtful(*partition, known, *high);
             let begin = match Begin::of(known, *low, *high) {
-                Begin::Lost(at) if self.is_doubtful(*partition, known, *high) => {
-                    Begin::At(known.unwrap_or(at))
-                }
+                Begin::Lost(at) if is_doubtful => Begin::At(known.unwrap_or(at)),
                 begin @ (Begin::At(_) | Begin::Lost(_)) => begin,
             };
             match begin {
@@ -149,7 +148,10 @@ impl Reader {
     /// Whether the end of a partition that lies before what was read may be a moment old: it counts
     /// when it lies there still at the next look.
     fn is_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
-        let Some(known) = known.filter(|known| *known > high) else { return false };
+        let Some(known) = known.filter(|known| *known > high) else {
+            self.suspects.remove(&partition);
+            return false;
+        };
         let before = self.suspects.insert(partition, known);
         before.is_none_or(|before| before <= high)
     }
@@ -347,5 +349,137 @@ fn heard(error: &KafkaError) -> Heard {
             Some(AutoOffsetReset | OffsetOutOfRange) => Heard::Stopped(explain(error)),
             _ => Heard::Trouble(explain(error)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{self, Heard};
+    use super::*;
+
+    const TOPIC: &str = "workflow-manager";
+
+    /// A reader, of a journal with this position.
+    fn reader(position: i64, change: impl FnOnce(&mut KafkaSection)) -> (Reader, Heard) {
+        let (sink, heard) = Heard::sink();
+        let mut section = trial::section();
+        change(&mut section);
+        let known = [trial::position(TOPIC, position)];
+        let reader = Reader::new(Arc::new(section), &known, sink, trial::context());
+        (reader.expect("a client"), heard)
+    }
+
+    /// The topic, with one partition that has these records.
+    fn topic(low: i64, high: i64) -> Topic {
+        Topic { partitions: 1, ends: [(0, (low, high))].into(), ..Topic::default() }
+    }
+
+    fn deliver(reader: &mut Reader, offset: i64) {
+        let said = Ok(Said { body: "{}".into(), ..Said::default() });
+        reader.deliver(Record { partition: 0, offset, said });
+    }
+
+    /// The replies and the positions that were told.
+    fn told(reader: &mut Reader, heard: &mut Heard) -> (Vec<Delivery>, Vec<i64>) {
+        reader.tell_positions();
+        let (mut replies, mut positions) = (Vec::new(), Vec::new());
+        for event in heard.all() {
+            match event {
+                BusEvent::Reply(delivery) => replies.push(delivery),
+                BusEvent::Reached(position) => positions.push(position.offset),
+                other => panic!("{other:?}"),
+            }
+        }
+        (replies, positions)
+    }
+
+    fn settle(reader: &mut Reader) {
+        let verdict = reader.verdicts.try_recv().expect("a verdict");
+        reader.settle(verdict);
+    }
+
+    #[tokio::test]
+    async fn an_end_before_what_was_read_counts_at_the_second_look() {
+        let (mut reader, mut heard) = reader(10, |_| ());
+        assert_eq!(reader.found(&topic(0, 9)), Ok(false), "what a broker tells may be old");
+        assert_eq!(reader.found(&topic(0, 10)), Ok(false), "and so it was");
+        assert_eq!(reader.found(&topic(0, 9)), Ok(false));
+        assert_eq!(told(&mut reader, &mut heard).1, [0; 0]);
+        assert_eq!(reader.found(&topic(0, 9)), Ok(true));
+        assert_eq!(told(&mut reader, &mut heard).1, [0], "the topic is read from its beginning");
+    }
+
+    #[tokio::test]
+    async fn a_log_that_begins_behind_the_position_has_lost_replies() {
+        let (mut reader, mut heard) = reader(10, |_| ());
+        assert_eq!(reader.found(&topic(20, 30)), Ok(true));
+        assert_eq!(told(&mut reader, &mut heard).1, [20]);
+        assert_eq!(reader.found(&topic(25, 30)), Ok(true), "and again");
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_is_not_there_has_lost_replies_if_it_ever_had_any() {
+        assert_eq!(reader(10, |_| ()).0.missing(), Ok(true));
+        let (mut fresh, _heard) = reader(0, |_| ());
+        assert_eq!(fresh.missing(), Ok(false));
+        assert_eq!(fresh.found(&topic(0, 0)), Ok(false));
+        deliver(&mut fresh, 0);
+        assert_eq!((fresh.missing(), fresh.missing()), (Ok(true), Ok(false)), "told once");
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_is_given_back_comes_again_and_no_position_passes_it() {
+        let (mut reader, mut heard) = reader(0, |_| ());
+        reader.found(&topic(0, 2)).expect("read");
+        (0..2).for_each(|offset| deliver(&mut reader, offset));
+        let (mut replies, positions) = told(&mut reader, &mut heard);
+        assert_eq!((replies.len(), positions.len()), (2, 0));
+        replies.pop().expect("the second").ack();
+        drop(replies);
+        settle(&mut reader);
+        let (mut again, positions) = told(&mut reader, &mut heard);
+        assert_eq!((again.len(), positions.len()), (1, 0));
+        assert!(again[0].redelivered && &again[0].body[..] == b"{}");
+        again.pop().expect("it").ack();
+        settle(&mut reader);
+        assert_eq!(told(&mut reader, &mut heard).1, [2]);
+    }
+
+    #[tokio::test]
+    async fn no_more_is_read_than_there_is_room_for() {
+        for (prefetch, bytes_max) in [(2, usize::MAX), (1_000, 3)] {
+            let (mut reader, mut heard) = reader(0, |section| {
+                (section.prefetch, section.replies_bytes_max) = (prefetch, bytes_max);
+            });
+            reader.found(&topic(0, 2)).expect("read");
+            deliver(&mut reader, 0);
+            assert!(reader.has_room());
+            deliver(&mut reader, 1);
+            assert!(!reader.has_room());
+            told(&mut reader, &mut heard).0.pop().expect("a reply").ack();
+            settle(&mut reader);
+            assert!(reader.has_room());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_lay_in_the_topic_is_read_before_anything_counts_as_late() {
+        let (mut reader, mut heard) = reader(0, |_| ());
+        reader.found(&topic(0, 2)).expect("read");
+        reader.catch_up(&topic(0, 2));
+        (0..2).for_each(|offset| deliver(&mut reader, offset));
+        assert!(!reader.has_caught_up(), "the replies have no verdict");
+        told(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        settle(&mut reader);
+        assert!(reader.has_caught_up());
+        // The last offsets may be of records that nobody reads: ends of transactions.
+        reader.catch_up(&topic(0, 4));
+        deliver(&mut reader, 2);
+        reader.ended(0);
+        assert!(!reader.has_caught_up());
+        told(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        settle(&mut reader);
+        reader.ended(0);
+        assert!(reader.has_caught_up());
     }
 }

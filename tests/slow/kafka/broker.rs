@@ -8,6 +8,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -55,12 +56,23 @@ pub(crate) trait Brokers {
         headers: &[(&str, Option<&[u8]>)],
         body: Option<&[u8]>,
     ) {
+        self.write_to((topic, 0), key, headers, body);
+    }
+
+    /// Writes a message to a partition.
+    fn write_to(
+        &self,
+        (topic, partition): (&str, i32),
+        key: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+        body: Option<&[u8]>,
+    ) {
         let producer: BaseProducer = self.client().create().expect("a client");
         let with = |all: OwnedHeaders, (key, value): &(&str, Option<&[u8]>)| {
             all.insert(Header { key, value: *value })
         };
         let headers = headers.iter().fold(OwnedHeaders::new(), with);
-        let mut record = BaseRecord::<[u8], [u8]>::to(topic).partition(0).headers(headers);
+        let mut record = BaseRecord::<[u8], [u8]>::to(topic).partition(partition).headers(headers);
         (record.key, record.payload) = (key, body);
         producer.send(record).map_err(|(error, _)| error).expect("handed over");
         producer.flush(ASKED).expect("written");
@@ -121,6 +133,19 @@ impl Broker {
         let admin = self.admin();
         let deleted = Broker::wait(admin.delete_topics(&[topic], &AdminOptions::new()));
         deleted.expect("answered").pop().expect("one").expect("deleted");
+    }
+
+    /// How far a group has committed the first partition of a topic.
+    pub(crate) fn committed(&self, group: &str, topic: &str) -> Option<i64> {
+        let mut config = self.client();
+        let consumer: BaseConsumer = config.set("group.id", group).create().expect("a client");
+        let mut list = TopicPartitionList::new();
+        list.add_partition(topic, 0);
+        let committed = consumer.committed_offsets(list, ASKED).expect("answered");
+        match committed.elements()[0].offset() {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
+        }
     }
 
     /// The setting of a topic.

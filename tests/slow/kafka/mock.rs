@@ -180,6 +180,32 @@ fn a_producer_that_cannot_go_on_is_replaced_until_one_can() {
     });
 }
 
+/// These brokers create no topics, as those that do not let the manager.
+#[test]
+fn topics_that_are_missing_and_cannot_be_created_are_told_and_others_go_on() {
+    let mock = Mock(MockCluster::new(1).expect("it starts"));
+    mock.create("first");
+    let daemon = mock.setup().launch();
+    let told = |words: &str| {
+        eventually(words, || {
+            let answer = daemon.api.get("/readyz?verbose");
+            when(answer.status == 503 && answer.text.contains(words), &answer)
+        });
+    };
+    told("the reply topic workflow-manager is missing and cannot be created");
+    mock.create(REPLIES);
+    told("the topic last is missing and cannot be created");
+    let job = create(&daemon, 0);
+    mock.reply(&format!("{job}:first"), r#"{"n":0}"#);
+    eventually("why says why", || {
+        let why = daemon.api.get(&format!("/api/job/{job}/why"));
+        when(why.text.contains("is not sent: the topic last is missing"), &why)
+    });
+    mock.create("last");
+    let _worker = mock.worker();
+    await_all(&daemon, &[job]);
+}
+
 /// Nothing is given up because the answers are late; what was taken twice counts once.
 #[test]
 fn answers_that_come_too_late_lose_nothing() {

@@ -1,6 +1,6 @@
 //! Positions: what is read again after a crash, and what is not.
 
-use super::{Broker, Brokers, Places, Seen, Worker, metric, setup};
+use super::{Broker, Brokers, Places, Seen, Worker, metric, position, setup};
 use crate::harness::{DEADLINE, Daemon, eventually, when, within};
 use crate::load::{LONG, create_through_crashes};
 use rusqlite::Connection;
@@ -14,14 +14,6 @@ use workflow_manager::journal::{KeptJob, Reader, Records};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: double, timeout: 1h }, \
                      { name: add, timeout: 1h, depends: [ double ] } ] } ]";
-
-/// The position of the reply topic in the journal.
-fn position(daemon: &Daemon) -> i64 {
-    let journal = Connection::open(daemon.database()).expect("opens");
-    let sql =
-        "SELECT coalesce(max(position), 0) FROM bus_positions WHERE topic = 'workflow-manager'";
-    journal.query_row(sql, [], |row| row.get(0)).expect("reads")
-}
 
 /// How many messages the manager has written.
 fn sent(broker: &Broker) -> i64 {
@@ -103,6 +95,8 @@ fn an_orderly_end_reads_nothing_again() {
     worker.end();
     assert!(daemon.stop().success());
     assert_eq!(position(&daemon), replies(&broker));
+    let committed = broker.committed("workflow-manager", "workflow-manager");
+    assert_eq!(committed, None, "the brokers keep no position of the manager");
     daemon.start_again();
     let before = replies(&broker);
     let worker = start_worker(&broker, &places);
@@ -228,6 +222,28 @@ fn kill_the_manager_and_the_worker_at_random_in_the_middle_of_300_jobs() {
     assert!(came_again <= sent_again, "and nothing else comes again");
     let rejected_max = owed.replies + replied_again;
     assert!(read_again <= rejected_max, "only what is behind the position is read again");
+}
+
+#[test]
+fn a_reply_that_lies_in_the_topic_comes_before_the_timeout_that_has_passed_meanwhile() {
+    let broker = Broker::start();
+    let workflow = "workflows: [ { name: w, steps: [ { name: slow, timeout: 2s } ] } ]";
+    let mut daemon = setup(&broker, workflow).start();
+    let [answered, silent] = [1, 2].map(|n| daemon.api.create("w", &json!({ "n": n }).to_string()));
+    eventually("both are written", || when(broker.written("slow") == 2, broker.written("slow")));
+    daemon.kill();
+    // Much that is for nobody comes first.
+    (0..50).for_each(|_| broker.write("workflow-manager", Some(b"no id"), &[], Some(b"{}")));
+    let id = format!("{answered}:slow");
+    broker.write("workflow-manager", Some(id.as_bytes()), &[], Some(br#"{"done":true}"#));
+    let begun = std::time::Instant::now();
+    eventually("the timeout has passed", || {
+        when(begun.elapsed() > std::time::Duration::from_secs(2), "not yet")
+    });
+    daemon.start_again();
+    assert_eq!(daemon.api.await_result(answered), r#"{"done":true}"#);
+    let failed = daemon.api.await_state(silent, "failed").text;
+    assert!(failed.contains("no reply within its timeout"), "{failed}");
 }
 
 /// What a stop waits for is bounded, whatever the broker does.

@@ -1,6 +1,6 @@
 //! What goes out and what comes back: messages, topics, sizes, odd replies.
 
-use super::{Broker, Brokers, Worker, metric, setup};
+use super::{Broker, Brokers, Worker, metric, position, setup};
 use crate::harness::{eventually, when, within};
 use crate::load::LONG;
 use std::collections::BTreeSet;
@@ -115,9 +115,34 @@ fn whatever_is_in_the_reply_topic_costs_itself_at_most() {
     broker.write(replies, None, &[], Some(&[b'x'; 900_000]));
     // A null is an empty reply; the key alone tells whose it is.
     broker.write(replies, id, &[], None);
-    let _worker = Worker::start(&broker, &["last"], |seen| Some(seen.body.clone()));
+    let worker = Worker::start(&broker, &["last"], |seen| Some(seen.body.clone()));
     assert_eq!(daemon.api.await_result(job), "{}");
     assert_eq!(metric(&daemon, "workflow_messages_unreadable_total"), 1);
+    drop(worker);
+    // Nothing of it holds up the position either.
+    eventually("the position is behind all of it", || {
+        let found = (position(&daemon), broker.written(replies));
+        when(found.0 == found.1, format!("{found:?}"))
+    });
+}
+
+#[test]
+fn replies_in_all_partitions_of_the_topic_are_read() {
+    let broker = Broker::start();
+    broker.create("workflow-manager", 3, &[]);
+    let daemon = setup(&broker, CHAIN).start();
+    for partition in 0..3 {
+        let job = daemon.api.create("chain", "{}");
+        for step in ["first", "last"] {
+            let id = format!("{job}:{step}");
+            let topic = ("workflow-manager", partition);
+            broker.write_to(topic, Some(id.as_bytes()), &[], Some(b"{}"));
+            eventually(&format!("{step} has its reply in partition {partition}"), || {
+                let found = daemon.api.job(job).text;
+                when(found.contains(&format!(r#""name":"{step}","state":"completed""#)), found)
+            });
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Topics that are not as they should be: missing, deleted, made anew, kept for too short a time.
 
-use super::{Broker, Brokers, Worker, setup};
+use super::{Broker, Brokers, Places, Worker, position, setup};
 use crate::harness::{command, eventually, run, when};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first, timeout: 1h }, \
@@ -85,6 +85,43 @@ fn a_broker_that_forgets_everything_loses_no_job() {
     }
 }
 
+/// Replies that were to be read are gone with their topic, whether it is there again or not.
+#[test]
+fn steps_whose_replies_are_gone_before_they_were_read_are_sent_again() {
+    let replies = "workflow-manager";
+    let broker = Broker::start();
+    let mut daemon = setup(&broker, CHAIN).start();
+    let places = Places::default();
+    let work =
+        |topic: &str| Worker::alone(&broker, &[topic], &places, |seen| Some(seen.body.clone()));
+    for is_made_anew in [true, false] {
+        let read = daemon.api.create("chain", r#"{"n":0}"#);
+        let (first, last) = (work("first"), work("last"));
+        assert_eq!(daemon.api.await_result(read), r#"{"n":0}"#);
+        first.end();
+        eventually("the position is behind the replies", || {
+            let found = (position(&daemon), broker.written(replies));
+            when(found.0 == found.1, format!("{found:?}"))
+        });
+        let before = broker.written("first");
+        let job = daemon.api.create("chain", r#"{"n":1}"#);
+        eventually("it is written", || when(broker.written("first") == before + 1, "not yet"));
+        assert!(daemon.stop().success());
+        let (worker, given) = (work("first"), broker.written(replies));
+        eventually("the reply is there", || when(broker.written(replies) == given + 1, "not yet"));
+        worker.end();
+        broker.delete(replies);
+        if is_made_anew {
+            broker.create(replies, 1, &[]);
+        }
+        daemon.start_again();
+        let _first = work("first");
+        assert_eq!(daemon.api.await_result(job), r#"{"n":1}"#, "{is_made_anew}");
+        assert_eq!(broker.written("first"), before + 2, "{is_made_anew}: it was sent again");
+        drop(last);
+    }
+}
+
 /// What the journal says was written tells a manager that starts that the broker has forgotten it.
 #[test]
 fn a_broker_that_forgot_while_the_manager_was_away_is_found_out_at_the_start() {
@@ -130,7 +167,20 @@ fn doctor_looks_at_brokers_and_topics() {
         assert!(told.stdout.contains(words), "{words}: {told}");
     }
     assert!(!told.stdout.contains("no broker is set"), "{told}");
+    assert!(told.stdout.contains(r#""absent" and "workflow-manager" not there yet"#), "{told}");
     assert_eq!(told.code, Some(1), "{told}");
+    // What is missing is made by the manager, and no trouble.
+    broker.delete("short");
+    let told = doctor();
+    assert!(
+        told.stdout.contains(r#""absent", "short" and "workflow-manager" not there yet"#),
+        "{told}"
+    );
+    for topic in ["short", "absent", "workflow-manager"] {
+        broker.create(topic, 1, &[]);
+    }
+    let told = doctor();
+    assert!(told.stdout.contains("all are there, and keep messages long enough"), "{told}");
     settings("2s");
     broker.stop();
     let told = doctor();

@@ -1,0 +1,175 @@
+//! What becomes of messages, without brokers.
+
+use super::super::trial::{self, Heard};
+use super::*;
+
+const QUEUE: &str = "price";
+
+struct Rig {
+    publisher: Publisher,
+    heard: Heard,
+    unconfirmed: Rc<Cell<usize>>,
+}
+
+fn rig(positions: &[Position], change: impl FnOnce(&mut KafkaSection)) -> Rig {
+    let (sink, heard) = Heard::sink();
+    let mut section = trial::section();
+    change(&mut section);
+    let unconfirmed = Rc::new(Cell::new(0));
+    let outside = (sink, unconfirmed.clone());
+    let publisher = Publisher::new(Arc::new(section), positions, outside, trial::context());
+    Rig { publisher: publisher.expect("a client"), heard, unconfirmed }
+}
+
+impl Rig {
+    /// Takes so many messages and hands the client what there is room for.
+    fn publish(&mut self, count: usize) {
+        for _ in 0..count {
+            self.unconfirmed.set(self.unconfirmed.get() + 1);
+            self.publisher.take(trial::message(QUEUE));
+        }
+        self.publisher.there(&QUEUE.into(), 1);
+        self.publisher.pump();
+    }
+
+    /// What brokers say of the message that was handed over last.
+    fn answer(&mut self, taken: Result<(i32, i64), RDKafkaErrorCode>) {
+        let number = self.publisher.numbers;
+        self.publisher.delivered(number, taken);
+    }
+
+    /// The pauses before messages are sent again are over.
+    fn wake(&mut self) {
+        let delayed = std::mem::take(&mut self.publisher.delayed);
+        self.publisher.waiting.extend(delayed.into_values());
+        self.publisher.pump();
+    }
+
+    fn taken(&mut self) -> usize {
+        let told = self.heard.all();
+        told.iter().filter(|event| matches!(event, BusEvent::Taken(_))).count()
+    }
+
+    fn failed(&mut self) -> usize {
+        let told = self.heard.all();
+        told.iter().filter(|event| matches!(event, BusEvent::Reply(_))).count()
+    }
+}
+
+#[test]
+fn a_message_is_confirmed_by_its_report_and_not_before() {
+    let mut rig = rig(&[], |_| ());
+    rig.publish(1);
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (0, 1));
+    rig.answer(Ok((0, 0)));
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (1, 0));
+    rig.answer(Ok((0, 0)));
+    assert_eq!(rig.taken(), 0, "once");
+}
+
+#[test]
+fn no_more_is_with_the_client_than_there_is_room_for() {
+    for (count_max, bytes_max, most) in [(2, usize::MAX, 2), (1_000, 1, 1)] {
+        let mut rig = rig(&[], |section| {
+            (section.unconfirmed_max, section.unconfirmed_bytes_max) = (count_max, bytes_max);
+        });
+        rig.publish(5);
+        assert_eq!(rig.publisher.flight.len(), most);
+        rig.answer(Ok((0, 0)));
+        rig.publisher.pump();
+        assert_eq!((rig.publisher.flight.len(), rig.publisher.waiting.len()), (most, 4 - most));
+    }
+}
+
+#[test]
+fn what_was_on_its_way_to_a_topic_that_is_gone_is_not_confirmed_by_it() {
+    let mut rig = rig(&[], |_| ());
+    rig.publish(1);
+    rig.publisher.lose(&QUEUE.into());
+    rig.answer(Ok((0, 0)));
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (0, 1));
+    // Nothing goes out before the manager knows, and the topic was looked at.
+    rig.publisher.pump();
+    assert!(rig.publisher.flight.is_empty());
+    rig.publisher.told_of(&QUEUE.into());
+    assert!(std::mem::take(&mut rig.publisher.wants_look));
+    rig.publish(0);
+    rig.answer(Ok((0, 0)));
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (1, 0));
+}
+
+#[test]
+fn a_small_message_fails_once_it_was_too_large_four_times_whatever_else_it_was_refused_for() {
+    let mut rig = rig(&[], |_| ());
+    rig.publish(1);
+    let refused = [RDKafkaErrorCode::RequestTimedOut; 5].into_iter();
+    let too_large = RDKafkaErrorCode::MessageSizeTooLarge;
+    for code in refused.chain([too_large; 3]) {
+        rig.answer(Err(code));
+        assert_eq!((rig.failed(), rig.unconfirmed.get()), (0, 1), "{code}");
+        rig.wake();
+    }
+    rig.answer(Err(too_large));
+    assert_eq!((rig.failed(), rig.unconfirmed.get()), (1, 0));
+}
+
+/// Positions are kept for topics by their names; a prefix parts a queue from its topic.
+#[test]
+fn how_far_topics_were_written_is_known_from_the_journal_and_told_to_it() {
+    let known = [trial::position("orders.price", 7), trial::position("workflow-manager", 3)];
+    let mut rig = rig(&known, |section| section.prefix = "orders.".to_owned());
+    assert_eq!(rig.publisher.written(QUEUE), [(0, 7)].into());
+    assert_eq!(rig.publisher.written.len(), 1, "replies are written by others");
+    rig.publish(1);
+    rig.answer(Ok((0, 7)));
+    let told = |rig: &mut Rig| {
+        rig.publisher.tell_positions();
+        let told = rig.heard.all().into_iter();
+        told.filter_map(|event| match event {
+            BusEvent::Reached(position) => Some(position),
+            _ => None,
+        })
+        .collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut rig), [trial::position("orders.price", 8)]);
+    rig.publisher.lose(&QUEUE.into());
+    assert_eq!(told(&mut rig), [trial::position("orders.price", 0)]);
+}
+
+/// Brokers that forgot a topic may have forgotten the producer too.
+#[test]
+fn a_producer_whose_topic_was_lost_is_replaced() {
+    for (written, is_outdated) in [(0, false), (7, true)] {
+        let mut rig = rig(&[trial::position(QUEUE, written)], |_| ());
+        rig.publisher.lose(&QUEUE.into());
+        assert_eq!(rig.publisher.is_outdated, is_outdated);
+    }
+}
+
+#[test]
+fn a_message_whose_topic_is_not_there_waits_for_it() {
+    let mut rig = rig(&[], |_| ());
+    rig.publish(1);
+    rig.answer(Err(RDKafkaErrorCode::UnknownTopicOrPartition));
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (0, 1));
+    assert!(std::mem::take(&mut rig.publisher.wants_look), "the topic is looked at");
+    rig.publisher.pump();
+    assert!(rig.publisher.flight.is_empty());
+    rig.publish(0);
+    rig.answer(Ok((0, 0)));
+    assert_eq!((rig.taken(), rig.unconfirmed.get()), (1, 0));
+}
+
+/// Without a message nothing else would say so.
+#[test]
+fn a_producer_that_can_go_on_is_told_by_a_look() {
+    let mut rig = rig(&[], |_| ());
+    rig.publisher.no_producer = Some("no rights".to_owned());
+    rig.publisher.renewed_at = Some(clock::ticks());
+    rig.publisher.looked();
+    assert_eq!(rig.publisher.no_producer(), Some("no rights"), "it is not replaced yet");
+    rig.publisher.due();
+    assert_eq!(rig.publisher.renew_if_outdated(), Ok(()));
+    rig.publisher.looked();
+    assert_eq!(rig.publisher.no_producer(), None);
+}
