@@ -3,7 +3,8 @@
 //!
 //! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a process
 //! of their own, so that the manager is not charged for them. Then many workers wait for messages
-//! that do not come: what is measured is the memory that the manager needs for them.
+//! that do not come: what is measured is the memory that the manager needs for them, and for streams over
+//! gRPC that wait or have messages in hand.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -17,18 +18,20 @@ use client::GrpcWorker;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
 use workflow_manager::api::grpc;
 use workflow_manager::api::grpc::wire::Kind;
 use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::Message;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 
@@ -43,7 +46,14 @@ const WAITING: usize = 10_000;
 /// How many messages a worker over gRPC has in hand.
 const CREDIT: u32 = 64;
 
-/// What the process of the workers does: `amqp`, `grpc-` and the number of streams, or how many
+/// Streams over gRPC, for their memory, each on a connection of its own.
+const STREAMS: usize = 1_000;
+/// How many messages each of them has in hand then, and the size of one.
+const IN_HAND: usize = 4;
+const MESSAGE_BYTES: usize = 4 << 10;
+
+/// What another process of this program does: the memory of `waiting` workers or of `streams`; as
+/// workers `hold`, `amqp`, `grpc-` and the number of streams, or how many
 /// messages each asks for over HTTP, or `wait`.
 const ROLE: &str = "HTTP_WORKERS_ROLE";
 /// Where the manager listens.
@@ -182,6 +192,28 @@ fn variable(name: &str) -> String {
 }
 
 /// The process of the workers, until it is ended.
+/// Streams that wait until this is told to give them credit, and then take messages and keep them. Says
+/// how far it has come.
+async fn hold(address: String) {
+    let address = address.parse().expect("an address");
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let client = client::client(address).await;
+        streams.push(GrpcWorker::open(&client, &QUEUES[..1]).await.expect("a stream"));
+    }
+    print("open");
+    std::io::stdin().read_line(&mut String::new()).expect("told");
+    streams.iter_mut().for_each(|stream| stream.want(IN_HAND as u32));
+    print("wanted");
+    for stream in &mut streams {
+        for _ in 0..IN_HAND {
+            stream.message().await;
+        }
+    }
+    print("in hand");
+    std::future::pending().await
+}
+
 fn workers(role: &str) {
     actix_rt::System::new().block_on(async {
         match role {
@@ -193,6 +225,9 @@ fn workers(role: &str) {
                 let all = (0..WAITING).map(|number| wait(address.clone(), QUEUES[number % 5]));
                 join_all(all).await;
             }
+            "hold" => hold(variable(MANAGER)).await,
+            "waiting" => waiting().await,
+            "streams" => streams().await,
             streams if streams.starts_with("grpc-") => {
                 let streams = streams.trim_start_matches("grpc-").parse().expect("a number");
                 join_all((0..streams).map(|_: usize| stream(variable(MANAGER)))).await;
@@ -212,9 +247,20 @@ struct Process(Child);
 
 impl Process {
     fn start(role: &str, address: &str) -> Process {
-        let program = std::env::current_exe().expect("this program");
-        let mut command = Command::new(program);
-        Process(command.env(ROLE, role).env(MANAGER, address).spawn().expect("a process"))
+        Process(Process::command(role, address).spawn().expect("a process"))
+    }
+
+    /// The same, with pipes to it and from it.
+    fn piped(role: &str, address: &str) -> Process {
+        let mut command = Process::command(role, address);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Process(command.spawn().expect("a process"))
+    }
+
+    fn command(role: &str, address: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.env(ROLE, role).env(MANAGER, address);
+        command
     }
 }
 
@@ -247,6 +293,69 @@ async fn start(settings: Settings) -> Manager {
     manager::start(settings, definitions, Workers::new()).await.expect("starts")
 }
 
+/// The memory in KiB, once it has stopped to change.
+async fn settled() -> u64 {
+    let mut before = 0;
+    loop {
+        let now = process::resident();
+        if now.abs_diff(before) < 256 {
+            return now;
+        }
+        before = now;
+        actix_rt::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What streams hold: at first they wait without credit, then with it; then they have messages in hand,
+/// and as many more wait for others.
+async fn streams() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let mut settings = settings(folder.path(), "streams.db");
+    settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let manager = start(settings).await;
+    let server = grpc::serve(manager.ways().clone()).await.expect("listens").expect("it is on");
+    let without = settled().await;
+    // From here on the peak is that of the streams.
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak begins anew");
+    let mut process = Process::piped("hold", &server.address.to_string());
+    let lines = BufReader::new(process.0.stdout.take().expect("a pipe")).lines();
+    let (say, mut says) = mpsc::unbounded_channel();
+    // The manager is served by this thread.
+    std::thread::spawn(move || lines.for_each(|line| drop(say.send(line.expect("a line")))));
+    assert_eq!(says.recv().await.expect("it runs"), "open");
+    let idle = settled().await;
+    let mut tell = process.0.stdin.take().expect("a pipe");
+    writeln!(tell, "go on").expect("told");
+    assert_eq!(says.recv().await.expect("it runs"), "wanted");
+    let with_credit = settled().await;
+    let text = format!(r#"{{"text":"{}"}}"#, "x".repeat(MESSAGE_BYTES));
+    let message = Message::parse(text.as_bytes()).expect("a message");
+    let create = async || {
+        for _ in 0..IN_HAND {
+            let jobs = (0..STREAMS).map(|_| manager.create("chain", None, message.clone()));
+            assert!(join_all(jobs).await.iter().all(Result::is_ok));
+        }
+    };
+    create().await;
+    assert_eq!(says.recv().await.expect("it runs"), "in hand");
+    let in_hand = settled().await;
+    create().await;
+    let waiting = settled().await;
+    let mib = |now: u64, before: u64| (now as f64 - before as f64) / 1024.0;
+    print(&format!(
+        "{STREAMS} streams over gRPC: {:.1} MiB, with credit {:.1} more; with {IN_HAND} messages of \
+         {MESSAGE_BYTES} bytes in hand each {:.1} more; as many jobs that wait {:.1}; peak {:.1} MiB",
+        mib(idle, without),
+        mib(with_credit, idle),
+        mib(in_hand, with_credit),
+        mib(waiting, in_hand),
+        mib(process::peak(), without),
+    ));
+    drop(process);
+    server.stop().await;
+    manager.stop().await;
+}
+
 fn print(line: &str) {
     writeln!(std::io::stdout(), "{line}").expect("written");
 }
@@ -257,6 +366,14 @@ fn row(what: &str, (rate, cpu): (f64, f64), beside: f64) {
 
 async fn measure() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
+    // Each in a process of its own: what one has freed another would use again.
+    for what in ["waiting", "streams"] {
+        let status = Process::command(what, "").status().expect("a process");
+        assert!(status.success());
+    }
+    if std::env::args().any(|argument| argument == "memory") {
+        return;
+    }
     let mut over_amqp = settings(folder.path(), "amqp.db");
     over_amqp.amqp.server = ServerAddress(variable("AMQP_SERVER"));
     over_amqp.amqp.reply_queue = "bench-manager".to_owned();
@@ -295,8 +412,22 @@ async fn measure() {
         row(&format!("HTTP, {WORKERS} workers, {most} at a time"), told, beside.0);
         drop(process);
     }
+    handle.stop(false).await;
+    server.await.expect("ends").expect("ends");
+    manager.stop().await;
+}
+
+/// What workers hold that wait over HTTP.
+async fn waiting() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let mut settings = settings(folder.path(), "waiting.db");
+    settings.http.listen = "127.0.0.1:0".parse().expect("an address");
+    let manager = start(settings).await;
+    let (server, address) = api::serve(manager.ways().clone()).expect("listens");
+    let handle = server.handle();
+    let server = actix_rt::spawn(server);
     let before = process::resident();
-    let process = Process::start("wait", &address);
+    let process = Process::start("wait", &address.to_string());
     // All wait when there is no room for another.
     while manager.common().rooms.waiters.take(1).is_some() {
         actix_rt::time::sleep(Duration::from_millis(10)).await;

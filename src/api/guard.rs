@@ -231,6 +231,9 @@ pub(super) async fn harden(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
+    if may_wait_long(request.path()) {
+        pack(request.headers_mut());
+    }
     let payload = has_body(request.headers()).then(|| held(&mut request));
     let mut response = next.call(request).await?;
     for (name, value) in HEADERS {
@@ -244,6 +247,21 @@ pub(super) async fn harden(
         (false, Some(payload)) => BoxBody::new(Held { body: body.boxed(), _payload: payload }),
         (false, None) => body.boxed(),
     }))
+}
+
+/// Whether calls to a path may wait for long, and many of them: those of workers that ask for messages.
+fn may_wait_long(path: &str) -> bool {
+    path.trim_end_matches('/').ends_with("/receive")
+}
+
+/// Puts headers into a table of their number. The one that the server makes has room for 28, in 6.7 kB,
+/// and is kept as long as the request.
+fn pack(headers: &mut HeaderMap) {
+    let mut packed = HeaderMap::with_capacity(headers.len_keys());
+    for (name, value) in std::mem::take(headers) {
+        packed.append(name, value);
+    }
+    *headers = packed;
 }
 
 fn has_body(headers: &HeaderMap) -> bool {
@@ -305,5 +323,44 @@ impl MessageBody for HeadOnly {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::http::header::{HeaderName, HeaderValue};
+    use actix_web::middleware::from_fn;
+    use actix_web::test::{TestRequest, call_and_read_body, init_service};
+    use actix_web::{App, HttpRequest, web};
+
+    /// What a handler finds: how many headers there is room for, and the values of one.
+    async fn told(request: HttpRequest) -> String {
+        let values = request.headers().get_all("x");
+        let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
+        format!("{} {values:?}", request.headers().capacity())
+    }
+
+    #[actix_rt::test]
+    async fn a_request_that_may_wait_long_has_room_for_its_headers_alone() {
+        let app = App::new().wrap(from_fn(harden)).default_service(web::to(told));
+        let app = init_service(app).await;
+        for (path, is_packed) in
+            [("/api/queue/q/receive", true), ("/api/queue/q/receive/", true), ("/api/jobs", false)]
+        {
+            let mut request = TestRequest::post().uri(path);
+            for value in ["1", "2"] {
+                let (name, value) = (HeaderName::from_static("x"), HeaderValue::from_static(value));
+                request = request.append_header((name, value));
+            }
+            let mut request = request.to_request();
+            // As the server makes them.
+            request.headers_mut().reserve(16);
+            let found = call_and_read_body(&app, request).await;
+            let found = String::from_utf8(found.to_vec()).expect("UTF-8");
+            let (room, values) = found.split_once(' ').expect("two");
+            let room: usize = room.parse().expect("a number");
+            assert_eq!((room < 8, values), (is_packed, r#"["1", "2"]"#), "{path}: {room}");
+        }
     }
 }

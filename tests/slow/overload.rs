@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -110,6 +111,20 @@ fn more_jobs_than_fit_are_refused_and_memory_stays() {
 
 /// With a slow journal, creations wait; beyond the limit they are refused.
 #[cfg(feature = "failpoints")]
+/// A huge page holds 2 MiB as soon as a byte of them is used.
+#[test]
+fn the_daemon_asks_for_no_huge_pages() {
+    let given = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    // Where they are given to everybody, or to nobody, nothing can be seen.
+    if !given.is_ok_and(|given| given.contains("[madvise]")) {
+        return;
+    }
+    let daemon = Setup::new("", SINGLE).start();
+    let memory = fs::read_to_string(format!("/proc/{}/smaps_rollup", daemon.pid())).unwrap();
+    let huge = memory.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).unwrap();
+    assert_eq!(huge.trim(), "0 kB", "{memory}");
+}
+
 #[test]
 fn more_creations_than_may_wait_are_refused() {
     let vhost = Vhost::new();
