@@ -367,7 +367,7 @@ impl Overrides {
 fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T, SettingsError> {
     result.map_err(|error| SettingsError::Unusable {
         place: place.to_owned(),
-        reason: text::without_values(&error.to_string()),
+        reason: text::with_guess(&text::without_values(&error.to_string())),
     })
 }
 
