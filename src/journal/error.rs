@@ -35,6 +35,14 @@ pub enum JournalError {
         /// Why.
         error: std::io::Error,
     },
+    /// It can be read, but not written.
+    #[error(
+        "the journal {file} can be read, but not written: chmod 600 it, and chown it to the user of the manager"
+    )]
+    ReadOnly {
+        /// The journal's file.
+        file: String,
+    },
     /// A directory, a device, or another thing that holds no data.
     #[error(
         "cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet"
@@ -182,6 +190,7 @@ impl JournalError {
             JournalError::InUse { .. }
             | JournalError::Lock { .. }
             | JournalError::Unreachable { .. }
+            | JournalError::ReadOnly { .. }
             | JournalError::NoFile { .. }
             | JournalError::Linked { .. }
             | JournalError::Closed { .. }

@@ -18,6 +18,10 @@ use std::sync::Arc;
 /// How many child jobs are listed at once.
 const PAGE_ROWS: u32 = 1_000;
 
+/// Of the spans of a job, what is not for attempts: this part, and at least a job and a step.
+const OTHERS_SHARE: usize = 8;
+const OTHERS_MIN: usize = 2;
+
 /// The most that the spans of a top-level job take, in bytes as they are sent.
 const TRACE_BYTES_MAX: usize = 16 << 20;
 
@@ -357,7 +361,9 @@ impl Builder {
         id: JobId,
         until: Until,
     ) -> Result<Option<(RecordHead, Life)>, JournalError> {
-        let mut life = Life::new(self.spans_max);
+        // The rest is for the job and its steps, so that the last attempt has a place as well.
+        let of_others = (self.spans_max / OTHERS_SHARE).max(OTHERS_MIN);
+        let mut life = Life::new(self.spans_max.saturating_sub(of_others));
         let head = reader.each_row(id, &mut |row| life.take(&row, until))?;
         Ok(head.map(|head| {
             if life.run == 0 {

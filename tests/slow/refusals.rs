@@ -1,8 +1,10 @@
 //! What the daemon refuses, and how it says why.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -426,6 +428,25 @@ fn a_file_that_is_no_journal_is_refused_and_left_as_it_is() {
         assert_fails(&refused, &[file.file_name().unwrap().to_str().unwrap()]);
         assert!(fs::read(file).unwrap() == before, "{} is left as it was", file.display());
     }
+}
+
+#[test]
+fn a_journal_that_can_be_read_alone_is_refused_at_the_start() {
+    let dir = scratch();
+    let file = write(&dir, "workflows.yaml", SIMPLE).with_file_name("journal.db");
+    Connection::open(&file).unwrap().execute_batch("PRAGMA user_version = 0; VACUUM").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o400)).unwrap();
+    // Root may write everything, unless it gives that up.
+    let mut start = Command::new("setpriv");
+    start.args(["--bounding-set", "-dac_override", "--"]).arg(command().get_program());
+    if OpenOptions::new().write(true).open(&file).is_err() {
+        start = command();
+    }
+    let port = free_port().to_string();
+    let refused = run(start
+        .args(["serve", "--workflows", "workflows.yaml", "--db", "journal.db", "--listen", &port])
+        .current_dir(dir.path()));
+    assert_fails(&refused, &["journal.db can be read, but not written", "chmod 600"]);
 }
 
 // ---- small ones

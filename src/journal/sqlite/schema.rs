@@ -8,7 +8,7 @@ use super::row::{
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -182,6 +182,10 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     place::make(path)
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let connection = Connection::open(path).map_err(failed)?;
+    // SQLite is content with reading, until the first commit.
+    if connection.is_readonly(MAIN_DB).map_err(failed)? {
+        return Err(JournalError::ReadOnly { file: file.to_owned() });
+    }
     // A journal that is refused keeps its bytes: closing must not write the WAL back into the file.
     leave_wal(&connection, true).map_err(failed)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;

@@ -39,7 +39,7 @@ fn of_many_attempts_the_first_ones_and_the_last_one_are_told() {
             .filter(|span| span.name == "send q")
             .map(|span| span.get("workflow.attempt"))
             .collect();
-        assert_eq!(numbers[..9], ["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "7", "8", "9", "40"]);
         assert_eq!(one(&told, "one").get("workflow.spans.omitted"), "30");
     });
 }

@@ -92,9 +92,17 @@ fn it_survives_a_restart() {
         };
         serving_in(folder.path(), FAN, Workers::new(), |_| {}, begun).await;
         let receiver = Receiver::start();
+        let seen = Arc::new(Mutex::new(String::new()));
+        let of_worker = seen.clone();
+        let workers = Workers::new().with("q", 1, move |message: &Publication| {
+            let state = Header::text_in(&message.headers, "tracestate").expect("a tracestate");
+            *of_worker.lock().expect("a text") = state.to_string();
+            echo(message)
+        });
         let of_test = receiver.clone();
         let ended = |_: Api, _: Arc<Common>| async move { spans(&of_test, 5).await };
-        let told = serving_in(folder.path(), FAN, of_q(tell_state), receiver.heard(), ended).await;
+        let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
         assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
+        assert_eq!(*seen.lock().expect("a text"), STATE, "of the message");
     });
 }
