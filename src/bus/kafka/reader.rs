@@ -384,10 +384,12 @@ mod tests {
         reader.tell_positions();
         let (mut replies, mut positions) = (Vec::new(), Vec::new());
         for event in heard.all() {
-            match event {
-                BusEvent::Reply(delivery) => replies.push(delivery),
-                BusEvent::Reached(position) => positions.push(position.offset),
-                other => panic!("{other:?}"),
+            if let BusEvent::Reply(delivery) = event {
+                replies.push(delivery);
+            } else if let BusEvent::Reached(position) = event {
+                positions.push(position.offset);
+            } else {
+                panic!("{event:?}");
             }
         }
         (replies, positions)

@@ -142,10 +142,8 @@ impl Broker {
         let mut list = TopicPartitionList::new();
         list.add_partition(topic, 0);
         let committed = consumer.committed_offsets(list, ASKED).expect("answered");
-        match committed.elements()[0].offset() {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
-        }
+        let Offset::Offset(offset) = committed.elements()[0].offset() else { return None };
+        Some(offset)
     }
 
     /// The setting of a topic.

@@ -23,9 +23,9 @@ fn topic(high: i64) -> Topic {
 /// The queues that the manager is told to be missing, with the ways to answer.
 fn missing(heard: &mut Heard) -> Vec<(Arc<str>, oneshot::Sender<()>)> {
     let told = heard.all().into_iter();
-    told.filter_map(|event| match event {
-        BusEvent::QueueMissing { queue, taken } => Some((queue, taken)),
-        _ => None,
+    told.filter_map(|event| {
+        let BusEvent::QueueMissing { queue, taken } = event else { return None };
+        Some((queue, taken))
     })
     .collect()
 }

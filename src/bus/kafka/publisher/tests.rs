@@ -125,9 +125,9 @@ fn how_far_topics_were_written_is_known_from_the_journal_and_told_to_it() {
     let told = |rig: &mut Rig| {
         rig.publisher.tell_positions();
         let told = rig.heard.all().into_iter();
-        told.filter_map(|event| match event {
-            BusEvent::Reached(position) => Some(position),
-            _ => None,
+        told.filter_map(|event| {
+            let BusEvent::Reached(position) = event else { return None };
+            Some(position)
         })
         .collect::<Vec<_>>()
     };
