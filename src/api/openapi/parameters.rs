@@ -111,16 +111,14 @@ pub(super) const NEW_ID: Parameter =
     query("id", Form::Id, "The id of the new job: asked twice under one id, there is one job");
 pub(super) const TRACE_PARENT: Parameter = header(
     "traceparent",
-    Form::Like(
-        "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$",
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-    ),
-    "W3C Trace Context: the job goes on in this trace; ignored if it cannot be read",
+    // What cannot be read is ignored, so any text is taken.
+    Form::Any,
+    "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job goes on in this trace; ignored if it cannot be read",
 );
 pub(super) const TRACE_STATE: Parameter = header(
     "tracestate",
-    Form::Short(512),
-    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read or is too long",
+    Form::Any,
+    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more than 512 characters or 32 members",
 );
 pub(super) const INTERVAL: Parameter = query(
     "interval",
