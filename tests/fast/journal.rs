@@ -4,6 +4,7 @@
 use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use workflow_manager::engine::{
     Context, Definition, Graph, Job, JobId, Message, Origin, Reply, Sender, Step, Timestamp,
 };
@@ -102,6 +103,36 @@ fn a_row_that_is_missing_is_found() {
         assert!(error.contains(&format!("row {}", row + 1)), "{error}");
         assert!(error.contains("a row is missing"), "{error}");
     }
+}
+
+#[test]
+fn a_program_that_writes_into_the_file_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let other = rusqlite::Connection::open(&file).expect("opens");
+    other.busy_timeout(std::time::Duration::from_secs(60)).expect("set");
+    other.execute_batch("CREATE TABLE notes(note)").expect("a table of its own");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writes = {
+        let is_over = is_over.clone();
+        std::thread::spawn(move || {
+            let mut writes = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                other.execute("INSERT INTO notes VALUES (1)", []).expect("written");
+                writes += 1;
+            }
+            writes
+        })
+    };
+    for number in 1..=200 {
+        let (mut job, created) = new_job(number);
+        store.append(&[&created]).expect("commits");
+        store.append(&[&reply(&mut job, number, "{}")]).expect("commits");
+    }
+    store.derive().expect("derives");
+    is_over.store(true, Ordering::Relaxed);
+    assert!(writes.join().expect("no panic") > 20, "both have written in turns");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::row::{
 use super::{former, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, MAIN_DB, OpenFlags};
+use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -181,7 +181,10 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     place::make(path)
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
-    let connection = Connection::open(path).map_err(failed)?;
+    let mut connection = Connection::open(path).map_err(failed)?;
+    // A transaction that begins by reading cannot write once another program has written meanwhile.
+    // One that begins by writing waits for that program instead.
+    connection.set_transaction_behavior(TransactionBehavior::Immediate);
     // SQLite is content with reading, until the first commit.
     if connection.is_readonly(MAIN_DB).map_err(failed)? {
         return Err(JournalError::ReadOnly { file: file.to_owned() });

@@ -107,7 +107,8 @@ fn steps_whose_replies_are_gone_before_they_were_read_are_sent_again() {
         let job = daemon.api.create("chain", r#"{"n":1}"#);
         eventually("it is written", || when(broker.written("first") == before + 1, "not yet"));
         assert!(daemon.stop().success());
-        let (worker, given) = (work("first"), broker.written(replies));
+        let given = broker.written(replies);
+        let worker = work("first");
         eventually("the reply is there", || when(broker.written(replies) == given + 1, "not yet"));
         worker.end();
         broker.delete(replies);
