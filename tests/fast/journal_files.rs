@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use workflow_manager::actors::answer::{Created, Refusal};
+use workflow_manager::actors::mail::JournalInput;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, Message};
@@ -263,6 +264,10 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let file = folder.path().join("j.db");
             let manager = start(&file).await;
             let id = created(&manager).await;
+            // Nothing is being derived: what is written at the very moment of the harm may hide it.
+            let (answer, derived) = tokio::sync::oneshot::channel();
+            manager.ways().mailboxes().journal.post(JournalInput::Barrier(answer));
+            derived.await.expect("derived");
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
             let Err(Refusal::Overloaded(reason)) = create(&manager).await else {
