@@ -351,9 +351,7 @@ impl Builder {
         attributes.push(text("messaging.destination.name", &*step.queue));
         (Kind::Producer, format!("send {}", step.queue))
     }
-}
 
-impl Builder {
     /// The last run of a job up to a point of its record.
     fn life_of(
         &self,

@@ -76,6 +76,15 @@ fn known(detail: &str) -> Option<BTreeSet<String>> {
     names.or_else(|| detail.ends_with("this call takes none").then(BTreeSet::new))
 }
 
+/// The calls of the document: path, method, and what it says of them.
+fn calls(document: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+    let paths = document["paths"].as_object().expect("paths").iter();
+    paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().expect("methods").iter();
+        methods.map(move |(method, call)| (path, method, call))
+    })
+}
+
 #[test]
 fn the_headers_of_a_trace_are_described_where_a_job_is_created() {
     serving(
@@ -85,15 +94,13 @@ fn the_headers_of_a_trace_are_described_where_a_job_is_created() {
         |api, _| async move {
             let document = api.get("/openapi.json", &[]).await.json();
             let mut found = Vec::new();
-            for (path, methods) in document["paths"].as_object().expect("paths") {
-                for (method, call) in methods.as_object().expect("methods") {
-                    let given = call["parameters"].as_array().into_iter().flatten();
-                    let headers = given.filter(|given| given["in"] == "header");
-                    found.extend(headers.map(|given| {
-                        assert_eq!(given["required"], false);
-                        (method.clone(), path.clone(), given["name"].as_str().map(str::to_owned))
-                    }));
-                }
+            for (path, method, call) in calls(&document) {
+                let given = call["parameters"].as_array().into_iter().flatten();
+                let headers = given.filter(|given| given["in"] == "header");
+                found.extend(headers.map(|given| {
+                    assert_eq!(given["required"], false);
+                    (method.clone(), path.clone(), given["name"].as_str().map(str::to_owned))
+                }));
             }
             let of = |name: &str| {
                 let [method, path] = ["post", "/api/workflow/{name}"].map(str::to_owned);
@@ -117,53 +124,49 @@ fn each_call_is_described_with_its_parameters_and_no_other_is() {
             let mut described: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
             let mut ids = BTreeSet::new();
             let mut asked = 0;
-            for (path, methods) in document["paths"].as_object().expect("paths") {
-                for (method, call) in methods.as_object().expect("methods") {
-                    described.entry(path.clone()).or_default().insert(method.clone());
-                    let id = call["operationId"].as_str().expect("an id");
-                    assert!(ids.insert(id.to_owned()), "{id} is there twice");
-                    let empty = Vec::new();
-                    let parameters = call["parameters"].as_array().unwrap_or(&empty);
-                    let of = |place: &str| -> BTreeSet<String> {
-                        let of_place = parameters.iter().filter(|given| given["in"] == place);
-                        of_place
-                            .filter_map(|given| given["name"].as_str().map(str::to_owned))
-                            .collect()
-                    };
-                    let in_path: BTreeSet<String> =
-                        path.split(['{', '}']).skip(1).step_by(2).map(str::to_owned).collect();
-                    assert_eq!(of("path"), in_path, "{method} {path}");
-                    let real = path
-                        .replace("{id}", "f557697b-f911-401c-86b7-6d9b62f1f2bb")
-                        .replace("{message}", "f557697b-f911-401c-86b7-6d9b62f1f2bb:work:1")
-                        .replace("{delivery}", "1")
-                        .replace("{hash}", &"0".repeat(64))
-                        .replace("{name}", "single")
-                        .replace(['{', '}'], "");
-                    let method = method.to_uppercase().parse::<Method>().expect("a method");
-                    let told = api.ask(method.clone(), &format!("{real}?zzz=1"), &[], "{}").await;
-                    // Each other parameter of these is a step; those of health and metrics are not
-                    // looked at.
-                    if path.starts_with("/api/status") || !path.starts_with("/api") {
-                        continue;
-                    }
-                    asked += 1;
-                    assert_eq!(told.status, StatusCode::BAD_REQUEST, "{method} {path}");
-                    let mut names = known(&told.detail())
-                        .unwrap_or_else(|| panic!("{method} {path}: {}", told.detail()));
-                    names.remove("status.<step>");
-                    if path.starts_with("/api/job/{id}/") && !path.ends_with("/rerun") {
-                        // One handler serves all operations, and refuses what an operation has not.
-                        names.retain(|name| name != "step" || of("query").contains(name));
-                    }
-                    if path.starts_with("/api/jobs/") && !path.ends_with("/rerun") {
-                        names.retain(|name| name != "step");
-                    }
-                    if path == "/api/jobs/delete" {
-                        names.remove("reason");
-                    }
-                    assert_eq!(of("query"), names, "{method} {path}");
+            for (path, method, call) in calls(&document) {
+                described.entry(path.clone()).or_default().insert(method.clone());
+                let id = call["operationId"].as_str().expect("an id");
+                assert!(ids.insert(id.to_owned()), "{id} is there twice");
+                let empty = Vec::new();
+                let parameters = call["parameters"].as_array().unwrap_or(&empty);
+                let of = |place: &str| -> BTreeSet<String> {
+                    let of_place = parameters.iter().filter(|given| given["in"] == place);
+                    of_place.filter_map(|given| given["name"].as_str().map(str::to_owned)).collect()
+                };
+                let in_path: BTreeSet<String> =
+                    path.split(['{', '}']).skip(1).step_by(2).map(str::to_owned).collect();
+                assert_eq!(of("path"), in_path, "{method} {path}");
+                let real = path
+                    .replace("{id}", "f557697b-f911-401c-86b7-6d9b62f1f2bb")
+                    .replace("{message}", "f557697b-f911-401c-86b7-6d9b62f1f2bb:work:1")
+                    .replace("{delivery}", "1")
+                    .replace("{hash}", &"0".repeat(64))
+                    .replace("{name}", "single")
+                    .replace(['{', '}'], "");
+                let method = method.to_uppercase().parse::<Method>().expect("a method");
+                let told = api.ask(method.clone(), &format!("{real}?zzz=1"), &[], "{}").await;
+                // Each other parameter of these is a step; those of health and metrics are not
+                // looked at.
+                if path.starts_with("/api/status") || !path.starts_with("/api") {
+                    continue;
                 }
+                asked += 1;
+                assert_eq!(told.status, StatusCode::BAD_REQUEST, "{method} {path}");
+                let mut names = known(&told.detail())
+                    .unwrap_or_else(|| panic!("{method} {path}: {}", told.detail()));
+                names.remove("status.<step>");
+                if path.starts_with("/api/job/{id}/") && !path.ends_with("/rerun") {
+                    // One handler serves all operations, and refuses what an operation has not.
+                    names.retain(|name| name != "step" || of("query").contains(name));
+                }
+                if path.starts_with("/api/jobs/") && !path.ends_with("/rerun") {
+                    names.retain(|name| name != "step");
+                }
+                if path == "/api/jobs/delete" {
+                    names.remove("reason");
+                }
+                assert_eq!(of("query"), names, "{method} {path}");
             }
             assert!(asked > 35, "only {asked} calls were asked");
             assert_eq!(described, routed());
