@@ -127,7 +127,7 @@ impl Answer {
         }
     }
 
-    /// The same answer as a refusal.
+    /// Turns it into this refusal.
     pub fn refused(self, refusal: Refusal) -> Answer {
         match self {
             Answer::Created(to, _) => Answer::Created(to, Err(refusal)),

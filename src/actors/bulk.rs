@@ -100,7 +100,7 @@ pub struct Wait {
     pub step: Arc<str>,
 }
 
-/// The step of each queue that waits longest, of those that were heard of so far.
+/// The step that waits longest on each queue, of those that were heard of so far.
 #[derive(Default)]
 pub struct Waits(Mutex<HashMap<Address, Wait>>);
 

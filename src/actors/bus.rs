@@ -154,8 +154,7 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
     })
 }
 
-/// The broker has a message, or it is gone with the queue that it was for: whoever sent it hears of
-/// that.
+/// Tells the sender of a message that the broker has it, or that it is gone with its queue.
 fn taken(ways: &Ways, receipt: Receipt) {
     // Every message that is sent has such a receipt.
     let Some(sent) = receipt.open() else { return };
@@ -174,7 +173,7 @@ fn taken(ways: &Ways, receipt: Receipt) {
     }
 }
 
-/// A worker has a message: its job hears how long.
+/// Tells a job for how long a worker has its message.
 fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
     let Some(Sent::Step { job, created, step, attempt }) = receipt.open() else { return };
     if let Some(job) = ways.routes.find(job) {
@@ -191,7 +190,8 @@ fn workflow_of(queue: &str, vhost: &str) -> Arc<str> {
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
 
-/// A dead letter is a message of ours, whatever took its headers away: its id tells the attempt.
+/// Adds the attempt to a dead letter that has lost its headers. It is a message of ours, so its id
+/// tells the attempt.
 fn with_attempt(delivery: Delivery) -> Delivery {
     let mut delivery = delivery;
     if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
@@ -207,7 +207,7 @@ fn attempt_in(message_id: &str) -> Option<u32> {
     attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
 }
 
-/// The queue that a caller named is not there: nobody can be told.
+/// Notes that the queue which a caller named is not there: nobody gets the answer.
 fn unroutable(ways: &Ways, bus: &BusKey, job: JobId) {
     ways.common
         .metrics

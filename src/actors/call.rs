@@ -16,7 +16,7 @@ pub struct Call {
     pub(super) caller: Option<Caller>,
     /// How many levels of calls and child jobs are above its job.
     pub(super) depth: u16,
-    /// The place in a trace from which it comes, if it says so.
+    /// Its trace context, if it has one.
     pub(super) trace: Option<Box<TraceContext>>,
     pub(super) asker: Asker,
     pub(super) ack: Acknowledge,

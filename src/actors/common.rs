@@ -57,7 +57,7 @@ pub struct Common {
     pub began: (Timestamp, tokio::time::Instant),
     /// Keeps what strangers send from flooding the log.
     pub throttle: Throttle,
-    /// Places for creations that are asked for and not yet answered.
+    /// Permits for creations that are asked for and not yet answered.
     pub creations: Semaphore,
     /// Room for what clients of the API make the process hold.
     pub rooms: Rooms,

@@ -22,8 +22,8 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// How many jobs are asked at once.
 const JOBS_AT_ONCE: usize = 10_000;
 
-/// Asks for a job of a workflow, under an id if one is chosen, from a place in a trace if one is
-/// told; answered after the commit.
+/// Asks for a job of a workflow: under this id, if the client has chosen one, and with this trace
+/// context, if the request had one. Answered after the commit.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub async fn create(
         return Err(Refusal::Overloaded(reasons.join("; ")));
     }
     let limit = ways.common.settings.limits.creations_waiting_max;
-    // If the client goes away, this future is dropped, and the place with it.
+    // If the client goes away, this future is dropped, and the permit with it.
     let Ok(_place) = ways.common.creations.try_acquire() else {
         return Err(Refusal::Overloaded(format!(
             "{limit} creations are under way (setting limits.creations_waiting_max)"
@@ -94,8 +94,8 @@ pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refu
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says. Answered once
-/// all is committed: how many steps, in how many jobs and child jobs.
+/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
+/// Answered once all is committed: how many steps, in how many jobs and child jobs.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ struct BusHealth {
 }
 
 impl Health {
-    /// Nothing keeps it; the name of the bus of workflows that name none.
+    /// With nothing in the way. `default_bus`: the bus of workflows that name none.
     pub fn new(default_bus: &str) -> Health {
         Health {
             journal_full: AtomicBool::new(false),

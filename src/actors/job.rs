@@ -51,7 +51,7 @@ pub struct JobActor {
     heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
-    /// How many child jobs under way it counts among those of the process.
+    /// How many of its child jobs count towards the limit of the process.
     pub(super) children: u32,
     /// The time that is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
@@ -97,8 +97,8 @@ impl JobActor {
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        // A rebuilt job hears all that was set aside. This input is counted only after that, so
-        // that nothing in the middle can let the job go.
+        // A rebuilt job first hears everything that was set aside. `Rebuilt` itself is counted
+        // last: until then the router cannot let the job go.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
         self.heard += u64::from(!is_rebuild);
         self.act(input, ctx);
@@ -180,7 +180,7 @@ impl JobActor {
                 }
                 self.release_after_commit(vec![Outgoing::Hold(done)]);
             }
-            // It is neither broken nor let go.
+            // `act` has handled `Close`, and `Rebuilt` for a broken job. Here the job is live.
             JobInput::Rebuilt { .. } | JobInput::Close => {}
         }
     }
@@ -190,9 +190,9 @@ impl JobActor {
         self.decide(input, release, None);
     }
 
-    /// Lets the engine decide. A panic affects only this job: the supervisor has it rebuilt from
-    /// the journal, inputs are set aside meanwhile, and the delivery that was being taken goes back
-    /// to its queue. A client is told the job's state.
+    /// Lets the engine decide. If a client has asked, it is answered with the state of the job. A
+    /// panic affects only this job: the supervisor has it rebuilt from the journal. Meanwhile its
+    /// inputs are set aside, and the delivery that was being taken goes back to its queue.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), clock::now());
         let limits = self.limits();
@@ -234,8 +234,8 @@ impl JobActor {
                 said.log(self.id, rejected);
             }
         }
-        // After the commit of what made it void, which may still be under way: this may be the last
-        // copy of a reply.
+        // The ack waits for the commit of whatever made this input void. That commit may still be
+        // under way, and this delivery may be the last copy of a reply.
         if !release.is_empty() {
             for outgoing in &mut release {
                 if let Outgoing::Ack(ack) = outgoing {
@@ -283,7 +283,7 @@ impl JobActor {
         let leaves = if decision.closed { self.leave() } else { None };
         let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);
-        // Before any answer: who is answered looks next.
+        // First: a client looks as soon as it is answered.
         release.splice(0..0, self.steps_now());
         release.extend(self.counts_now(&decision.recorded));
         let record = Record { notice, ..Record::of(self.number, created, decision) };

@@ -27,11 +27,11 @@ pub struct JournalActor {
     ways: Arc<Ways>,
     waiting: Vec<WaitingRecord>,
     flush: Flush,
-    /// A commit is going to be tried again.
+    /// Whether another attempt to commit is scheduled.
     is_retried: bool,
-    /// What is committed is going to be derived.
+    /// Whether deriving what is committed is scheduled.
     is_deriving: bool,
-    /// Confirms are going to get records of their own.
+    /// Whether records for confirms are scheduled.
     is_carrying: bool,
     /// How far buses have come.
     positions: Positions,
@@ -61,15 +61,15 @@ enum Flush {
 /// How often the journal's files are looked at while nothing is committed.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
-/// How often confirms that no record of their jobs has yet get one of their own.
+/// How often confirms get a record of their own, if no other record of their job has come since.
 const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
 
-/// How often positions of buses are written. What a bus reads again after a crash is what was taken
-/// in so long.
+/// How often positions of buses are written. After a crash, a bus reads again what it took in
+/// since.
 const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
-/// From so many records in the last commit on, the next waits for company: a commit costs almost the
-/// same for a hundred as for ten.
+/// If the last commit had at least this many records, the next one waits for more: a commit costs
+/// almost the same for a hundred as for ten.
 const GROUP_UNDER_LOAD: usize = 8;
 
 /// Top-level jobs deleted in one transaction by retention.
@@ -274,13 +274,13 @@ impl JournalActor {
                 release
             };
             for outgoing in release {
-                // At once: what waits behind it must not be dropped, which clients would take for
-                // an answer.
+                // If this panics, the process ends at once. Otherwise what waits behind it would be
+                // dropped, and clients would take that for an answer.
                 or_end(|| {
                     if let Outgoing::Send(message) = outgoing {
                         return messages.add(message);
                     }
-                    // What waits for this commit waits for its messages too.
+                    // Whoever waits for this commit waits for its messages too.
                     if let Outgoing::Hold(_) = outgoing {
                         std::mem::take(&mut messages).send(&self.ways);
                     }
@@ -292,8 +292,8 @@ impl JournalActor {
         true
     }
 
-    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what was
-    /// committed. Those that were deleted go in any case.
+    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what
+    /// was committed. A deleted job goes even if it has something left to do.
     fn ask_to_leave(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
@@ -308,7 +308,7 @@ impl JournalActor {
         }
     }
 
-    /// Has what is committed derived, and confirms carried, behind the commits.
+    /// Schedules what follows commits: deriving, and records for confirms.
     fn follow(&mut self, ctx: &mut Context<Self>) {
         if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
             ctx.run_later(self.ways.common.settings.journal.lag.0, |actor, ctx| {
@@ -328,7 +328,7 @@ impl JournalActor {
         }
     }
 
-    /// Writes how far buses have come. What that counts as done was committed before.
+    /// Writes how far buses have come. Everything that this counts as done is committed already.
     fn write_positions(&mut self, ctx: &mut Context<Self>) {
         if self.positions.is_empty() || !self.look() {
             return;
@@ -388,19 +388,20 @@ impl JournalActor {
         }
     }
 
-    /// Comes back only where the reason is that the journal is lost.
+    /// Ends the process. It returns only if the reason is that the journal is lost.
     fn broken(&mut self, error: &JournalError) {
         if !self.look() {
             return;
         }
-        // Not in order: nothing may be written or acknowledged after this. The next start recovers.
+        // Not an orderly stop: nothing may be written or acknowledged after this. The next start
+        // recovers.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
         end_at_once();
     }
 
     /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or
-    /// sent any more, until the next start: what is decided is held as while the disk is full, and
-    /// whoever waits for an answer is told.
+    /// sent until the next start. What is decided is held, as while the disk is full. Whoever waits
+    /// for an answer is told.
     fn look(&mut self) -> bool {
         if self.flush == Flush::Lost {
             return false;
@@ -453,7 +454,7 @@ impl JournalActor {
         }
     }
 
-    /// The actors of failed jobs that waited for late replies end with their rows.
+    /// Ends the actors of deleted jobs. A failed job may have waited for late replies.
     fn close(&self, deleted: &Deleted) {
         let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
         let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();
@@ -463,7 +464,7 @@ impl JournalActor {
     }
 }
 
-/// Answers whoever waits for a commit that will not come; all else is held.
+/// Answers whoever waits for a commit that will not come. Everything else is held.
 fn refuse(append: &mut Append, ways: &Ways) {
     for outgoing in
         append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
@@ -528,14 +529,14 @@ impl Handler<RetentionIsDue> for JournalActor {
     }
 }
 
-/// Does it; if it panics, the process ends.
+/// Does `act`. If it panics, the process ends.
 fn or_end(act: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(act)).is_err() {
         end_at_once();
     }
 }
 
-/// Ends the process; what was logged is written as far as it can be.
+/// Ends the process. What was logged is written as far as possible.
 fn end_at_once() -> ! {
     log::flush();
     std::process::exit(EXIT_IO_ERROR)

@@ -129,7 +129,7 @@ impl LossWatch {
         self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
-    /// The queues that held less than `waiting` at every look that counts.
+    /// The queues that held fewer messages than steps wait for, at every look that counts.
     fn losses(
         &self,
         now: Instant,
@@ -144,7 +144,7 @@ impl LossWatch {
         if looks.len() < AGREEING_MIN {
             return BTreeMap::new();
         }
-        // One that is not in the list is not there.
+        // A queue that is not in the list does not exist.
         let held = |queue: &str, look: &DepthsSeen| {
             look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies)
         };

@@ -1,4 +1,4 @@
-//! All that actors are told, and what leaves after a commit. No actor is named here: a sender need
+//! The inputs of all actors, and what leaves after a commit. No actor is named here: a sender need
 //! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
@@ -28,7 +28,7 @@ pub const ANY_ROUND: u32 = u32::MAX;
 
 /// Mail for the router.
 pub enum RouterInput {
-    /// Jobs from the journal go on. This comes before anything else.
+    /// Jobs that were rebuilt from the journal. They start before anything else comes in.
     Recovered(Vec<Recovered>),
     /// Jobs that have nothing left to do want to leave.
     Leave(Vec<Leave>),
@@ -43,7 +43,7 @@ pub enum RouterInput {
         /// The message.
         delivery: Delivery,
     },
-    /// A call that names a step, with the answer of that step's job.
+    /// A call that claims to come from a step. The job of that step has said whether it does.
     Vouched(Call),
     /// A client asks for a job.
     Create(CreateJob),
@@ -51,7 +51,8 @@ pub enum RouterInput {
     StartChild(Box<NewChild>),
     /// Something for a job, if it takes input.
     ToJob(JobId, Input),
-    /// What a parent tells its child job. A child job that has ended is brought back to be retried.
+    /// An order from a parent to its child job. A child job that has ended is brought back if it is
+    /// to be retried.
     ToChild(ToChild),
     /// A client asks something of a job.
     Operate(JobId, Request, Client<Now>),
@@ -66,8 +67,8 @@ pub enum RouterInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Answered once all its running steps are journaled as unconfirmed, and all that was
-        /// decided before.
+        /// Answered once the steps that waited in it are journaled as unconfirmed, and everything
+        /// decided before is committed.
         taken: oneshot::Sender<()>,
     },
     /// The messages of the steps that wait on a queue are to be sent again; answered after all
@@ -86,9 +87,8 @@ pub struct Leave {
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
-    /// How many inputs it had heard when nothing was left to do. It leaves unless more were sent;
-    /// it asks again once it has heard those. None: it is gone from the journal, and leaves in any
-    /// case.
+    /// How many inputs it had heard when nothing was left to do. If more were sent since, it stays,
+    /// hears them, and asks again. None: the journal has deleted it, and it must leave.
     pub heard: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ pub struct CreateJob {
     pub definition: Arc<Definition>,
     /// The message to run it with.
     pub message: Message,
-    /// The place in a trace from which it is asked for, if that was told.
+    /// The trace context of the request, if it had one.
     pub trace: Option<TraceContext>,
     /// Answered after the commit.
     pub answer: Client<Created>,
@@ -115,11 +115,12 @@ pub enum JobInput {
         /// The delivery.
         ack: Option<Acknowledge>,
     },
-    /// The broker or a worker has a message of the job that was created at this time under this id.
+    /// News of a message that the job has sent: the broker has it, or a worker.
     OfMessage {
-        /// When that job was created: a late confirm may be for one that had the id before.
+        /// When the sender of the message was created. A late confirm may be for an earlier job
+        /// with the same id.
         created: Timestamp,
-        /// What that means for it.
+        /// The news.
         input: Input,
     },
     /// A client asks for a job under the same id. It gets the same answer if it asks for the same
@@ -151,7 +152,7 @@ pub enum JobInput {
     },
     /// The messages of its steps that wait on a queue are to be sent again.
     Redispatch {
-        /// Which.
+        /// Which messages, and why.
         bulk: Arc<Bulk>,
         /// Dropped after the commit.
         done: Arc<Done>,
@@ -160,9 +161,9 @@ pub enum JobInput {
     Count(Arc<Census>),
     /// Somebody looks for the steps that wait longest.
     Waits {
-        /// Where it tells of its own.
+        /// Where the job enters its own.
         waits: Arc<Waits>,
-        /// Dropped once it has.
+        /// Dropped once it has done so.
         done: Arc<Done>,
     },
     /// The supervisor has had the job rebuilt after a panic.
@@ -180,7 +181,7 @@ pub enum JobInput {
     Close,
 }
 
-/// A look at a job. Its outcome is told only once what was seen is committed.
+/// A look at a job. The result is given only after the commit of what was seen.
 pub struct Look {
     pub(super) see: Box<dyn FnOnce(&Job) + Send>,
     pub(super) done: Arc<Done>,
@@ -204,7 +205,7 @@ pub enum JournalInput {
     Delete(JobNumber, Client<Erased>),
     /// Delete notices that were delivered.
     Forget(Vec<NoticeNumber>),
-    /// A bus has come this far; written a moment later.
+    /// A bus has read or written this far; it is written down a moment later.
     Reached(Position),
     /// Make the tables of statuses for newly loaded definitions.
     Relate(Vec<Arc<Definition>>),
@@ -213,7 +214,7 @@ pub enum JournalInput {
     Barrier(oneshot::Sender<()>),
     /// Answer once everything appended before is committed, however long the disk is full.
     Committed(oneshot::Sender<()>),
-    /// The end of the supervisor's round: answered when it is taken, with the disk full too.
+    /// Answer at once, even while the disk is full: this ends the supervisor's round.
     Round(oneshot::Sender<()>),
 }
 
@@ -324,9 +325,9 @@ pub enum Outgoing {
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
-    /// A top-level job has ended, whose trace is to be sent.
+    /// A top-level job has ended: its trace is to be sent.
     Ended(EndedJob),
-    /// There is something new to count of the job's child jobs.
+    /// The counts of the job's child jobs have changed.
     Counted(JobId),
     /// So many steps of the job are done.
     StepsDone(StepsDone, usize),
@@ -336,7 +337,7 @@ pub enum Outgoing {
 pub struct ToChild {
     /// The child job.
     pub id: JobId,
-    /// Its place: another job may have its id by now.
+    /// Its place in its parent. By now another job may have its id.
     pub place: Parent,
     /// The parent's number.
     pub parent: JobNumber,

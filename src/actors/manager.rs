@@ -78,7 +78,7 @@ impl Threads {
     }
 }
 
-/// The parts of a manager that can be others.
+/// The parts of a manager that can be replaced.
 pub struct Parts {
     /// What makes the buses.
     pub transport: Transport,
@@ -90,7 +90,7 @@ pub struct Parts {
     pub desks: Arc<Desks>,
 }
 
-/// Makes the ways to the actors of their mailboxes.
+/// Gives the mailboxes that senders use. It may put something between these and the actors.
 pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<Ways>) -> Mailboxes>;
 
 impl Parts {
@@ -248,7 +248,8 @@ fn start_actors(
     ways.connect(wiring(mailboxes, ways));
     // Last, because a bus reports to the others.
     let mut gates = Vec::new();
-    // The first one beside the router: a reply goes from one to the other without waking a thread.
+    // The first bus runs on the thread of the router: a reply goes from one to the other without
+    // waking a thread.
     let mut beside_router = Some(router_arbiter);
     for (key, maker) in makers {
         let (gate, at_gate) = threads.gate().unzip();

@@ -103,7 +103,7 @@ pub(super) fn step_message(
     let state = job.origin().trace.as_ref().and_then(|asked| asked.state.as_ref());
     headers.extend(state.map(|state| Header::text("tracestate", state.as_ref())));
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
-        // How many levels of calls and child jobs are above this one, which asks.
+        // How many levels of calls and child jobs are above the job that asks.
         headers.push(Header::number("depth", job.origin().depth));
     }
     Publication {

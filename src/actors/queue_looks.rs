@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long a look is taken for new, at least.
+/// A look counts as new for at least this long.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
-/// The same as a multiple of the time that it took to ask the jobs: however many there are, they spend
-/// little of their time on this.
+/// It also counts as new for this many times as long as the jobs took to answer: so they spend
+/// little time on looks, however many jobs there are.
 const FRESH_FACTOR: u32 = 20;
 
 /// A look at all queues.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How many rows are read at once: a read holds up the deletion of what it sees.
 const ROWS_AT_ONCE: u32 = 10_000;
 
-/// The most jobs whose creation is looked at, and the most whose end is: of more, the newest.
+/// The most creations that are read, and the most ends. If there are more, the newest are read.
 const ROWS_MAX: u32 = 2_000_000;
 
 /// Begins to read, on a thread of its own. What happens from now on is counted as it happens.

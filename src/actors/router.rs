@@ -88,9 +88,10 @@ impl Router {
         }
     }
 
-    /// Every job hears of it, then the journal is asked. It may still have a message as confirmed
-    /// that its job no longer has: the entry that says so waits for its commit. Once the queue is
-    /// there again, nobody would miss that message after a crash.
+    /// Tells every job, then waits for the journal. A job may have decided already that a message
+    /// is unconfirmed, while the commit of that is still under way. If the queue were declared
+    /// before the commit and the process crashed, the journal would still have the message as
+    /// confirmed, and nobody would send it again.
     fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
         let (all, heard_by_all) = oneshot::channel();

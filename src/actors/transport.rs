@@ -123,7 +123,7 @@ fn kafka(section: &KafkaSection, key: &BusKey, opening: Opening) -> Result<BusMa
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
-/// The settings are refused before.
+/// Such settings are refused before it comes to this.
 #[cfg(not(feature = "kafka"))]
 fn kafka(_: &KafkaSection, key: &BusKey, _: Opening) -> Result<BusMaker, StartError> {
     Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))

@@ -31,7 +31,7 @@ impl JobActor {
             Some((Some(caller), ack)) if !job.owes(&caller) => {
                 self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
             }
-            // After the commit of its caller's first message, which may still be under way.
+            // It follows the commit of the caller's first message, which may still be under way.
             Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
         }
     }
@@ -46,7 +46,7 @@ impl JobActor {
         let Some(job) = self.job() else { return };
         let state = job.state();
         if state.is_ended() {
-            // After the commit of its end, which may still be under way.
+            // It follows the commit of the job's end, which may still be under way.
             let told = Answer::Now(answer, Ok(Now::Job(state)));
             self.release_after_commit(vec![Outgoing::Answer(told)]);
         } else {

@@ -82,7 +82,8 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // The job panics at an order from its parent, so the parent hears that it failed.
+                // It is the order from its parent at which the job panics: so the parent must hear
+                // that it failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
                     let ended = ChildEnd {
                         child: self.id,
@@ -105,7 +106,8 @@ impl JobActor {
         set_aside.into_iter().for_each(|input| self.hear_or_set_aside(input));
     }
 
-    /// Goes on with a job from the journal. The entries behind its effects are committed.
+    /// Goes on with a job from the journal. Its effects may leave at once: their entries are
+    /// committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.life = Life::Live(job);
         self.count();
@@ -119,8 +121,8 @@ impl JobActor {
     }
 }
 
-/// The messages of the job that was created then which the broker has confirmed meanwhile: they are
-/// not sent again.
+/// The messages that the broker has confirmed meanwhile, of the job that was created at that time.
+/// They are not sent again.
 fn confirmed_among(set_aside: &[JobInput], created: Timestamp) -> Vec<(StepIndex, u32)> {
     let confirmed = |input: &JobInput| {
         let JobInput::OfMessage { created: of, input } = input else { return None };

@@ -8,8 +8,8 @@ use crate::engine::{DeafTo, Input, StepIndex};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Attempts of these steps that began before these times may have been answered, with the
-    /// answer still in the reply queue of their bus.
+    /// For each step that waits for a reply: an attempt that began before this time may have been
+    /// answered already, with the reply still unread in the reply queue of its bus.
     pub(super) fn deaf_to(&self) -> DeafTo {
         let Some(job) = self.job() else { return DeafTo::new() };
         let Ways { common, buses, .. } = &*self.ways;
@@ -25,8 +25,8 @@ impl JobActor {
         sent.filter_map(|step| Some((step, until(step)?))).collect()
     }
 
-    /// What waits in that queue goes out again. Whoever asked is told once the journal has the
-    /// record in its mailbox.
+    /// Sends the messages that waited in that queue again. `done` is dropped once the journal has
+    /// the record in its mailbox.
     pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<Done>) {
         let steps: Vec<StepIndex> = self.confirmed_in(queue).collect();
         if !steps.is_empty() {
@@ -35,7 +35,7 @@ impl JobActor {
         drop(done);
     }
 
-    /// Its steps that await replies to messages which this bus has confirmed.
+    /// Its steps that wait for a reply, and whose message this bus has confirmed.
     pub(super) fn confirmed_on<'a>(
         &'a self,
         bus: &'a BusKey,
@@ -49,7 +49,7 @@ impl JobActor {
             .map(|(_, step)| step)
     }
 
-    /// The same of one queue.
+    /// The same, for one queue.
     pub(super) fn confirmed_in<'a>(
         &'a self,
         queue: &'a Address,

@@ -34,8 +34,8 @@ impl Life {
         }
     }
 
-    /// Whether nothing is left to do, and the actor has not asked to leave since it has heard
-    /// `heard` inputs.
+    /// Whether the actor must ask to leave: nothing is left to do, and it has not asked since it
+    /// has heard `heard` inputs.
     pub(super) fn is_through(&self, heard: u64) -> bool {
         match self {
             Life::Live(job) => job.is_closed(),
@@ -44,7 +44,7 @@ impl Life {
         }
     }
 
-    /// Begins to leave, if there is a job; whether it does.
+    /// Begins to leave, if there is a job. Tells whether it did.
     pub(super) fn leave(&mut self, heard: u64) -> bool {
         match std::mem::replace(self, Life::Void) {
             Life::Live(job) | Life::Leaving { job, .. } => {

@@ -9,8 +9,9 @@ use crate::traces::EndedJob;
 use std::sync::Arc;
 
 impl JobActor {
-    /// What leaves for all who listen after the commit of an applied decision; and the notice for
-    /// the webhook, which is committed with the decision. Nothing is built while nobody listens.
+    /// The news of an applied decision: what leaves for listeners after the commit, and the notice
+    /// for the webhook, which is committed with the decision. Nothing is built while nobody
+    /// listens.
     pub(super) fn news(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (Vec::new(), None) };
         let (ways, traced) = (&self.ways, self.traced(job, recorded));
@@ -49,7 +50,7 @@ impl JobActor {
         Some(Outgoing::Ended(EndedJob { id, created, entry, at }))
     }
 
-    /// Those who count its child jobs hear that there is something new, after the commit.
+    /// After the commit, whoever counts its child jobs hears that the counts have changed.
     pub(super) fn counts_now(&self, recorded: &Recorded) -> Option<Outgoing> {
         let is_counted = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
         (is_counted && self.ways.common.feeds.counts(self.id)).then(|| Outgoing::Counted(self.id))

@@ -15,7 +15,7 @@ impl JobActor {
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
         let Some(job) = self.life.job() else { return };
-        // Of all buses: each asks by itself.
+        // Steps on all buses are noted, although one bus asks: `look` forgets what it is not given.
         self.seen.look(job.confirmed_steps().map(|step| job.step(step).dispatch));
         let has_waited =
             |step: &StepIndex| self.seen.has_waited(job.step(*step).dispatch, census.span);

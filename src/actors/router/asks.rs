@@ -34,7 +34,8 @@ impl Ask {
         }
     }
 
-    /// Whether it is for this job, which has its id: an order is for the child job at a place alone.
+    /// Whether it is for this job, which has the id. An order is for the child job at one place
+    /// only.
     pub(super) fn is_meant_for(&self, job: &LiveJob<'_>) -> bool {
         match self {
             Ask::Order(told) => job.is_child_of(told.parent, told.place),
@@ -44,7 +45,8 @@ impl Ask {
         }
     }
 
-    /// Whether a job that has ended may have to hear it: of its parent's orders it follows one.
+    /// Whether a job that has ended must hear it. Of the orders of its parent, it follows only a
+    /// retry.
     pub(super) fn concerns_an_ended_job(&self) -> bool {
         match self {
             Ask::Order(told) => told.order.what == Instruction::Retry,
@@ -57,7 +59,7 @@ impl Ask {
     pub(super) fn is_of_client(&self) -> bool {
         match self {
             Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) => true,
-            // Bounded by the prefetch, and by the window.
+            // Calls are bounded by the prefetch, orders by the window.
             Ask::Call(_) | Ask::Order(_) => false,
         }
     }

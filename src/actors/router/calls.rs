@@ -58,9 +58,9 @@ impl Router {
         }
     }
 
-    /// The call itself, unless it asks for an answer into our own reply queue. That queue is for
-    /// our own steps, so the step's job is asked first. For the same reason nobody is told of a
-    /// refusal.
+    /// Gives the call back, unless it asks for an answer into our own reply queue. That queue is
+    /// for our own steps, so the job of the step is asked first. If the call is refused, nobody is
+    /// told: the refusal would go into that queue.
     fn unless_answered_here(&self, call: Call) -> Option<Call> {
         let is_ours = |caller: &Caller| {
             let bus = self.ways.buses.of_caller(&call.definition, caller).bus;

@@ -80,7 +80,8 @@ impl Router {
         Left::Nothing
     }
 
-    /// A child job that cannot run fails, also if it had failed before.
+    /// Tells the parent that a child job cannot run: it counts as failed, even if it had failed
+    /// before.
     pub(super) fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
         let outcome = ChildOutcome::Failed(Cause::of_job(reason));
         Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.ways);

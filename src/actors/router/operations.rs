@@ -81,7 +81,7 @@ impl Router {
         }
         self.revive(*found);
         if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(request, answer)) {
-            // The job was deleted at this moment, as a late record of its last actor has shown.
+            // The job has just been deleted: a late record of its last actor has shown that.
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
         Left::Nothing
