@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// How much of the reason the jobs above keep, in characters.
+/// How much of the reason the jobs above the child job keep, in characters.
 pub const CAUSE_CHARS_MAX: usize = 1_000;
 
 /// How many levels of the path are named: half of them from the top, half from the bottom.

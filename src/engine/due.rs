@@ -57,7 +57,7 @@ impl Job {
                 .is_some_and(|(deaf_to, deadline)| deadline.before(span) < *deaf_to)
     }
 
-    /// What follows from it, unless an earlier entry has settled it.
+    /// What follows from `due`, unless an earlier entry has settled it.
     pub(super) fn decide_due(&self, due: Due, ctx: &Context<'_>) -> Vec<Entry> {
         match due {
             Due::Deadline => {

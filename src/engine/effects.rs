@@ -59,7 +59,7 @@ impl Job {
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
-                // The parent knows: the deadline is that of the whole job.
+                // The parent knows it already: the deadline is that of the whole job.
                 let told = self.tell_children(None, &Instruction::Expire(reason.clone()));
                 told.into_iter().chain(self.answers()).collect()
             }

@@ -51,10 +51,10 @@ pub enum JobEntry {
         /// The time at which it fails, unless it is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
-        /// The place in a trace from which the top-level job was asked for, if it was told.
+        /// The trace context of the request for the top-level job, if it had one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<TraceParent>,
-        /// What is handed on in that trace.
+        /// The `tracestate` that is handed on with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace_state: Option<TraceState>,
     },
@@ -101,14 +101,14 @@ pub enum JobEntry {
     },
     /// Its end is told to its parent once more: the parent did not hear of it.
     ToldAgain,
-    /// Somebody asked for what follows: it is known who, or why.
+    /// Somebody asked for the entries that follow. It is recorded if it is known who, or why.
     Asked {
         /// The operation.
         operation: Arc<str>,
         /// The step that it concerns, if it concerns one alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
-        /// Why, if that was said.
+        /// Why, if a reason was given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
         /// Who: the name of the token, where calls need one.
@@ -305,7 +305,7 @@ impl Entry {
         }
     }
 
-    /// Whether a step begins once more with it, and what depends on that step is forgotten.
+    /// Whether it makes a step, and everything that depends on it, begin once more.
     pub fn is_rerun(&self) -> bool {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }

@@ -46,7 +46,7 @@ enum Slot {
     Failed,
 }
 
-/// What has become of an item, as readers are told.
+/// What has become of an item, as it is shown to readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemState {
     /// Its child job has not started.
@@ -272,8 +272,8 @@ impl FanOut {
         )
     }
 
-    /// Decides what a child's result adds: its item, and the other keys for which it stands before
-    /// all children that have ended.
+    /// Decides what a child's result adds: its item, and each other key that no earlier child in
+    /// the list has given so far.
     pub(super) fn gather(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
         let mut others = Vec::new();
@@ -396,8 +396,8 @@ fn bytes(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// From this many under way on, child jobs are started in portions: one entry and one commit for
-/// many.
+/// With at least this many under way, child jobs are started in portions: one entry and one commit
+/// for many.
 const PORTION_FROM_WINDOW: u32 = 1_000;
 
 /// How many must have room before more child jobs are started in a window of this size.
@@ -405,5 +405,6 @@ fn refill(window: u32) -> u32 {
     if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }
 
-/// The highest salt that is tried before a child job fails. Even one clash is contrived.
+/// The highest salt that is tried before a child job fails. Not even one clash comes about by
+/// chance.
 const SALTS_MAX: u32 = 16;

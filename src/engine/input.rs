@@ -261,7 +261,7 @@ impl Operation {
     }
 }
 
-/// What a worker said of an attempt, or the broker in its place.
+/// What a worker replies to an attempt, or the broker in its place.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A result: the body, not yet parsed.
@@ -287,8 +287,8 @@ pub enum Sender {
     Unknown,
     /// The user of the broker, or the token, of this name.
     User(Arc<str>),
-    /// The manager itself: it has read the reply off a call that it made, or a message that the
-    /// manager has sent was put aside.
+    /// The manager itself: the reply is the answer to a call that it made, or the dead letter of a
+    /// message that it sent.
     Manager,
 }
 

@@ -19,12 +19,12 @@ pub struct Origin {
     pub parent: Option<Parent>,
     /// The top-level job; its own id unless it is a child.
     pub root: JobId,
-    /// 0 for a job that a client asked for; one more for each level of child jobs and for each call
-    /// by a step.
+    /// 0 for a job that a client asked for. Each level of child jobs adds one, and so does each
+    /// call by a step.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
-    /// The place in a trace from which the top-level job was asked for, if it was told.
+    /// The trace context of the request for the top-level job, if it had one.
     pub trace: Option<TraceContext>,
 }
 
@@ -53,9 +53,9 @@ impl Origin {
         }
     }
 
-    /// What the message of an attempt carries: the trace, and the span of the attempt. If spans of
-    /// jobs are not told at all (no `share`), the place in the trace from which the job was asked
-    /// for is handed on as it is, so that no span hangs below one that nobody knows.
+    /// What the message of an attempt carries: the trace, and the span of the attempt. If no spans
+    /// of jobs are sent (no `share`), the message carries the context of the request as it came.
+    /// Otherwise workers would name a parent span that nobody knows.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
         match (&self.trace, share) {
             (Some(asked), None) => asked.parent,

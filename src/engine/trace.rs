@@ -1,5 +1,5 @@
 //! Traces (W3C Trace Context): which one a job belongs to, and the spans in it. All ids follow from
-//! ids of jobs, so that a message that is sent again, and a span that is told again, carry the same.
+//! the ids of jobs: so a message or a span that is sent again carries the same ids.
 
 use super::id::{JobId, span_id};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The place in a trace from which a job was asked for: what its `traceparent` said.
+/// The trace and the span of the request for a job: what its `traceparent` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The trace, as it is written; never zero.
@@ -35,10 +35,10 @@ pub struct TraceState(Arc<str>);
 #[error("no tracestate that can be handed on")]
 pub struct MalformedTraceState;
 
-/// From where in which trace a job was asked for: the headers `traceparent` and `tracestate`.
+/// The trace context of a request for a job: its headers `traceparent` and `tracestate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The place in the trace.
+    /// The trace and the span.
     pub parent: TraceParent,
     /// What is handed on with it.
     pub state: Option<TraceState>,

@@ -22,12 +22,12 @@ pub struct Record {
     pub closed: bool,
     /// The new statuses of a top-level job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// What the webhook is to be told of it.
+    /// The notice for the webhook, if it is to be told.
     pub notice: Option<Notice>,
 }
 
 impl Record {
-    /// What a decision puts into the journal; its effects are the caller's affair.
+    /// What a decision puts into the journal. Its effects are left to the caller.
     pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, closed, statuses, notice: None }
@@ -50,7 +50,7 @@ pub struct NewJob {
     pub parent: Option<JobNumber>,
 }
 
-/// What is to be told.
+/// A notice for the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// When it happened.
@@ -87,7 +87,7 @@ pub struct Deleted {
     pub open: Vec<Open>,
 }
 
-/// A job that may have taken input still.
+/// A job whose actor may still have taken input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Its id.

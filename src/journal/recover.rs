@@ -1,5 +1,5 @@
-//! Rebuilding jobs from their rows, whatever keeps these: all that are open, at start; one, for a
-//! reader or after a panic.
+//! Rebuilds jobs from their rows, whatever stores them: at a start all that take input; later a
+//! single one, for a reader or after a panic.
 
 use super::error::JournalError;
 use super::query::Then;
@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The rows of a journal, as far as jobs are rebuilt from them. Each is checked when it is read.
+/// What rebuilding needs of a journal's rows. Each row is checked when it is read.
 pub(super) trait Rows {
     /// The job with this number.
     fn job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
@@ -100,9 +100,9 @@ pub struct Recovered {
     pub parent: Option<JobNumber>,
     /// The job.
     pub job: Job,
-    /// What a stop of the process may have lost, ready to go out.
+    /// What may have been lost when the process stopped, ready to go out.
     pub effects: Vec<Effect>,
-    /// What its parent may have told it in vain.
+    /// The orders of its parent that it may have missed.
     pub orders: Vec<Order>,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn all(
     rebuild.definitions = definitions;
     for row in jobs {
         let number = row.number;
-        // Those that are loaded for the sake of their children alone are not live.
+        // Jobs that are loaded only because of their children are not live.
         if row.parent.is_some() {
             rebuild.live_children.insert(row.place());
         }
@@ -169,8 +169,8 @@ pub(super) fn some(
             continue;
         }
         rebuild.wanted.push(number);
-        // A child that has failed and is kept for late replies has ended: its parent may not have
-        // heard of it.
+        // A failed child that is kept for late replies does not count as live: its parent may not
+        // have heard that it ended.
         for row in rebuild.rows.live_children(number)? {
             rebuild.live_children.insert(row.place());
         }
@@ -201,7 +201,8 @@ struct Fold {
     reruns: Vec<u64>,
 }
 
-/// A child's message, which follows from its parent's input as soon as the fan-out step has started.
+/// A child's message, which follows from its parent's input as soon as the fan-out step has
+/// started.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.at()).map(|(_, run)| run)?;
     let is_known = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
@@ -218,9 +219,9 @@ fn parsed(body: &str) -> Result<Definition, String> {
     unwound(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
 }
 
-/// The engine asserts what it has written itself. Rows that carry the right checksum and the wrong
-/// content, of a program that erred, are damage all the same: refused, and no reason to end in the
-/// middle of a start.
+/// Turns a panic into an error. The engine asserts its invariants. Rows with the right checksum may
+/// break them if a faulty program wrote them. That is damage: it is refused, and must not end the
+/// process in the middle of a start.
 fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
         let text = panic
@@ -237,9 +238,9 @@ pub(super) struct Rebuild<'a> {
     /// By their numbers; one never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
-    /// Of those of them that were rerun: how many entries come before each rerun.
+    /// How many entries come before each rerun, for those that were rerun.
     reruns: HashMap<JobNumber, Vec<u64>>,
-    /// Those as they were before a rerun, as far as their child jobs of then need it.
+    /// Jobs as they were before a rerun, if their child jobs of that time need them.
     before_reruns: HashMap<(JobNumber, u64), Job>,
     wanted: Vec<JobNumber>,
     live_children: HashSet<ChildPlace>,
@@ -287,7 +288,7 @@ impl<'a> Rebuild<'a> {
         Ok(self.jobs.get(&number).map(|(row, _)| row.root))
     }
 
-    /// A job, of which nothing is kept here.
+    /// A job. Nothing of it is kept here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
         let Fold { job, changed, .. } = self.fold(&row, u64::MAX)?;
@@ -446,8 +447,8 @@ impl<'a> Rebuild<'a> {
         Ok(recovered)
     }
 
-    /// A job's open effects, less the starts of children that live; a child that ended unheard
-    /// tells its parent again.
+    /// A job's open effects, without the starts of child jobs that live. A child job that has ended
+    /// unheard reports to its parent again.
     fn open_effects(&mut self, number: JobNumber) -> Result<Vec<Effect>, JournalError> {
         let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
         let (root, all) = (row.root, job.open_effects());
@@ -461,7 +462,7 @@ impl<'a> Rebuild<'a> {
                     item: parent.index,
                     id: origin.id,
                 }),
-                // To the child job of the start before it.
+                // It is for the child job whose start came before it.
                 Effect::TellChild { .. } if !is_started => continue,
                 Effect::Dispatch { .. }
                 | Effect::TellChild { .. }
@@ -487,8 +488,8 @@ impl<'a> Rebuild<'a> {
         Ok(effects)
     }
 
-    /// What follows from a child job that is not live: it tells its parent again, or goes on if
-    /// that is what it was to do.
+    /// What is left to do for a child job that is not live: it reports its end to the parent again,
+    /// or goes on if its parent has ordered that.
     fn ended_child(
         &mut self,
         root: JobNumber,

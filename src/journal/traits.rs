@@ -1,5 +1,5 @@
-//! What the manager asks of a journal, whatever keeps it: the end that writes, which one process
-//! has, and the end that reads.
+//! What the manager asks of a journal, whatever stores it: the end that writes, which one process
+//! holds, and the end that reads.
 
 use super::error::{JournalError, Loss};
 use super::query::{
@@ -21,8 +21,8 @@ pub trait Journal: Send {
     /// A reader that sees all that is committed.
     fn records(&self) -> Arc<dyn Records>;
 
-    /// Whether what was opened is still what is written to. Once it is not, what is committed is
-    /// gone with the process, and nothing is written any more.
+    /// Checks that the files are still those that were opened. If they are not, what was committed
+    /// to them is gone with the process, and nothing more is written.
     ///
     /// # Errors
     ///
@@ -32,40 +32,40 @@ pub trait Journal: Send {
     /// The number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;
 
-    /// Commits records, in order, all or nothing. Records of a job that was deleted are void: a
-    /// child job may still be about to start, or to hear that it is over, when its top-level job is
-    /// deleted. Gives the numbers of such jobs. A record that the journal has already, by its job
-    /// and its place, changes nothing.
+    /// Commits records, in order, all or nothing. Returns the numbers of jobs that are deleted:
+    /// their records are void. A child job may still be about to start, or to hear that it is over,
+    /// when its top-level job is deleted. A record that the journal has already, by its job and its
+    /// place, changes nothing.
     fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
 
     /// Whether lists, searches and statuses are behind what is committed.
     fn is_behind(&self) -> bool;
 
-    /// Derives what is committed: lists, searches and statuses then show it. What fails is derived
-    /// later.
+    /// Derives what is committed: after that, lists, searches and statuses show it. If it fails, it
+    /// is done later.
     fn derive(&mut self) -> Result<(), JournalError>;
 
     /// Whether confirms wait for a record of their jobs.
     fn has_confirms(&self) -> bool;
 
-    /// Gives confirms that have waited since the last call a record of their own; whether some wait
-    /// still.
+    /// Writes a record for each job whose confirms have waited since the last call. Tells whether
+    /// any still wait.
     fn carry(&mut self) -> Result<bool, JournalError>;
 
     /// Commits positions, all or none, over those of the same partitions. Whatever they count as
     /// done must be committed already.
     fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError>;
 
-    /// All jobs that take input, parents before their children, with what is to be done for them.
+    /// All jobs that take input, parents before their children, with what is left to do for them.
     fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
 
     /// Makes what is missing of the tables of statuses. Called with the loaded definitions before
     /// their first jobs.
     fn relate(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
-    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer
-    /// than the definition which they started with keeps them, or, where that says nothing, for
-    /// longer than `kept`.
+    /// Deletes up to `limit` top-level jobs, with their children, that have been kept long enough
+    /// after their end: as long as the definition says that they started with, or for `kept` if it
+    /// says nothing.
     fn delete_ended(
         &mut self,
         now: Timestamp,
@@ -102,8 +102,8 @@ pub trait Records: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
-    /// Hands over all rows of a job's record, in order, and tells what never changes about it; none:
-    /// there is no such job.
+    /// Hands over all rows of a job's record, in order. Returns what never changes about the job;
+    /// none: there is no such job.
     fn each_row(
         &self,
         id: JobId,
@@ -128,8 +128,8 @@ pub trait Records: Send + Sync {
     /// The number of a job's child job.
     fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Those of these jobs that exist, with what is to be done for them, as at a start. All that
-    /// is committed of them and their families must be derived.
+    /// The jobs among these that exist, with what is left to do for them, as at a start. Everything
+    /// committed of them and their families must be derived before.
     fn recover_some(
         &self,
         numbers: &[JobNumber],
@@ -166,9 +166,9 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Hands over the workflow and creation of top-level jobs below a number, the newest first: of
-    /// those that were there when the journal was opened all, of others perhaps not. Gives the
-    /// number of the last; none: there are no more.
+    /// Hands over the workflow and the time of creation of top-level jobs below a number, the
+    /// newest first. Jobs that came after the journal was opened may be missing. Returns the number
+    /// of the last one; none: there are no more.
     fn creations(
         &self,
         below: JobNumber,
@@ -176,7 +176,7 @@ pub trait Records: Send + Sync {
         each: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Hands over in the same way how top-level jobs of a workflow ended that ended at or after
+    /// Hands over, in the same way, the top-level jobs of a workflow that ended at or after
     /// `since`: state, creation and end.
     fn ends(
         &self,
@@ -249,7 +249,7 @@ pub trait Records: Send + Sync {
     /// The positions of a bus.
     fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError>;
 
-    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
-    /// `patience`; those that come are refused. Whether none is left.
+    /// Ends all reading. Reads under way are interrupted, and waited for up to `patience`. New ones
+    /// are refused, with `why` as the reason. Tells whether none is left.
     fn close(&self, why: &str, patience: Duration) -> bool;
 }

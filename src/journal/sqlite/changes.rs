@@ -1,4 +1,4 @@
-//! What the tables that follow from the entries have not heard of yet.
+//! What is committed, and not yet in the tables that are derived from the entries.
 
 use crate::engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
 use crate::journal::record::{JobNumber, Record};

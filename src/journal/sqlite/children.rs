@@ -11,8 +11,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
-/// How many rows are read at once where a job's end is looked for, from the last row on: little comes
-/// behind it, such as a late reply.
+/// How many rows are read at once to find how a job ended, from the last row backwards. Little
+/// comes after the end, such as a late reply.
 const ROWS_AT_ONCE: u32 = 16;
 
 impl Reader {

@@ -1,8 +1,9 @@
-//! Confirms that the broker has given, and leases of workers, that no record of their jobs has yet.
+//! Confirms of the broker, and leases of workers, that are not in a record of their job yet.
 //!
-//! Those of one commit are one row of `confirmed`, whatever their jobs: half as many rows are
-//! written as there are decisions. The next record of a job has them before its own entries, so
-//! that a job's rows are whole; what is confirmed behind a job's last row counts until then.
+//! The confirms of one commit share one row of `confirmed`, whichever jobs they belong to: so there
+//! are half as many rows as decisions. The next record of a job takes its confirms along, in front
+//! of its own entries: then the rows of the job are complete again. Until then its confirms count
+//! from `confirmed`.
 
 use super::row::Told;
 use crate::engine::{Entry, StepEntry};
@@ -21,7 +22,7 @@ pub(super) struct Confirms {
 }
 
 impl Confirms {
-    /// Whether a record is a confirm and nothing else: of those the group is made.
+    /// Whether a record is a confirm and nothing else. Only such records share a row.
     pub(super) fn is_confirm(record: &Record) -> bool {
         record.created.is_none()
             && record.state.is_none()

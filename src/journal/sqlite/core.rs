@@ -21,7 +21,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Commits leave one in so many pages free: for what follows from them, and for deletions.
+/// Commits leave one in this many pages free: for what is derived from them, and for deletions.
 const RESERVE_SHARE: u32 = 8;
 
 /// The writing end of the journal. One per file over all processes: it holds a lock.
@@ -136,9 +136,8 @@ impl Core {
         set.map_err(|error| self.error(error))
     }
 
-    /// As [`Core::mending`], with the room that commits leave: for what follows from them, and for
-    /// deletions. Were there none, a full journal could not delete what it has not derived, and not
-    /// derive it either.
+    /// As [`Core::mending`], and may also use the room that commits leave. Without it a full
+    /// journal could do nothing: it must derive before it deletes, and deriving needs room.
     pub(super) fn with_reserve<T>(
         &mut self,
         write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
@@ -149,8 +148,9 @@ impl Core {
         written
     }
 
-    /// Does `write`. A relation that stands in its way is taken down and `write` done again, which
-    /// makes it anew; one that does so again is done without until the next start.
+    /// Does `write`. If a relation makes it fail, the relation is dropped and `write` is done
+    /// again, which makes it anew. If that fails in the same relation, it is not written until the
+    /// next start.
     pub(super) fn mending<T>(
         &mut self,
         mut write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// Takes a relation down; false if that fails in the relation itself.
+    /// Drops a relation; false if that fails in the relation itself.
     fn discarded(&mut self, relation: &Relation, is_damaged: bool) -> Result<bool, JournalError> {
         let mut discard = || {
             let transaction = self.connection.transaction()?;

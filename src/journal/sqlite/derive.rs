@@ -16,7 +16,7 @@ use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Core {
-    /// Derives what is committed. Nothing waits for the disk: what a crash takes away of it is
+    /// Derives what is committed. It does not wait for the disk: what a crash takes away of it is
     /// derived again at the next start.
     pub(super) fn derive(&mut self) -> Result<(), JournalError> {
         self.unless_broken()?;
@@ -85,8 +85,8 @@ impl Core {
         Ok(transaction.commit()?)
     }
 
-    /// Writes records of their own for the confirms that have waited since the last call, or
-    /// longer; whether some wait still.
+    /// Writes a record for each job whose confirms have waited since the last call, or longer.
+    /// Tells whether any still wait.
     pub(super) fn carry(&mut self) -> Result<bool, JournalError> {
         let jobs = self.confirms.since(self.carried_to);
         self.carried_to = self.last;
@@ -117,8 +117,8 @@ impl Core {
         Ok(last)
     }
 
-    /// Derives what the process before has left, from the file alone. Confirms get records of their
-    /// own.
+    /// Derives what the process before has left, from the file alone. Each job with confirms gets a
+    /// record for them.
     pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
         let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
         let behind = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
@@ -177,7 +177,7 @@ impl Core {
     }
 }
 
-/// What is confirmed to jobs that have no row behind it.
+/// The confirms of jobs that have no later row.
 fn unheard(
     connection: &Connection,
     file: &str,

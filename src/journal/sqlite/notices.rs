@@ -1,6 +1,6 @@
-//! Notices: the ends of top-level jobs that the webhook is to be told. A row is written with the
-//! end itself and goes when it was told, so that none is lost and however many wait, they wait on
-//! the disk.
+//! Notices: the ends of top-level jobs, for the webhook. A row is written together with the end,
+//! and deleted once the webhook has it. So none is lost, and however many wait, they wait on the
+//! disk.
 
 use super::core::Core;
 use super::reader::Reader;

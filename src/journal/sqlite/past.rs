@@ -1,5 +1,5 @@
-//! What became of top-level jobs, row by row, for statistics. What a process left behind is derived
-//! when the journal is opened: these reads have nothing derived, and hold up nobody.
+//! What became of top-level jobs, row by row, for statistics. Everything from before this process
+//! was derived when the journal was opened. So these reads derive nothing, and hold up nobody.
 
 use super::reader::Reader;
 use crate::engine::{JobState, Timestamp};

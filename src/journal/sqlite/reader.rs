@@ -242,8 +242,8 @@ impl Reader {
         self.with(|connection| self.newest(connection, id, is_new))
     }
 
-    /// Those of these jobs that exist, with what is to be done for them, as at a start. All that
-    /// is committed of them and their families must be derived.
+    /// The jobs among these that exist, with what is left to do for them, as at a start. Everything
+    /// committed of them and their families must be derived before.
     pub(super) fn recover_some(
         &self,
         numbers: &[JobNumber],
@@ -396,8 +396,8 @@ impl Reader {
             .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
     }
 
-    /// Ends all reading, for this reason: reads under way are interrupted and waited for, up to
-    /// `patience`; those that come are refused. Whether none is left.
+    /// Ends all reading. Reads under way are interrupted, and waited for up to `patience`. New ones
+    /// are refused, with `why` as the reason. Tells whether none is left.
     pub(super) fn close(&self, why: &str, patience: Duration) -> bool {
         let mut pool = self.shared.pool();
         pool.closed.get_or_insert_with(|| why.into());

@@ -1,4 +1,4 @@
-//! Making the relations of the definitions that are loaded, before their first jobs.
+//! Makes the tables of statuses of the definitions that are loaded, before their first jobs.
 
 use super::core::Core;
 use super::relation::{Relation, Tally, WriteFailed, tallies};

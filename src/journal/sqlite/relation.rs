@@ -22,7 +22,7 @@ const STEP_COLUMNS_MAX: usize = 1_900;
 /// The columns before those of the steps.
 const OWN_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// Names that begin so are the relations'; other tables and indexes of the journal do not.
+/// The names of relations begin so, and those of no other table or index of the journal.
 const PREFIX: &str = "status_";
 
 /// Why a transaction failed.
@@ -401,8 +401,8 @@ impl Relation {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Takes down what has its name. The pages of a damaged table may be in use elsewhere too, so
-    /// none of them is freed.
+    /// Drops what has its name. The pages of a damaged table may be in use elsewhere too, so none
+    /// of them is freed.
     pub(super) fn discard(
         &self,
         connection: &Connection,

@@ -9,9 +9,9 @@ use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{OptionalExtension, params};
 
 impl Core {
-    /// Deletes up to `limit` top-level jobs, with their children, that have been ended for longer
-    /// than the definition which they started with keeps them, or, where that says nothing, for
-    /// longer than `kept`.
+    /// Deletes up to `limit` top-level jobs, with their children, that have been kept long enough
+    /// after their end: as long as the definition says that they started with, or for `kept` if it
+    /// says nothing.
     pub(super) fn delete_ended(
         &mut self,
         now: Timestamp,

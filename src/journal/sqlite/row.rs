@@ -101,8 +101,8 @@ pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError>
     }
 }
 
-/// The columns of `entries` that [`checked_entry`] reads. Before schema 7 there were no confirms and
-/// no origin.
+/// The columns of `entries` that [`checked_entry`] reads. Before schema 7 there were no confirms
+/// and no origin.
 pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, confirms, origin";
 
 /// A row of `entries`.

@@ -1,4 +1,5 @@
-//! Searching jobs by workflow, state, status, id and time: top-level jobs, or the child jobs of one.
+//! Searching jobs by workflow, state, status, id and time: top-level jobs, or the child jobs of
+//! one.
 
 use super::reader::{Reader, id_of};
 use super::relation::{Relation, quoted};

@@ -2,9 +2,9 @@
 //! for each of its top-level jobs and a column for each step of its own graph, for any SQLite
 //! client to read.
 //!
-//! They are derived: a row follows from its job's entries, and is written behind them, with those of
-//! other jobs. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
-//! is made anew; one that cannot be made is done without.
+//! They are derived: a row follows from the entries of its job, and is written later, together with
+//! the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered or
+//! damaged is made anew; one that cannot be made is left out.
 
 use super::changes::StatusChanges;
 use super::relation::{Layout, Relation, WriteFailed};

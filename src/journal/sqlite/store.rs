@@ -1,5 +1,5 @@
-//! The writing end, as the manager has it. Its state is shared with the readers made from it: who
-//! reads what is derived has that derived first.
+//! The writing end, as the manager has it. It shares its state with the readers that are made from
+//! it: before a reader looks at derived tables, it has them derived.
 
 use super::core::Core;
 use super::reader::Reader;
