@@ -16,8 +16,8 @@ pub enum BusState {
     },
     /// Both connections are open.
     Connected,
-    /// Messages are sent; of the replies those are still being read that had come by the time at
-    /// which it connected.
+    /// Connected, and messages are sent. But it is still reading the replies that were there when
+    /// it connected.
     CatchingUp,
     /// It is connected, but some queues cannot be used as they are.
     Unfit {
@@ -86,9 +86,8 @@ pub enum BusEvent {
     },
     /// The state changed.
     State(BusState),
-    /// A queue is not there, so what was in it is lost. The bus declares it and goes on once
-    /// `taken` is answered (or dropped): by then all its running steps are journaled as unconfirmed
-    /// (SPEC §4).
+    /// A queue is not there, so what was in it is lost. The bus declares it once `taken` is
+    /// answered (or dropped): by then all its running steps are journaled as unconfirmed (SPEC §4).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,

@@ -1,5 +1,5 @@
-//! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`]
-//! speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads one,
+//! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`] speaks
+//! AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads one,
 //! [`embedded`] keeps the queues in this process, [`push`] calls web services.
 //!
 //! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
@@ -212,9 +212,9 @@ pub struct Publication {
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
-    /// How long a worker has it already, to whom it was lent before the process was started again.
+    /// What is left of its lease, if it was lent to a worker before the process started again.
     pub lease: Option<LeaseLeft>,
-    /// Whether the broker is to vouch that the manager has sent it: so a dead letter of it can be
+    /// Whether the broker is to vouch that the manager has sent it. Then a dead letter of it can be
     /// told from a forged one.
     pub names_sender: bool,
     /// Given back once the message is taken.
@@ -282,7 +282,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Of this message, with the broker's word.
+    /// The dead letter of this message, with the broker's word.
     pub fn of(message: &Publication, reason: &str) -> DeadLetter {
         DeadLetter { queue: message.to.queue.to_string(), reason: reason.to_owned() }
     }
@@ -405,7 +405,7 @@ impl Delivery {
         self.settlement.is_void()
     }
 
-    /// Parts the settlement from the content, which is consumed.
+    /// Keeps only the settlement; the content is dropped.
     pub fn into_settlement(self) -> Acknowledge {
         Acknowledge(self.settlement)
     }
@@ -421,7 +421,7 @@ impl Acknowledge {
         self.0.settle(Verdict::Ack);
     }
 
-    /// Says that the delivery is a reply that changed nothing, for this reason.
+    /// Notes that the delivery is a reply that changed nothing, for this reason.
     pub fn unused(&mut self, why: &'static str) {
         self.0.unused = Some(why);
     }

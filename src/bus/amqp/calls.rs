@@ -1,5 +1,5 @@
-//! The queues of the workflows, on which messages ask for jobs: each is consumed on a channel of
-//! its own, so that one that cannot be consumed holds up no other, and no reply.
+//! The queues of the workflows, on which messages ask for jobs. Each is consumed on a channel of
+//! its own: one that cannot be consumed holds up neither the others nor the replies.
 
 use super::connection::{LastReason, channel_error, millis};
 use super::lane::{Ended, Lane, Source};

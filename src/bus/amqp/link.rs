@@ -48,7 +48,8 @@ impl Held {
 /// A message that was published.
 pub(super) struct Published {
     pub(super) held: Held,
-    /// Which find of its queue was the newest when it was published.
+    /// The number of the find (see [`QueueState::There`]) by which its queue was known when it was
+    /// published.
     pub(super) generation: u64,
     /// Its queue was found missing since: its confirm is worth nothing.
     pub(super) lost: bool,
@@ -109,7 +110,7 @@ pub(super) struct Link {
     channel: Rc<Channel>,
     queues: Rc<Queues>,
     finds: u64,
-    /// Answers that count after the next barrier; true: the broker took the message.
+    /// Answers that count after the next barrier. True: the broker took the message.
     answered: Vec<(u64, bool)>,
     settling: Vec<(u64, bool)>,
     /// How often each message id was returned, without consequence so far.

@@ -25,7 +25,7 @@ impl Pace {
         Pace { linger, since: clock::ticks(), taken: 0, is_loaded: false, next: None }
     }
 
-    /// This many were taken, and no more were there; false: there may be more.
+    /// Notes that this many were taken. `is_all`: no more were there.
     pub(super) fn took(&mut self, count: u32, is_all: bool) {
         let now = clock::ticks();
         self.taken = self.taken.saturating_add(count);

@@ -150,7 +150,8 @@ impl Publisher {
             if let Err(reason) = self.settle_certain(link) {
                 return End::Lost(reason);
             }
-            // What came back since the burst goes out now: nothing else need happen that would send it.
+            // What came back since the burst goes out now: nothing else need happen that would send
+            // it.
             if self.may_publish(link) {
                 continue;
             }
@@ -359,7 +360,8 @@ impl Publisher {
         }
     }
 
-    /// The broker has the message; or nobody will ever have it, if it is for a caller.
+    /// The broker has the message; or it was for a caller whose queue is gone, and nobody will ever
+    /// have it.
     fn is_done_with(&self, event: BusEvent) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
         (self.shared.sink)(event);

@@ -119,7 +119,7 @@ impl Queues {
     }
 
     async fn ask(&self, queue: &str, options: QueueDeclareOptions, arguments: FieldTable) -> Found {
-        // An error would mean that the semaphore was closed, which nobody does.
+        // An error would mean that the semaphore was closed. Nobody closes it.
         let _permit = self.permits.acquire().await;
         let channel = match self.channel().await {
             Ok(channel) => channel,

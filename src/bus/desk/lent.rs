@@ -33,7 +33,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// A message that is lent as this delivery, to nobody of whom more is known; nothing is
+    /// A message that is lent as this delivery, to a worker of which no more is known. Nothing is
     /// reported yet.
     pub(super) fn new(
         message: Publication,
@@ -57,15 +57,15 @@ impl Lent {
         }
     }
 
-    /// What there is to report if the lease as it was reported does not end in the time from its
-    /// end on that is given.
+    /// The report on this lease, unless the end that was last reported is still right: not before
+    /// the lease ends, and at most `within` after that.
     pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {
         let (last, now) = (self.until + within, clock::ticks());
         if self.reported.is_some_and(|reported| (self.until..=last).contains(&reported)) {
             return None;
         }
-        // What is shortened again and again is reported now and then: nobody is given the message
-        // too early by that.
+        // A lease that is shortened again and again is reported only now and then. Nobody gets the
+        // message too early because of that.
         let is_shorter = self.reported.is_some_and(|reported| reported > last);
         if is_shorter && self.shortened.is_some_and(|at| now.duration_since(at) < SHORTENED_EVERY) {
             return None;

@@ -1,5 +1,5 @@
-//! Workers that stay: they have a line to the desk, on which they hear that they have a message no
-//! more, and give back at once what they have when they go.
+//! Workers that stay. Each has a line to the desk, on which it hears that it no longer has a
+//! message. When it goes, it gives back at once what it has.
 
 use super::lent::Lent;
 use super::queues::{Queue, Waiting};

@@ -1,4 +1,4 @@
-//! What is said at a desk: what is lent, who has it, and what becomes of it.
+//! The types of a desk: what is lent, who has it, and what becomes of it.
 
 use super::lines::Line;
 use crate::bus::{Body, Header};

@@ -367,8 +367,8 @@ impl Link {
         }
     }
 
-    /// Whether a topic ends before what was written to it, at two looks: what a broker tells of an end
-    /// may be a moment old.
+    /// Whether a topic ends before what was written to it, at two looks: what a broker tells of an
+    /// end may be a moment old.
     fn has_shrunk(
         &mut self,
         queue: &Arc<str>,

@@ -431,8 +431,8 @@ impl Publisher {
     /// The topic of a queue is gone, with what was in it and what is on its way to it.
     pub(super) fn lose(&mut self, queue: &Arc<str>) {
         self.places.insert(queue.clone(), Place::Lost);
-        // Brokers that forgot a topic may have forgotten the producer too: then they refuse for ever
-        // what it sends.
+        // Brokers that forgot a topic may have forgotten the producer too: then they refuse for
+        // ever what it sends.
         let written = self.written.get(queue).into_iter().flatten();
         self.is_outdated |= written.into_iter().any(|(_, next)| *next > 0);
         let on_its_way = self.flight.values_mut().filter(|held| held.message.to.queue == *queue);
