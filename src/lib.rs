@@ -27,35 +27,37 @@
 //!
 //! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
-//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an
-//! effect that enters at the router; its end is an input to its parent.
+//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by
+//! an effect that enters at the router; its end is an input to its parent.
 //!
-//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child job
-//! gets an order, which leaves after the commit and enters at the router as their starts do; a child
-//! job that is cancelled so tells its own child jobs, and not its parent.
+//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child
+//! job gets an order. The order leaves after the commit and enters at the router, as the start of
+//! the child job did. A child job that is cancelled by an order passes the order on to its own
+//! child jobs; it does not report to its parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
-//! parents first → their effects leave. Buses deliver once the router has these jobs in its mailbox.
+//! parents first → their effects leave. Buses deliver once the router has these jobs in its
+//! mailbox.
 //!
-//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and its
-//! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the
-//! answer to the worker.
+//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and
+//! its reply goes from `api/worker` by the same desk to the router; the verdict after the commit is
+//! the answer to the worker.
 //!
 //! A **worker over gRPC** has a stream of its own: `api/grpc/gate` (who it is) → `api/grpc/stream`,
 //! which asks the same desk for as many messages as the worker wants, and tells it what becomes of
 //! them. What both faces mean by a receipt, a lease and a reply is in `api/lending`.
 //!
-//! A **web service that is called**: `bus/push` keeps the message at a desk until the service may be
-//! called, and makes a reply of its answer; a later one comes through `api/worker`.
+//! A **web service that is called**: `bus/push` keeps the message at a desk until the service may
+//! be called, and makes a reply of its answer; a later one comes through `api/worker`.
 //!
-//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until its verdict, and tells the
-//! journal by `actors/journal` how far the topic is read, behind the commits.
+//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until its verdict. How far
+//! the topic is read goes to `actors/journal`, which writes it after the commits.
 //!
-//! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
-//! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to
-//! its caller as a step message goes to a worker: kept by the bus until the broker's confirm, which
-//! is journaled; until then the job is not closed.
+//! A **call** is a message on a workflow's queue that asks for a job. It is a creation that enters
+//! like a reply: `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. Its
+//! sender, the *caller*, gets the end of the job as a worker gets a step message: the bus keeps it
+//! until the broker's confirm, which is journaled. Until then the job is not closed.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! What all queues of the loaded workflows hold. One look serves all who ask within a while, so that
-//! many pages cost the broker no more than one.
+//! What all queues of the loaded workflows hold. One look serves all who ask within a while, so
+//! that many pages cost the broker no more than one.
 
 use super::bulk::Wait;
 use crate::bus::{Address, BusKey, QueueLook};

@@ -1,5 +1,6 @@
-//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the definitions
-//! at a reload, and begins the rounds that show that router and journal take their mail.
+//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the
+//! definitions at a reload, and begins the rounds that show that router and journal take their
+//! mail.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
