@@ -1,6 +1,8 @@
-//! Who asked for a job by a message on its workflow's queue (SPEC §4).
+//! The callers of a job: those who asked for it by a message on its workflow's queue, and wait for
+//! its end (SPEC §4).
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Who waits for a job's end.
@@ -17,4 +19,86 @@ pub struct Caller {
     /// The attempt that the answer is for, if the caller named one. The answer carries it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+}
+
+/// The callers of a job, in the order in which they came. Adding one costs the same, however many
+/// there are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Callers {
+    list: Vec<KnownCaller>,
+    numbers: HashMap<Caller, u32>,
+    /// How many wait for an answer to the last end.
+    owed: usize,
+}
+
+/// A caller of a job.
+#[derive(Clone, Debug, PartialEq)]
+struct KnownCaller {
+    caller: Caller,
+    /// The broker has taken the answer to the last end.
+    is_answered: bool,
+}
+
+impl Callers {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The caller of this number.
+    pub(super) fn get(&self, number: u32) -> Option<&Caller> {
+        Some(&self.list.get(usize::try_from(number).ok()?)?.caller)
+    }
+
+    /// The number of a caller.
+    pub(super) fn number(&self, caller: &Caller) -> Option<u32> {
+        self.numbers.get(caller).copied()
+    }
+
+    /// Whether the caller of this number still waits to hear the last end.
+    pub(super) fn is_owed(&self, number: u32) -> bool {
+        self.list.get(number as usize).is_some_and(|waiting| !waiting.is_answered)
+    }
+
+    /// The numbers of all callers that still wait to hear the last end.
+    pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
+        let numbers = 0..u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        numbers.filter(|number| self.is_owed(*number))
+    }
+
+    /// Whether any caller still waits to hear the last end.
+    pub(super) fn is_any_owed(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Whether any caller has been told.
+    pub(super) fn is_any_told(&self) -> bool {
+        self.owed < self.list.len()
+    }
+
+    pub(super) fn join(&mut self, caller: &Caller) {
+        let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(caller.clone()).or_insert(next);
+        match self.list.get_mut(number as usize) {
+            Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
+            None => {
+                self.list.push(KnownCaller { caller: caller.clone(), is_answered: false });
+                self.owed += 1;
+            }
+        }
+    }
+
+    pub(super) fn answered(&mut self, number: u32) {
+        if let Some(waiting) = self.list.get_mut(number as usize)
+            && !std::mem::replace(&mut waiting.is_answered, true)
+        {
+            self.owed -= 1;
+        }
+    }
+
+    /// The job goes on after an end: all callers are told the next end too.
+    pub(super) fn owe_again(&mut self) {
+        self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
+        self.owed = self.list.len();
+    }
 }

@@ -1,7 +1,7 @@
 //! One job: its steps, and what it waits for. Other files say what happens to it: `decide` what
 //! follows from an input, `evolve` what an entry changes, `effects` what an entry causes outside.
 
-use super::callers::Callers;
+use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::id::{JobId, StepIndex};
 use super::input::DeafTo;

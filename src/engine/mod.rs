@@ -17,20 +17,19 @@
 //! |---|---|
 //! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
 //! | `trace` | the spans of jobs |
-//! | `caller`, `cause`, `expression`, `definition`, `origin` | who asked; why a child job failed; the graphs; where a job comes from |
+//! | `caller`, `cause`, `expression`, `definition`, `origin` | who waits for a job's end; why a child job failed; the graphs; where a job comes from |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
-//! | `fanout`, `step`, `callers`, `job` | a job and its parts |
+//! | `fanout`, `step`, `job` | a job and its parts |
 //! | `reply`, `evolve`, `effects`, `recover` | what a reply says; what an entry changes; what it causes; after a restart |
-//! | `conditions`, `fail`, `due`, `follow`, `call`, `operate`, `decide` | the rules |
+//! | `conditions`, `fail`, `due`, `follow`, `caller_rules`, `operate`, `decide` | the rules |
 //! | `decision` | the loop over them |
 //!
 //! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the
 //! outcome of a decision, so replaying never decides again; a [`Decision`]'s effects may leave only
 //! after its row is committed.
 
-mod call;
 mod caller;
-mod callers;
+mod caller_rules;
 pub mod cause;
 mod conditions;
 mod decide;

@@ -1,5 +1,4 @@
-//! A workflow as a worker (SPEC §4). Whoever asked for a job by a message on its workflow's queue
-//! is told how the job ended.
+//! A workflow as a worker (SPEC §4): callers join a job, and are told how it ended.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};
