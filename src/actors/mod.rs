@@ -9,7 +9,7 @@
 //! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`done`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
 //! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`queue_looks`], [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
-//! | what leaves after a commit | [`messages`], [`outbox`], `callers` |
+//! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
 //! | parts of one actor each: of the bus, of the journal, of the job and the router | `lost`, `positions`, `said` |
 //! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | how buses are made and started; the actor that does so at a reload | [`transport`], [`supervisor`] |
@@ -23,7 +23,7 @@ pub mod bulk;
 pub mod bus;
 pub mod buses;
 pub mod call;
-mod callers;
+mod call_check;
 pub mod common;
 pub mod done;
 pub mod door;

@@ -3,7 +3,7 @@
 use super::JobActor;
 use super::life::Life;
 use super::start::Start;
-use crate::actors::callers::{CallRefusal, Refused};
+use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::mail::{ANY_ROUND, JobInput, Leave, Outgoing, RouterInput};
 use crate::clock;
 use crate::engine::{
@@ -52,7 +52,7 @@ impl JobActor {
                     kind: "creation_panicked",
                     reason: "the creation of the job panicked".to_owned(),
                 };
-                Refused {
+                RefusedCall {
                     definition: origin.definition.clone(),
                     id: self.id,
                     caller: caller.clone(),

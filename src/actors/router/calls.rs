@@ -4,7 +4,7 @@ use super::Router;
 use super::asks::{Ask, Left};
 use crate::actors::answer::Refusal;
 use crate::actors::call::{Asker, Call};
-use crate::actors::callers::{CallRefusal, Refused};
+use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{Finding, JobInput, Outgoing, Question};
 use crate::bus::Delivery;
@@ -76,7 +76,7 @@ impl Router {
             quoted(&place),
             definition.name
         );
-        Refused { definition, id, caller: None, ack }
+        RefusedCall { definition, id, caller: None, ack }
             .tell(&CallRefusal { kind: "own_reply_queue", reason }, &self.ways);
         None
     }

@@ -1,4 +1,5 @@
-//! What a message on a workflow's queue asks for, and how its sender hears that it is refused.
+//! Checks messages on the queues of workflows: each becomes a [`Call`], or its sender is told why it
+//! is refused.
 
 use super::answer::{Created, Known, Refusal};
 use super::call::{Asker, Call};
@@ -19,19 +20,19 @@ pub(super) struct CallRefusal {
     pub reason: String,
 }
 
-/// Who is refused.
-pub(super) struct Refused {
+/// A call that gets no job.
+pub(super) struct RefusedCall {
     pub(super) definition: Arc<Definition>,
     pub(super) id: JobId,
     pub(super) caller: Option<Caller>,
     pub(super) ack: Acknowledge,
 }
 
-impl Refused {
+impl RefusedCall {
     /// Tells the caller. The message is acknowledged once the broker has the refusal, or at once if
     /// nobody waits for it.
     pub(super) fn tell(self, refusal: &CallRefusal, ways: &Ways) {
-        let Refused { definition, id, caller, ack } = self;
+        let RefusedCall { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
         ways.common.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
         if ways.common.throttle.may_log(refusal.kind) {
@@ -53,7 +54,7 @@ impl Refused {
 impl Call {
     pub(super) fn refuse(self, refusal: &CallRefusal, ways: &Ways) {
         let Call { definition, id, caller, ack, .. } = self;
-        Refused { definition, id, caller, ack }.tell(refusal, ways);
+        RefusedCall { definition, id, caller, ack }.tell(refusal, ways);
     }
 
     /// The caller that joins the job with its id. None: the call is refused, because it asks for
@@ -110,7 +111,7 @@ impl Call {
         match message {
             Ok(message) => Some(Call { definition, id, message, caller, depth, trace, asker, ack }),
             Err(refusal) => {
-                Refused { definition, id, caller, ack }.tell(&refusal, ways);
+                RefusedCall { definition, id, caller, ack }.tell(&refusal, ways);
                 None
             }
         }
