@@ -9,7 +9,9 @@ use super::ways::Ways;
 use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
 use crate::bus::desk::{Desks, Lending};
 use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
-use crate::bus::push::{Caller, Calling, Endpoint, Pauses, PushBus, PushOpening};
+use crate::bus::push::{
+    Endpoint, Pauses, PushBus, PushOpening, ServiceClient, ServiceClientSettings,
+};
 use crate::bus::topic::TopicMaker;
 use crate::bus::{Bus, BusKey, BusState, EventSink, Position, Served};
 use crate::engine::Definition;
@@ -152,7 +154,7 @@ fn push(
     };
     Ok(Some(PushOpening {
         key: key.clone(),
-        caller: service_caller(settings, key.clone()).map_err(StartError::Bus)?,
+        client: service_client(settings, key.clone()).map_err(StartError::Bus)?,
         pauses,
         calls_max: section.calls_max,
         directory: Box::new(directory),
@@ -165,8 +167,8 @@ fn push(
 /// # Errors
 ///
 /// Nothing can be called with these settings.
-pub fn service_caller(settings: &Settings, key: BusKey) -> Result<Caller, String> {
-    Caller::new(Calling {
+pub fn service_client(settings: &Settings, key: BusKey) -> Result<ServiceClient, String> {
+    ServiceClient::new(ServiceClientSettings {
         key,
         networks: Arc::new(settings.push.networks()?),
         connect_timeout: settings.push.connect_timeout.0,

@@ -2,8 +2,8 @@
 //! at the desk.
 
 use super::answer::Outcome;
-use super::call::{Caller, Endpoint};
 use super::gate::{Gate, Pass, Pauses};
+use super::service_client::{Endpoint, ServiceClient};
 use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, Said};
 use crate::bus::{BusEvent, BusNotice, EventSink, Header, Trouble};
 use crate::clock;
@@ -27,7 +27,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// What the lines of a bus share.
 pub(super) struct Shared {
     pub(super) desk: Arc<Desk>,
-    pub(super) caller: Caller,
+    pub(super) client: ServiceClient,
     pub(super) sink: EventSink,
     pub(super) pauses: Pauses,
     /// The calls of all lines.
@@ -125,7 +125,7 @@ impl Line {
             // An error means that the bus is gone.
             let _place = shared.places.acquire().await;
             let begun = clock::ticks();
-            let outcome = shared.caller.call(&self.endpoint, &self.queue, loan).await;
+            let outcome = shared.client.call(&self.endpoint, &self.queue, loan).await;
             (outcome, begun.elapsed())
         };
         let (queue, came) = (self.queue.clone(), outcome.came());

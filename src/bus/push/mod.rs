@@ -4,21 +4,21 @@
 //! which is confirmed as a broker's message is.
 //!
 //! ```text
-//! answer   what an answer means: one table
-//! names    addresses, checked as connections are made
-//! call     a message as a request, and the answer
-//! gate     when a service may be called
-//! line     the messages of one service: calls at once, aborts, replies
+//! answer          what an answer means: one table
+//! names           addresses, checked as connections are made
+//! service_client  a message as a request, and the answer
+//! gate            when a service may be called
+//! line            the messages of one service: calls at once, aborts, replies
 //! ```
 
 mod answer;
-mod call;
 mod gate;
 mod line;
 mod names;
+mod service_client;
 
-pub use call::{Caller, Calling, Endpoint, Unanswered};
 pub use gate::Pauses;
+pub use service_client::{Endpoint, ServiceClient, ServiceClientSettings, Unanswered};
 
 use super::desk::{Desk, Desks, Lending};
 use super::{
@@ -45,7 +45,7 @@ pub struct PushOpening {
     /// The bus.
     pub key: BusKey,
     /// What calls the services.
-    pub caller: Caller,
+    pub client: ServiceClient,
     /// The pauses while nothing can be delivered.
     pub pauses: Pauses,
     /// The most calls at once.
@@ -69,7 +69,7 @@ impl PushBus {
     /// A bus that calls the services of the directory; it reports to `sink` and must be made on an
     /// arbiter.
     pub fn new(opening: PushOpening, sink: EventSink) -> PushBus {
-        let PushOpening { key, caller, pauses, calls_max, directory, desks } = opening;
+        let PushOpening { key, client, pauses, calls_max, directory, desks } = opening;
         // A message may be given back as often as its service likes: that spends no attempt.
         let lending = Lending { lease: REPORTED_LEASE, deliveries_max: u32::MAX, reports: false };
         let desk = Arc::new(Desk::new(lending, sink.clone()));
@@ -78,7 +78,7 @@ impl PushBus {
         sink(BusEvent::State(BusState::Connected));
         let shared = Shared {
             desk,
-            caller,
+            client,
             sink,
             pauses,
             places: Semaphore::new(calls_max.min(Semaphore::MAX_PERMITS)),

@@ -4,7 +4,7 @@
 use super::broker::{place, queues_of};
 use super::finding::Finding;
 use super::local::Local;
-use crate::actors::transport::service_caller;
+use crate::actors::transport::service_client;
 use crate::bus::BusKey;
 use crate::bus::push::Unanswered;
 use crate::engine::words::quoted;
@@ -33,8 +33,8 @@ pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
             continue;
         }
         let key = BusKey { bus: Arc::from(bus), vhost: Arc::from("") };
-        let caller = match service_caller(settings, key) {
-            Ok(caller) => caller,
+        let client = match service_client(settings, key) {
+            Ok(client) => client,
             Err(why) => {
                 found.push(Finding::error(SERVICES, why, "mend the settings push and tls"));
                 continue;
@@ -43,7 +43,7 @@ pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
         let place = place(settings, bus, "");
         let probed =
             actix_rt::System::new().block_on(join_all(urls.iter().map(async |(name, url)| {
-                finding(name, url, caller.probe(url, PATIENCE).await, &place)
+                finding(name, url, client.probe(url, PATIENCE).await, &place)
             })));
         found.extend(probed);
     }

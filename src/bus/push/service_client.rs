@@ -38,7 +38,7 @@ pub struct Endpoint {
 
 /// What holds for all calls of a bus.
 #[derive(Clone)]
-pub struct Calling {
+pub struct ServiceClientSettings {
     /// The bus.
     pub key: BusKey,
     /// Whose certificates are believed.
@@ -54,23 +54,23 @@ pub struct Calling {
 }
 
 /// Calls web services.
-pub struct Caller {
+pub struct ServiceClient {
     client: Client,
-    calling: Calling,
+    settings: ServiceClientSettings,
 }
 
-impl Caller {
-    /// A caller that looks names up as the system does.
+impl ServiceClient {
+    /// A client that looks names up as the system does.
     ///
     /// # Errors
     ///
     /// Nothing can be called at all.
-    pub fn new(calling: Calling) -> Result<Caller, String> {
-        let names = Names::of_system(calling.networks.clone());
-        Caller::with(names, calling)
+    pub fn new(settings: ServiceClientSettings) -> Result<ServiceClient, String> {
+        let names = Names::of_system(settings.networks.clone());
+        ServiceClient::with(names, settings)
     }
 
-    fn with(names: Names, calling: Calling) -> Result<Caller, String> {
+    fn with(names: Names, settings: ServiceClientSettings) -> Result<ServiceClient, String> {
         // An error means that there is a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let names = Arc::new(names);
@@ -80,12 +80,12 @@ impl Caller {
             .retry(reqwest::retry::never())
             .referer(false)
             .dns_resolver(names)
-            .connect_timeout(calling.connect_timeout)
+            .connect_timeout(settings.connect_timeout)
             .pool_idle_timeout(IDLE_FOR)
             .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")));
-        let client = builder.tls_backend_preconfigured(calling.authorities.client()).build();
+        let client = builder.tls_backend_preconfigured(settings.authorities.client()).build();
         let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
-        Ok(Caller { client, calling })
+        Ok(ServiceClient { client, settings })
     }
 
     /// Posts a message, and reads the answer. Dropped, it breaks the call off.
@@ -98,7 +98,7 @@ impl Caller {
             match self.client.execute(request).await {
                 Err(error) => not_answered(error),
                 Ok(response) => match self.read(response).await {
-                    Ok(answer) => outcome(answer, !self.calling.public_url.is_empty()),
+                    Ok(answer) => outcome(answer, !self.settings.public_url.is_empty()),
                     Err(failed) => failed,
                 },
             }
@@ -124,7 +124,7 @@ impl Caller {
     /// There is no answer within this time.
     pub async fn probe(&self, url: &str, patience: Duration) -> Result<u16, Unanswered> {
         let url: Url = web_address(url).map_err(Unanswered::Refused)?;
-        if let Some(why) = literal(&url).and_then(|at| self.calling.networks.objection(at)) {
+        if let Some(why) = literal(&url).and_then(|at| self.settings.networks.objection(at)) {
             return Err(Unanswered::Refused(why));
         }
         let request = Request::new(reqwest::Method::OPTIONS, url);
@@ -138,7 +138,7 @@ impl Caller {
     fn request(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Result<Request, String> {
         let url: Url = web_address(&endpoint.url)?;
         // Nobody is asked for the address of an address.
-        let objection = literal(&url).and_then(|at| self.calling.networks.objection(at));
+        let objection = literal(&url).and_then(|at| self.settings.networks.objection(at));
         if let Some(why) = objection {
             return Err(why);
         }
@@ -161,9 +161,9 @@ impl Caller {
             headers.set("Priority", &priority.to_string())?;
         }
         headers.set("Delivery", &loan.delivery.to_string())?;
-        if !self.calling.public_url.is_empty() {
-            let base = self.calling.public_url.trim_end_matches('/');
-            let bus = ("bus", &*self.calling.key.bus);
+        if !self.settings.public_url.is_empty() {
+            let base = self.settings.public_url.trim_end_matches('/');
+            let bus = ("bus", &*self.settings.key.bus);
             let path = reply_path(queue, &loan.id, loan.delivery, Some(bus));
             headers.set("Reply-To", &format!("{base}{path}"))?;
         }
@@ -183,7 +183,7 @@ impl Caller {
         let status = response.status().as_u16();
         let pause = response.headers().get(reqwest::header::RETRY_AFTER);
         let pause = pause.and_then(|value| retry_after(value.to_str().ok()?, clock::now()));
-        let max = self.calling.reply_bytes_max;
+        let max = self.settings.reply_bytes_max;
         let mut body = BytesMut::new();
         loop {
             match response.chunk().await {
