@@ -49,7 +49,7 @@ enum NotPutAside {
 /// Puts messages aside until the bus is gone.
 pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<Aside>) {
     let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
-    let (mut told, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
+    let (mut last_reason, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
     while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
         if shared.settings.unreadable == UnreadableMessages::Drop {
             batch.drain(..).for_each(|aside| done(&shared, aside, false));
@@ -59,7 +59,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
             match Box::pin(put_aside(&shared, &mut batch, &mut inbox)).await {
                 Ok(()) => {
                     pauses.reset();
-                    told = LastReason::default();
+                    last_reason = LastReason::default();
                 }
                 Err(NotPutAside::Refused(said)) => {
                     let queue = unreadable_queue(&shared.settings.reply_queue);
@@ -75,7 +75,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
                     // A message that went back to its queue comes again.
                     batch.retain(|aside| !aside.delivery.is_void());
                     let pause = pauses.next();
-                    if told.is_news(&reason) {
+                    if last_reason.is_news(&reason) {
                         tracing::warn!(
                             reason,
                             messages = batch.len(),

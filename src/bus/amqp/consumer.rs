@@ -1,7 +1,6 @@
 //! The consumer: one connection, on which the reply queue is consumed, and beside it the queues of
 //! the workflows.
 
-use super::calls;
 use super::connection::{self, Pauses, channel_error};
 use super::lane::{Ended, Lane, Source};
 use super::policy;
@@ -9,6 +8,7 @@ use super::queues::{Found, Queues, short};
 use super::shared::{Phase, Shared, Side, reached};
 use super::wire::guard::Ties;
 use super::wire::room::Flow;
+use super::workflow_queues;
 use crate::bus::BusEvent;
 use crate::clock;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
@@ -230,11 +230,11 @@ impl Consumer {
 
     async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
         let Session { connection, flow, channel, deliveries } = session;
-        let calls = calls::consume(&self.shared, &connection, phases);
+        let workflow_queues = workflow_queues::consume(&self.shared, &connection, phases);
         let policy = actix_rt::spawn(policy::keep(self.shared.clone()));
         let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
-        calls.end(matches!(ended, Ended::Closed)).await;
+        workflow_queues.end(matches!(ended, Ended::Closed)).await;
         // Also when only the channel is gone.
         connection::close(&connection).await;
         match ended {

@@ -18,13 +18,13 @@ pub(super) async fn inspect(shared: Rc<Shared>, queues: Vec<Arc<str>>) -> Vec<Qu
         Ok(found) => found
             .into_iter()
             .zip(&queues)
-            .map(|(found, queue)| told(&shared.address, found, held.get(&**queue).copied()))
+            .map(|(found, queue)| queue_look(&shared.address, found, held.get(&**queue).copied()))
             .collect(),
     }
 }
 
 /// What a look found, as others read it.
-pub(super) fn told(
+pub(super) fn queue_look(
     address: &BrokerAddress,
     found: Found,
     unacknowledged: Option<u64>,

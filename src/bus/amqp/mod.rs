@@ -9,7 +9,6 @@
 
 mod acks;
 mod aside;
-mod calls;
 mod connection;
 mod consumer;
 mod credentials;
@@ -28,6 +27,7 @@ mod shared;
 mod topic;
 mod trial;
 pub mod wire;
+mod workflow_queues;
 
 use super::event::watched;
 use super::{Addressee, Bus, EventSink, Publication, QueueDepth, QueueLook, Served};

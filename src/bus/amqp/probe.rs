@@ -3,7 +3,7 @@
 //! changed.
 
 use super::connection::{BrokerAddress, channel_error, close};
-use super::inspect::{in_background, told};
+use super::inspect::{in_background, queue_look};
 use super::management::Management;
 use super::policy::{self, PolicyLook};
 use super::queues::{Queues, short};
@@ -53,9 +53,9 @@ pub async fn probe(settings: &AmqpSettings, queues: &[Arc<str>]) -> Result<Probe
         )),
     };
     let looks = Queues::new(connection.clone());
-    let reply_queue = told(&address, looks.look(&settings.reply_queue).await, None);
+    let reply_queue = queue_look(&address, looks.look(&settings.reply_queue).await, None);
     let found = join_all(queues.iter().map(|queue| looks.look(queue))).await;
-    let found = found.into_iter().map(|found| told(&address, found, None)).collect();
+    let found = found.into_iter().map(|found| queue_look(&address, found, None)).collect();
     drop(looks);
     close(&connection).await;
     let policy = match Management::of(settings).map_err(|error| error.to_string())? {

@@ -90,7 +90,7 @@ struct Sides {
     down: [Option<String>; 2],
     blocked: Option<String>,
     reported: BusState,
-    told: [LastReason; 2],
+    last_reasons: [LastReason; 2],
 }
 
 impl Board {
@@ -102,7 +102,7 @@ impl Board {
                 down: [Some(String::new()), Some(String::new())],
                 blocked: None,
                 reported,
-                told: Default::default(),
+                last_reasons: Default::default(),
             }),
         }
     }
@@ -110,7 +110,7 @@ impl Board {
     pub(super) fn up(&self, side: Side) {
         self.change(|sides| {
             sides.down[side as usize] = None;
-            sides.told[side as usize] = LastReason::default();
+            sides.last_reasons[side as usize] = LastReason::default();
         });
     }
 
@@ -126,8 +126,8 @@ impl Board {
     /// Whether this reason is not logged yet: both sides fail for the same reason, at each attempt.
     pub(super) fn is_news(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
-        let is_known = sides.told.iter().any(|told| told.has(reason));
-        sides.told[side as usize].is_news(reason) && !is_known
+        let is_known = sides.last_reasons.iter().any(|last| last.has(reason));
+        sides.last_reasons[side as usize].is_news(reason) && !is_known
     }
 
     pub(super) fn blocked(&self, reason: Option<String>) {

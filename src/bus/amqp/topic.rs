@@ -101,7 +101,7 @@ impl Publishing {
     async fn run(mut self) {
         // The settings were checked when the connector was made.
         let Ok(address) = BrokerAddress::parse(&self.connector.settings) else { return };
-        let mut told = LastReason::default();
+        let mut last_reason = LastReason::default();
         loop {
             let mut is_closing = self.is_closing.clone();
             let opened = tokio::select! {
@@ -117,7 +117,7 @@ impl Publishing {
                         "publishing events"
                     );
                     self.pauses.reset();
-                    told = LastReason::default();
+                    last_reason = LastReason::default();
                     let served = Box::pin(self.serve(&channel)).await;
                     connection::close(&connection).await;
                     match served {
@@ -128,7 +128,7 @@ impl Publishing {
                 Err(reason) => reason,
             };
             let pause = self.pauses.next();
-            if told.is_news(&reason) {
+            if last_reason.is_news(&reason) {
                 tracing::warn!(
                     server = %address,
                     exchange = self.connector.exchange,

@@ -8,7 +8,7 @@ mod relay;
 mod talk;
 
 use super::connection::{BrokerAddress, close};
-use super::inspect::told;
+use super::inspect::queue_look;
 use super::queues::{Queues, short};
 use super::received::whole;
 use super::settings::AmqpSettings;
@@ -102,7 +102,7 @@ impl Trial {
         }
         let connection = Rc::new(address.open("worker-test").await?);
         let queues = Queues::new(connection.clone());
-        let is_ours = match told(&address, queues.look(queue).await, None) {
+        let is_ours = match queue_look(&address, queues.look(queue).await, None) {
             QueueLook::Missing => true,
             QueueLook::There { messages: 0, consumers: 0, .. } => false,
             QueueLook::There { messages, consumers, .. } => {
@@ -117,7 +117,8 @@ impl Trial {
             QueueLook::Service { .. } => return Err("it is no queue of a broker".to_owned()),
         };
         if is_ours {
-            let made = told(&address, queues.declare(queue, FieldTable::default()).await, None);
+            let made =
+                queue_look(&address, queues.declare(queue, FieldTable::default()).await, None);
             if let QueueLook::Unknown(why) = made {
                 return Err(why);
             }
@@ -204,7 +205,7 @@ impl Trial {
 
     /// How the queue is.
     pub async fn look(&self) -> QueueLook {
-        told(&self.address, self.queues.look(&self.queue).await, None)
+        queue_look(&self.address, self.queues.look(&self.queue).await, None)
     }
 
     /// Declares the queue, if it is missing.
@@ -217,7 +218,7 @@ impl Trial {
             return Ok(());
         }
         let found = self.queues.declare(&self.queue, FieldTable::default()).await;
-        match told(&self.address, found, None) {
+        match queue_look(&self.address, found, None) {
             QueueLook::Unknown(why) => Err(why),
             QueueLook::There { .. } | QueueLook::Missing | QueueLook::Service { .. } => Ok(()),
         }

@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The consuming of all workflows' queues on one connection; it breaks off when dropped.
-pub(super) struct Calls(actix_rt::task::JoinHandle<()>);
+pub(super) struct WorkflowQueues(actix_rt::task::JoinHandle<()>);
 
 /// Begins to consume the workflows' queues. A reload may add queues, and ends the consuming of
 /// those whose workflows it removes.
@@ -28,8 +28,8 @@ pub(super) fn consume(
     shared: &Rc<Shared>,
     connection: &Rc<Connection>,
     phases: &watch::Receiver<Phase>,
-) -> Calls {
-    Calls(actix_rt::spawn(consume_all(shared.clone(), connection.clone(), phases.clone())))
+) -> WorkflowQueues {
+    WorkflowQueues(actix_rt::spawn(consume_all(shared.clone(), connection.clone(), phases.clone())))
 }
 
 async fn consume_all(
@@ -39,57 +39,57 @@ async fn consume_all(
 ) {
     let looks = Queues::new(connection.clone());
     let mut serving = shared.serving.subscribe();
-    let mut begun: BTreeMap<Arc<str>, Begun> = BTreeMap::new();
+    let mut consumers: BTreeMap<Arc<str>, QueueConsumer> = BTreeMap::new();
     loop {
         let queues = serving.borrow_and_update().calls.clone();
         // What is sent to a workflow that is no longer loaded waits in its queue.
-        let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            begun.into_iter().partition(|(queue, _)| queues.contains(queue));
-        begun = kept;
-        join_all(ended.into_values().map(Begun::end)).await;
+        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
+        consumers = kept;
+        join_all(removed.into_values().map(QueueConsumer::end)).await;
         for queue in queues {
             let start = || {
-                let call = CallQueue {
+                let consumed = WorkflowQueue {
                     shared: shared.clone(),
                     connection: connection.clone(),
                     queues: looks.clone(),
                     queue: queue.clone(),
                 };
                 let (phase, phases) = watch::channel(Phase::Open);
-                Begun { call: actix_rt::spawn(call.run(phases)), phase }
+                QueueConsumer { running: actix_rt::spawn(consumed.run(phases)), phase }
             };
-            begun.entry(queue.clone()).or_insert_with(start);
+            consumers.entry(queue.clone()).or_insert_with(start);
         }
         tokio::select! {
             () = reached(&mut phases, Phase::EndConsuming) => break,
             changed = serving.changed() => if changed.is_err() { break },
         }
     }
-    join_all(begun.into_values().map(Begun::end)).await;
+    join_all(consumers.into_values().map(QueueConsumer::end)).await;
 }
 
 /// The consumer of a workflow's queue; it breaks off when dropped.
-struct Begun {
-    call: actix_rt::task::JoinHandle<()>,
+struct QueueConsumer {
+    running: actix_rt::task::JoinHandle<()>,
     phase: watch::Sender<Phase>,
 }
 
-impl Begun {
+impl QueueConsumer {
     /// Waits for the end of what is under way.
     async fn end(mut self) {
         self.phase.send_replace(Phase::EndConsuming);
         // An error means that it panicked: it has ended in any case.
-        let _ = (&mut self.call).await;
+        let _ = (&mut self.running).await;
     }
 }
 
-impl Drop for Begun {
+impl Drop for QueueConsumer {
     fn drop(&mut self) {
-        self.call.abort();
+        self.running.abort();
     }
 }
 
-impl Calls {
+impl WorkflowQueues {
     /// In an orderly closing, waits for the end of what is under way; otherwise breaks off.
     pub(super) async fn end(mut self, is_orderly: bool) {
         if is_orderly {
@@ -99,22 +99,22 @@ impl Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for WorkflowQueues {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-struct CallQueue {
+struct WorkflowQueue {
     shared: Rc<Shared>,
     connection: Rc<Connection>,
     queues: Rc<Queues>,
     queue: Arc<str>,
 }
 
-impl CallQueue {
+impl WorkflowQueue {
     async fn run(self, mut phases: watch::Receiver<Phase>) {
-        let mut told = LastReason::default();
+        let mut last_reason = LastReason::default();
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
@@ -123,7 +123,7 @@ impl CallQueue {
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
-                    told = LastReason::default();
+                    last_reason = LastReason::default();
                     // One lane per channel: the deliveries of a closed channel are known to be
                     // void.
                     let mut lane =
@@ -147,7 +147,7 @@ impl CallQueue {
                 // The consumer of the replies tells why, and connects again.
                 return;
             }
-            if told.is_news(&reason) {
+            if last_reason.is_news(&reason) {
                 tracing::warn!(
                     queue = %self.queue,
                     reason,
