@@ -23,7 +23,7 @@ use super::mail::{
 };
 use super::mailbox::{Mail, Owner};
 use super::messages::{caller_answer, step_message};
-use super::said::Said;
+use super::reply_log::LoggedReply;
 use super::steps_done::StepsDone;
 use super::ways::Ways;
 use crate::clock;
@@ -198,7 +198,7 @@ impl JobActor {
         let limits = self.limits();
         let Some(job) = self.life.job_mut() else { return };
         let context = Context { now, limits: &limits };
-        let said = Said::of(&input);
+        let logged = LoggedReply::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
             ways.common.rules.take(job, input, &context)
@@ -215,7 +215,7 @@ impl JobActor {
                 release.extend(answer.map(|AskedOperation { answer, .. }| {
                     Outgoing::Answer(Answer::Now(answer, Err(Refusal::Conflict(reason()))))
                 }));
-                self.reject(rejected, said, release);
+                self.reject(rejected, logged, release);
             }
             Err(_) => {
                 self.life = Life::Broken { set_aside: Vec::new() };
@@ -226,12 +226,18 @@ impl JobActor {
         }
     }
 
-    fn reject(&mut self, rejected: Rejected, said: Option<Said>, mut release: Vec<Outgoing>) {
+    fn reject(
+        &mut self,
+        rejected: Rejected,
+        logged: Option<LoggedReply>,
+        mut release: Vec<Outgoing>,
+    ) {
         if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.ways.common.metrics.rejected.with_label_values(&[rejected.label()]).inc();
-            if let (Some(said), true) = (said, self.ways.common.throttle.may_log(rejected.label()))
+            if let (Some(logged), true) =
+                (logged, self.ways.common.throttle.may_log(rejected.label()))
             {
-                said.log(self.id, rejected);
+                logged.log(self.id, rejected);
             }
         }
         // The ack waits for the commit of whatever made this input void. That commit may still be

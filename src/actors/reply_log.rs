@@ -5,17 +5,17 @@ use crate::engine::{Input, JobId, Rejected, Reply, Sender};
 use std::sync::Arc;
 
 /// A reply, kept for the log until it is decided whether it counts.
-pub(super) struct Said {
+pub(super) struct LoggedReply {
     step: String,
     attempt: Option<u32>,
     reply: Reply,
     user: Option<Arc<str>>,
 }
 
-impl Said {
-    pub(super) fn of(input: &Input) -> Option<Said> {
+impl LoggedReply {
+    pub(super) fn of(input: &Input) -> Option<LoggedReply> {
         match input {
-            Input::Reply { step, attempt, reply, from } => Some(Said {
+            Input::Reply { step, attempt, reply, from } => Some(LoggedReply {
                 step: step.clone(),
                 attempt: *attempt,
                 reply: reply.clone(),
