@@ -2,8 +2,8 @@
 //! benches and the tests come in here, and send mail to no actor themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
+use super::answer_on_drop::AnswerOnDrop;
 use super::bulk::{Bulk, Wait, Waits};
-use super::done::Done;
 use super::mail::{BusInput, CreateJob, Definitions, JobInput, Look, RouterInput, SupervisorInput};
 use super::queue_looks::Looked;
 use super::ways::Ways;
@@ -174,7 +174,7 @@ async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
     let asked = async {
         for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
             let (answer, answered) = oneshot::channel();
-            let done = Done::new(answer);
+            let done = AnswerOnDrop::new(answer);
             for id in some {
                 // One that has left meanwhile waits for nothing.
                 if let Some(job) = ways.routes.find(*id) {
@@ -205,7 +205,7 @@ pub async fn look<T: Send + 'static>(
             // A client that has gone needs no answer.
             let _ = answer.send(see(job));
         },
-        Done::new(done),
+        AnswerOnDrop::new(done),
     );
     ways.routes.find(id)?.post(JobInput::Look(look));
     // An error means that the actor has ended: then all is committed.
@@ -237,7 +237,7 @@ pub async fn round(ways: &Ways) {
 pub async fn settled(ways: &Ways, id: JobId) {
     let (answer, answered) = oneshot::channel();
     match ways.routes.find(id) {
-        Some(job) => job.post(JobInput::Settled(Done::new(answer))),
+        Some(job) => job.post(JobInput::Settled(AnswerOnDrop::new(answer))),
         None => return,
     }
     // An error means that its actor has ended: then all is committed.

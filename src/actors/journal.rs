@@ -2,7 +2,7 @@
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
 use super::answer::{Answer, Erased, Refusal};
-use super::done::Done;
+use super::answer_on_drop::AnswerOnDrop;
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::outbox::Messages;
@@ -172,7 +172,7 @@ impl JournalActor {
             // Whoever asked may have gone.
             JournalInput::Round(answer) => drop(answer.send(())),
             JournalInput::Committed(answer) => {
-                let done = Done::new(answer);
+                let done = AnswerOnDrop::new(answer);
                 if let Some(last) = self.waiting.last_mut() {
                     last.append.release.push(Outgoing::Hold(done));
                     self.schedule(true, ctx);

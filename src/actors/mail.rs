@@ -2,9 +2,9 @@
 //! not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
+use super::answer_on_drop::AnswerOnDrop;
 use super::bulk::{Bulk, Census, Waits};
 use super::call::Call;
-use super::done::Done;
 use super::steps_done::StepsDone;
 use crate::bus::{
     Acknowledge, Address, Delivery, Over, Publication, QueueDepth, QueueLook, Served,
@@ -148,14 +148,14 @@ pub enum JobInput {
         /// The queue.
         queue: Address,
         /// Dropped once the journal has the record in its mailbox, if there is one.
-        done: Arc<Done>,
+        done: Arc<AnswerOnDrop>,
     },
     /// The messages of its steps that wait on a queue are to be sent again.
     Redispatch {
         /// Which messages, and why.
         bulk: Arc<Bulk>,
         /// Dropped after the commit.
-        done: Arc<Done>,
+        done: Arc<AnswerOnDrop>,
     },
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
@@ -164,7 +164,7 @@ pub enum JobInput {
         /// Where the job enters its own.
         waits: Arc<Waits>,
         /// Dropped once it has done so.
-        done: Arc<Done>,
+        done: Arc<AnswerOnDrop>,
     },
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
@@ -174,7 +174,7 @@ pub enum JobInput {
         abandon: Option<Arc<str>>,
     },
     /// Somebody wants to know when everything decided so far is committed.
-    Settled(Arc<Done>),
+    Settled(Arc<AnswerOnDrop>),
     /// Somebody looks at the job as it is.
     Look(Look),
     /// Its route is gone: the actor ends.
@@ -184,12 +184,12 @@ pub enum JobInput {
 /// A look at a job. The result is given only after the commit of what was seen.
 pub struct Look {
     pub(super) see: Box<dyn FnOnce(&Job) + Send>,
-    pub(super) done: Arc<Done>,
+    pub(super) done: Arc<AnswerOnDrop>,
 }
 
 impl Look {
     /// Shows the job to `see`; `done` is dropped after the commit of what it has seen.
-    pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<Done>) -> Look {
+    pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<AnswerOnDrop>) -> Look {
         Look { see: Box::new(see), done }
     }
 }
@@ -320,7 +320,7 @@ pub enum Outgoing {
     /// Tell a client.
     Answer(Answer),
     /// Something that waits for this commit: it is dropped after it.
-    Hold(Arc<Done>),
+    Hold(Arc<AnswerOnDrop>),
     /// Tell those who listen.
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.

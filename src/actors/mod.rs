@@ -6,7 +6,7 @@
 //!
 //! | what | files |
 //! |---|---|
-//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`done`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
+//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer_on_drop`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
 //! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`queue_looks`], [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
@@ -18,6 +18,7 @@
 
 pub mod announcer;
 pub mod answer;
+pub mod answer_on_drop;
 pub mod archive;
 pub mod bulk;
 pub mod bus;
@@ -25,7 +26,6 @@ pub mod buses;
 pub mod call;
 mod call_check;
 pub mod common;
-pub mod done;
 pub mod door;
 pub mod health;
 pub mod job;

@@ -7,8 +7,8 @@ mod lives;
 mod lookups;
 mod operations;
 
+use super::answer_on_drop::AnswerOnDrop;
 use super::call::Call;
-use super::done::Done;
 use super::mail::{JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::reply_log::beginning;
@@ -73,7 +73,7 @@ impl Router {
             RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
-                let done = Done::new(answer);
+                let done = AnswerOnDrop::new(answer);
                 for mailbox in self.ways.routes.all_live() {
                     mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
                 }
@@ -95,7 +95,7 @@ impl Router {
     fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
         let (all, heard_by_all) = oneshot::channel();
-        let heard = Done::new(all);
+        let heard = AnswerOnDrop::new(all);
         for mailbox in self.ways.routes.all_live() {
             let (queue, done) = (queue.clone(), heard.clone());
             mailbox.post(JobInput::QueueMissing { queue, done });

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::answer::Refusal;
-use workflow_manager::actors::done::Done;
+use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
 use workflow_manager::actors::mail::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
@@ -56,7 +56,7 @@ async fn settled(manager: &Manager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
         if let Some(job) = manager.ways().routes.find(asked) {
-            job.post(JobInput::Settled(Done::new(done)));
+            job.post(JobInput::Settled(AnswerOnDrop::new(done)));
         }
         is_done.await.expect("committed");
         // This lies behind it in the router's mailbox.

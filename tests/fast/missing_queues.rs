@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::done::Done;
+use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
 use workflow_manager::actors::mail::{JobInput, Look, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::{door, ways::Ways};
@@ -35,7 +35,7 @@ async fn is_confirmed(ways: &Ways, id: JobId) -> bool {
     let see = move |job: &workflow_manager::engine::Job| {
         let _ = answer.send(job.step(StepIndex(0)).confirmed);
     };
-    let look = Look::new(see, Done::new(oneshot::channel().0));
+    let look = Look::new(see, AnswerOnDrop::new(oneshot::channel().0));
     ways.routes.find(id).expect("it is under way").post(JobInput::Look(look));
     seen.await.expect("seen")
 }

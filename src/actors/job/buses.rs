@@ -1,7 +1,7 @@
 //! Which bus each step of a job sends to, and what follows from the state of these buses.
 
 use super::JobActor;
-use crate::actors::done::Done;
+use crate::actors::answer_on_drop::AnswerOnDrop;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey};
 use crate::engine::{DeafTo, Input, StepIndex};
@@ -27,7 +27,7 @@ impl JobActor {
 
     /// Sends the messages that waited in that queue again. `done` is dropped once the journal has
     /// the record in its mailbox.
-    pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<Done>) {
+    pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<AnswerOnDrop>) {
         let steps: Vec<StepIndex> = self.confirmed_in(queue).collect();
         if !steps.is_empty() {
             self.take(Input::QueueMissing(steps), Vec::new());

@@ -2,8 +2,8 @@
 //! and since when they do.
 
 use super::JobActor;
+use crate::actors::answer_on_drop::AnswerOnDrop;
 use crate::actors::bulk::{Bulk, Census, Wait, Waits};
-use crate::actors::done::Done;
 use crate::actors::mail::Outgoing;
 use crate::engine::{Definition, Input, Operation, Request, StepIndex};
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ impl JobActor {
 
     /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the
     /// commit.
-    pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<Done>) {
+    pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<AnswerOnDrop>) {
         let Some(job) = self.job() else { return };
         let is_meant = |dispatch: u64| {
             bulk.waiting_for.is_none_or(|span| self.seen.has_waited(dispatch, span))

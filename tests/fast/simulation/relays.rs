@@ -4,7 +4,7 @@
 use actix::{Actor, Context, Handler};
 use std::sync::Arc;
 use tokio::sync::oneshot::{self, error::TryRecvError};
-use workflow_manager::actors::done::Done;
+use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
 use workflow_manager::actors::mail::{
     Append, ArchiveInput, Finding, JournalInput, Outgoing, Question, RouterInput,
 };
@@ -142,7 +142,7 @@ impl Group {
 
     fn add(&mut self, append: &mut Append) {
         let (told, committed) = oneshot::channel();
-        append.release.push(Outgoing::Hold(Done::new(told)));
+        append.release.push(Outgoing::Hold(AnswerOnDrop::new(told)));
         self.0.push((append.record.job, committed));
     }
 }
