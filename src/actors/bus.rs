@@ -1,7 +1,7 @@
 //! The bus actor: one for each bus. It owns a [`Bus`], hands it publications, and turns its events
 //! into inputs for the router and the jobs.
 
-use super::lost;
+use super::loss_watch;
 use super::mail::{BusInput, JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
@@ -235,7 +235,7 @@ impl Actor for BusActor {
         });
         let amqp = self.ways.common.settings.amqp_bus(&self.key.bus);
         if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
-            ctx.spawn(lost::watch(self.ways.clone(), self.key.clone()).into_actor(self));
+            ctx.spawn(loss_watch::watch(self.ways.clone(), self.key.clone()).into_actor(self));
         }
     }
 }

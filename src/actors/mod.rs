@@ -10,7 +10,7 @@
 //! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`queue_looks`], [`health`], [`rules`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of one actor each: of the bus, of the journal, of the job and the router | `lost`, `positions`, `reply_log` |
+//! | parts of one actor each: of the bus, of the journal, of the job and the router | `loss_watch`, `positions`, `reply_log` |
 //! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | how buses are made and started; the actor that does so at a reload | [`transport`], [`supervisor`] |
 //! | the door: what the API, examples and benches call | [`door`] |
@@ -30,8 +30,8 @@ pub mod door;
 pub mod health;
 pub mod job;
 pub mod journal;
+mod loss_watch;
 mod losses;
-mod lost;
 pub mod mail;
 pub mod mailbox;
 pub mod manager;
