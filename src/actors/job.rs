@@ -8,7 +8,7 @@ mod buses;
 mod life;
 mod news;
 mod observe;
-mod places;
+mod child_budget;
 mod redispatch;
 mod seen;
 mod start;
@@ -276,7 +276,7 @@ impl JobActor {
         let now = decision.recorded.at;
         self.observe(&decision.recorded);
         self.count();
-        self.take_places();
+        self.draw_on_budget();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.recorded.entries.as_slice(),

@@ -112,7 +112,7 @@ impl JobActor {
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.life = Life::Live(job);
         self.count();
-        self.take_places();
+        self.draw_on_budget();
         self.steps_now().into_iter().for_each(|told| told.release(&self.ways));
         let (ways, now) = (self.ways.clone(), clock::now());
         effects

@@ -1,27 +1,28 @@
-//! Places for child jobs: all fan-outs of the process share `fanout.children_max` of them.
+//! The budget of child jobs: all fan-outs of the process share `fanout.children_max` of them.
 
 use super::JobActor;
 use crate::engine::{Job, Limits};
 use std::sync::atomic::Ordering;
 
-/// Child jobs that a fan-out step may always have under way, however many others there are: none
-/// stands still.
+/// Each fan-out step may always have this many child jobs under way, so that none stands still when
+/// others have used up the budget.
 const CHILDREN_MIN: u32 = 16;
 
 impl JobActor {
-    /// The limits for the next decision. Its fan-outs start no more child jobs than there are
-    /// places left in the process.
+    /// The limits for the next decision. Its fan-outs start no more child jobs than the budget of
+    /// the process has left.
     pub(super) fn limits(&self) -> Limits {
         let common = &self.ways.common;
         let (most, now) =
             (common.settings.fanout.children_max, common.children.load(Ordering::Relaxed));
-        let places = self.children.saturating_add(most.saturating_sub(now));
-        let window = common.limits.window.min(places.max(CHILDREN_MIN));
+        let left = self.children.saturating_add(most.saturating_sub(now));
+        let window = common.limits.window.min(left.max(CHILDREN_MIN));
         Limits { window, ..common.limits }
     }
 
-    /// Takes the places of the child jobs that are under way, and gives back those of others.
-    pub(super) fn take_places(&mut self) {
+    /// Takes the child jobs that are under way out of the budget, and gives back those that are not
+    /// any more.
+    pub(super) fn draw_on_budget(&mut self) {
         let Some(now) = self.job().map(Job::child_count) else { return };
         if now != self.children {
             let taken = &self.ways.common.children;
