@@ -5,14 +5,14 @@
 mod asks;
 mod beginning;
 mod buses;
+mod child_budget;
 mod life;
 mod news;
 mod observe;
-mod child_budget;
 mod redispatch;
-mod seen;
 mod start;
 mod timer;
+mod waiting_since;
 mod withdrawals;
 
 pub use start::{Spawn, Start};
@@ -35,9 +35,9 @@ use crate::faults;
 use crate::journal::{JobNumber, NewJob, Record};
 use actix::{Actor, ActorContext, Handler, SpawnHandle};
 use life::Life;
-use seen::Seen;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use waiting_since::WaitingSince;
 
 /// A job under way.
 pub struct JobActor {
@@ -60,7 +60,7 @@ pub struct JobActor {
     /// The same as it was told last.
     steps_told: Option<usize>,
     /// Since when its steps have been seen waiting for replies.
-    seen: Seen,
+    waiting_since: WaitingSince,
 }
 
 /// Who waits for the outcome of an operation.
@@ -87,7 +87,7 @@ impl JobActor {
             timer: None,
             steps_done,
             steps_told: None,
-            seen: Seen::default(),
+            waiting_since: WaitingSince::default(),
         }
     }
 

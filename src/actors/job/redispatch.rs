@@ -15,10 +15,10 @@ impl JobActor {
     /// before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
         let Some(job) = self.life.job() else { return };
-        // Steps on all buses are noted, although one bus asks: `look` forgets what it is not given.
-        self.seen.look(job.confirmed_steps().map(|step| job.step(step).dispatch));
+        // Steps on all buses are noted, although one bus asks: `note` forgets what it is not given.
+        self.waiting_since.note(job.confirmed_steps().map(|step| job.step(step).dispatch));
         let has_waited =
-            |step: &StepIndex| self.seen.has_waited(job.step(*step).dispatch, census.span);
+            |step: &StepIndex| self.waiting_since.has_waited(job.step(*step).dispatch, census.span);
         let old = self.confirmed_on(&census.bus).filter(has_waited);
         let queues = old
             .map(|step| &job.graph().step(step).queue)
@@ -43,7 +43,7 @@ impl JobActor {
     pub(super) fn redispatch(&mut self, bulk: &Bulk, done: &Arc<AnswerOnDrop>) {
         let Some(job) = self.job() else { return };
         let is_meant = |dispatch: u64| {
-            bulk.waiting_for.is_none_or(|span| self.seen.has_waited(dispatch, span))
+            bulk.waiting_for.is_none_or(|span| self.waiting_since.has_waited(dispatch, span))
         };
         let meant =
             self.confirmed_in(&bulk.queue).filter(|step| is_meant(job.step(*step).dispatch));

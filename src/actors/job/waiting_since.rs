@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 /// Since when each dispatch has been seen waiting, by the number of its entry.
 #[derive(Default)]
-pub(super) struct Seen(Vec<(u64, Instant)>);
+pub(super) struct WaitingSince(Vec<(u64, Instant)>);
 
-impl Seen {
-    /// A look finds these dispatches waiting, and no others.
-    pub(super) fn look(&mut self, waiting: impl Iterator<Item = u64>) {
+impl WaitingSince {
+    /// Notes that these dispatches were seen waiting now, and no others.
+    pub(super) fn note(&mut self, waiting: impl Iterator<Item = u64>) {
         let now = clock::ticks();
         let since = |dispatch: u64| self.since(dispatch).unwrap_or(now);
         self.0 = waiting.map(|dispatch| (dispatch, since(dispatch))).collect();
