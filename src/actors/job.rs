@@ -2,7 +2,6 @@
 //! takes inputs, lets the engine decide, and sends the record with its effects to the journal. It
 //! does nothing else.
 
-mod asks;
 mod beginning;
 mod buses;
 mod child_budget;
@@ -10,6 +9,7 @@ mod life;
 mod news;
 mod observe;
 mod redispatch;
+mod requests;
 mod start;
 mod timer;
 mod waiting_since;
