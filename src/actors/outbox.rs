@@ -53,7 +53,9 @@ impl Outgoing {
                 ways.mailboxes().router.post(RouterInput::StartChild(child))
             }
             // Through the router, so that it follows the child's start.
-            Outgoing::ToChild(told) => ways.mailboxes().router.post(RouterInput::ToChild(told)),
+            Outgoing::ToChild(to_child) => {
+                ways.mailboxes().router.post(RouterInput::ToChild(to_child))
+            }
             Outgoing::ToParent(parent, ended) => {
                 if let Some(job) = ways.routes.find(parent.job) {
                     job.post(JobInput::Take {
@@ -72,7 +74,7 @@ impl Outgoing {
             Outgoing::Hold(done) => drop(done),
             Outgoing::Announce(events) => announce(events, ways),
             Outgoing::Counted(job) => ways.common.feeds.counted(job),
-            Outgoing::StepsDone(told, steps) => told.set(steps),
+            Outgoing::StepsDone(steps_done, steps) => steps_done.set(steps),
             Outgoing::Ended(job) => ways.common.traces.iter().for_each(|traces| traces.ended(job)),
             Outgoing::Noticed => ways.common.webhook.iter().for_each(|webhook| webhook.noticed()),
         }

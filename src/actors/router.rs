@@ -65,7 +65,7 @@ impl Router {
                     job.post(JobInput::Take { input, ack: None });
                 }
             }
-            RouterInput::ToChild(told) => self.ask(told.id, Ask::Order(told)),
+            RouterInput::ToChild(to_child) => self.ask(to_child.id, Ask::Order(to_child)),
             RouterInput::Operate(id, operation, answer) => {
                 self.ask(id, Ask::Operate(operation, answer))
             }

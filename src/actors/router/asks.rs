@@ -30,7 +30,7 @@ impl Ask {
         match self {
             Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
             Ask::Operate(..) | Ask::Cancel(..) => Question::Job,
-            Ask::Order(told) => Question::ChildOf(told.parent),
+            Ask::Order(to_child) => Question::ChildOf(to_child.parent),
         }
     }
 
@@ -38,7 +38,7 @@ impl Ask {
     /// only.
     pub(super) fn is_meant_for(&self, job: &LiveJob<'_>) -> bool {
         match self {
-            Ask::Order(told) => job.is_child_of(told.parent, told.place),
+            Ask::Order(to_child) => job.is_child_of(to_child.parent, to_child.place),
             Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Call(_) => {
                 true
             }
@@ -49,7 +49,7 @@ impl Ask {
     /// retry.
     pub(super) fn concerns_an_ended_job(&self) -> bool {
         match self {
-            Ask::Order(told) => told.order.what == Instruction::Retry,
+            Ask::Order(to_child) => to_child.order.what == Instruction::Retry,
             Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Call(_) => {
                 true
             }
@@ -65,21 +65,21 @@ impl Ask {
     }
 }
 
-/// What is left of a request once it has the archive's answer.
-pub(super) enum Left {
-    /// Nothing. The finding also serves the next request.
-    Finding(Finding),
-    /// Nothing. The finding is used up, or may be out of date.
-    Nothing,
-    /// The request, which must know something else.
-    Ask(Ask, Question),
+/// What has become of a request with the archive's answer.
+pub(super) enum Handled {
+    /// It is dealt with. The finding also serves the next request.
+    KeepFinding(Finding),
+    /// It is dealt with. The finding is used up, or may be out of date.
+    DropFinding,
+    /// It goes back to the archive, with this question.
+    LookUp(Ask, Question),
 }
 
-impl Left {
-    /// The request, with the question that it asks by itself.
-    pub(super) fn of(ask: Ask) -> Left {
+impl Handled {
+    /// The request goes to the archive with the question that it begins with.
+    pub(super) fn look_up(ask: Ask) -> Handled {
         let question = ask.question();
-        Left::Ask(ask, question)
+        Handled::LookUp(ask, question)
     }
 }
 

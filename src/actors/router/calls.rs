@@ -1,7 +1,7 @@
 //! Calls: each starts a job, joins one, or is refused. While no jobs are taken, calls wait.
 
 use super::Router;
-use super::asks::{Ask, Left};
+use super::asks::{Ask, Handled};
 use crate::actors::answer::Refusal;
 use crate::actors::call::{Asker, Call};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
@@ -152,39 +152,39 @@ impl Router {
         call: Call,
         finding: Finding,
         ctx: &mut Context<Self>,
-    ) -> Left {
+    ) -> Handled {
         let ways = self.ways.clone();
         match finding {
             Finding::Creation(None) | Finding::Job(None) => self.start_job_of_call(call, ctx),
             Finding::Creation(Some(ref earlier)) => {
                 if let Some(call) = call.unless_conflict(earlier, &ways) {
                     if call.caller.is_some() {
-                        return Left::Ask(Ask::Call(call), Question::Job);
+                        return Handled::LookUp(Ask::Call(call), Question::Job);
                     }
                     call.ack.ack();
                 }
             }
             Finding::Job(Some(found)) => {
                 let Some(call) = call.unless_conflict(&found.job, &ways) else {
-                    return Left::Finding(Finding::Job(Some(found)));
+                    return Handled::KeepFinding(Finding::Job(Some(found)));
                 };
                 match self.refusal_to_revive(&found) {
                     None => {
                         self.revive(*found);
                         // The job was deleted at this moment: the call goes back to its queue.
                         drop(self.to_live(call.id, Ask::Call(call)));
-                        return Left::Nothing;
+                        return Handled::DropFinding;
                     }
                     Some(Refusal::Conflict(reason)) => {
                         call.refuse(&CallRefusal { kind: "conflict", reason }, &ways)
                     }
                     Some(_) => self.keep_call(call, ctx),
                 }
-                return Left::Finding(Finding::Job(Some(found)));
+                return Handled::KeepFinding(Finding::Job(Some(found)));
             }
-            Finding::Child(_) => return Left::Ask(Ask::Call(call), Question::Creation),
+            Finding::Child(_) => return Handled::LookUp(Ask::Call(call), Question::Creation),
         }
-        Left::Finding(finding)
+        Handled::KeepFinding(finding)
     }
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {

@@ -1,7 +1,7 @@
 //! Child jobs: their parents start them and give them orders.
 
 use super::Router;
-use super::asks::Left;
+use super::asks::Handled;
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{JobInput, NewChild, Outgoing, ToChild};
 use crate::clock;
@@ -45,8 +45,12 @@ impl Router {
 
     /// A child job that has ended is to be retried. It is brought back, and hears the latest orders
     /// of its parent.
-    pub(super) fn tell_ended_child(&self, told: ToChild, found: Option<Box<Recovered>>) -> Left {
-        let ToChild { id, place, order, .. } = told;
+    pub(super) fn tell_ended_child(
+        &self,
+        to_child: ToChild,
+        found: Option<Box<Recovered>>,
+    ) -> Handled {
+        let ToChild { id, place, order, .. } = to_child;
         let round = order.round;
         // Another step of the parent may have had a child job with this id.
         let found = found.filter(|found| found.job.origin().parent == Some(place));
@@ -55,7 +59,7 @@ impl Router {
                 let input = Input::ChildMissing { step: place.step, index: place.index };
                 job.post(JobInput::Take { input, ack: None });
             }
-            return Left::Nothing;
+            return Handled::DropFinding;
         };
         let orders = if found.job.state() == JobState::Completed {
             // It has been retried already, and reports its end again.
@@ -65,11 +69,11 @@ impl Router {
             std::mem::take(&mut found.orders)
         };
         if orders.is_empty() {
-            return Left::Nothing;
+            return Handled::DropFinding;
         }
         if self.refusal_to_revive(&found).is_some() {
             self.cannot_start(place, id, round, TAKEN);
-            return Left::Nothing;
+            return Handled::DropFinding;
         }
         self.revive(*found);
         if let Some(job) = self.ways.routes.find(id) {
@@ -77,7 +81,7 @@ impl Router {
                 job.post(JobInput::Take { input: Input::Order(order), ack: None });
             }
         }
-        Left::Nothing
+        Handled::DropFinding
     }
 
     /// Tells the parent that a child job cannot run: it counts as failed, even if it had failed

@@ -2,7 +2,7 @@
 //! requests for that id wait, in order; the router goes on with all other ids.
 
 use super::Router;
-use super::asks::{Ask, Left};
+use super::asks::{Ask, Handled};
 use crate::actors::answer::{Answer, Refusal};
 use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, Question};
 use crate::engine::{Input, JobId};
@@ -62,14 +62,14 @@ impl Router {
         };
         while let Some(ask) = asks.pop_front() {
             let Some(ask) = self.to_live(id, ask) else { continue };
-            let left = match finding.take() {
+            let handled = match finding.take() {
                 Some(finding) => self.go_on_with(id, ask, finding, ctx),
-                None => Left::of(ask),
+                None => Handled::look_up(ask),
             };
-            match left {
-                Left::Finding(kept) => finding = Some(kept),
-                Left::Nothing => {}
-                Left::Ask(ask, question) => {
+            match handled {
+                Handled::KeepFinding(kept) => finding = Some(kept),
+                Handled::DropFinding => {}
+                Handled::LookUp(ask, question) => {
                     asks.push_front(ask);
                     asks.iter().for_each(|ask| self.look_ups.count(ask, 1));
                     return self.look_up(id, question, asks);
@@ -90,7 +90,7 @@ impl Router {
         ask: Ask,
         finding: Finding,
         ctx: &mut Context<Self>,
-    ) -> Left {
+    ) -> Handled {
         match (finding, ask) {
             (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
             (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
@@ -99,9 +99,11 @@ impl Router {
             (Finding::Job(found), Ask::Operate(operation, answer)) => {
                 self.operate_ended(id, operation, answer, found)
             }
-            (Finding::Child(found), Ask::Order(told)) => self.tell_ended_child(told, found),
+            (Finding::Child(found), Ask::Order(to_child)) => self.tell_ended_child(to_child, found),
             (Finding::Creation(_) | Finding::Child(_), ask @ Ask::Operate(..))
-            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => Left::of(ask),
+            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => {
+                Handled::look_up(ask)
+            }
         }
     }
 
@@ -118,7 +120,9 @@ impl Router {
             Ask::Cancel(by, answer) => JobInput::Cancel(by, answer),
             Ask::Erase(answer) => JobInput::Erase(answer),
             Ask::Call(call) => JobInput::Called(call),
-            Ask::Order(told) => JobInput::Take { input: Input::Order(told.order), ack: None },
+            Ask::Order(to_child) => {
+                JobInput::Take { input: Input::Order(to_child.order), ack: None }
+            }
         });
         None
     }
@@ -132,9 +136,9 @@ impl Router {
             Ask::Erase(answer) => Answer::Erased(answer, Err(refusal)).tell(),
             // The call goes back to its queue.
             Ask::Call(_) => {}
-            Ask::Order(told) => {
-                let round = told.order.round;
-                self.cannot_start(told.place, id, round, "it cannot be read from the journal")
+            Ask::Order(to_child) => {
+                let round = to_child.order.round;
+                self.cannot_start(to_child.place, id, round, "it cannot be read from the journal")
             }
         }
     }

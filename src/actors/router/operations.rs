@@ -1,7 +1,7 @@
 //! Jobs that clients ask for, and what they ask of them.
 
 use super::Router;
-use super::asks::{Ask, Left};
+use super::asks::{Ask, Handled};
 use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal};
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{CreateJob, Finding, JournalInput, Outgoing};
@@ -20,7 +20,12 @@ impl Router {
     }
 
     /// Starts a job under the id, or tells the client which job has it.
-    pub(super) fn create_unless_known(&self, id: JobId, job: CreateJob, finding: Finding) -> Left {
+    pub(super) fn create_unless_known(
+        &self,
+        id: JobId,
+        job: CreateJob,
+        finding: Finding,
+    ) -> Handled {
         let workflow = job.definition.full_name();
         let known = match &finding {
             Finding::Creation(creation) => creation
@@ -30,14 +35,14 @@ impl Router {
                 found.as_ref().map(|found| Created::again(id, &found.job, &workflow, &job.message))
             }
             Finding::Child(_) => {
-                return Left::of(Ask::Create(job));
+                return Handled::look_up(Ask::Create(job));
             }
         };
         match known {
             Some(answer) => Answer::Created(job.answer, answer).tell(),
             None => self.start_job(id, job),
         }
-        Left::Finding(finding)
+        Handled::KeepFinding(finding)
     }
 
     fn start_job(&self, id: JobId, job: CreateJob) {
@@ -61,10 +66,10 @@ impl Router {
         request: Request,
         answer: Client<Now>,
         found: Option<Box<Recovered>>,
-    ) -> Left {
+    ) -> Handled {
         let Some(found) = found else {
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
-            return Left::Finding(Finding::Job(None));
+            return Handled::KeepFinding(Finding::Job(None));
         };
         let refusal = if let Some(objection) =
             found.job.objection(&request.operation, &self.ways.common.limits)
@@ -77,14 +82,14 @@ impl Router {
         };
         if let Some(refusal) = refusal {
             Answer::Now(answer, Err(refusal)).tell();
-            return Left::Finding(Finding::Job(Some(found)));
+            return Handled::KeepFinding(Finding::Job(Some(found)));
         }
         self.revive(*found);
         if let Some(Ask::Operate(_, answer)) = self.to_live(id, Ask::Operate(request, answer)) {
             // The job has just been deleted: a late record of its last actor has shown that.
             Answer::Now(answer, Err(Refusal::Unknown)).tell();
         }
-        Left::Nothing
+        Handled::DropFinding
     }
 
     /// Why a job cannot go on without a bus.
@@ -115,34 +120,39 @@ impl Router {
     }
 
     /// Tells the state of a job that has ended.
-    pub(super) fn cancel_ended(&self, answer: Client<Now>, finding: Finding) -> Left {
+    pub(super) fn cancel_ended(&self, answer: Client<Now>, finding: Finding) -> Handled {
         let state = match &finding {
             Finding::Creation(None) | Finding::Job(None) => Err(Refusal::Unknown),
             Finding::Job(Some(found)) => Ok(Now::Job(found.job.state())),
             Finding::Creation(Some(_)) | Finding::Child(_) => {
-                return Left::of(Ask::Cancel(None, answer));
+                return Handled::look_up(Ask::Cancel(None, answer));
             }
         };
         Answer::Now(answer, state).tell();
-        Left::Finding(finding)
+        Handled::KeepFinding(finding)
     }
 
     /// Erases a job that has ended.
-    pub(super) fn erase_ended(&self, id: JobId, answer: Client<Erased>, finding: Finding) -> Left {
+    pub(super) fn erase_ended(
+        &self,
+        id: JobId,
+        answer: Client<Erased>,
+        finding: Finding,
+    ) -> Handled {
         let (number, is_child): (JobNumber, bool) = match &finding {
             Finding::Creation(Some(found)) => (found.number, found.is_child),
             Finding::Job(Some(found)) => (found.number, found.parent.is_some()),
             Finding::Creation(None) | Finding::Job(None) => {
                 Answer::Erased(answer, Err(Refusal::Unknown)).tell();
-                return Left::Finding(finding);
+                return Handled::KeepFinding(finding);
             }
-            Finding::Child(_) => return Left::of(Ask::Erase(answer)),
+            Finding::Child(_) => return Handled::look_up(Ask::Erase(answer)),
         };
         if is_child {
             Answer::Erased(answer, Err(Refusal::of_ended_child(id))).tell();
-            return Left::Finding(finding);
+            return Handled::KeepFinding(finding);
         }
         self.ways.mailboxes().journal.post(JournalInput::Delete(number, answer));
-        Left::Nothing
+        Handled::DropFinding
     }
 }
