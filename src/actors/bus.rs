@@ -44,13 +44,13 @@ impl BusActor {
             BusInput::Inspect(queues, answer) => {
                 let looks = self.bus.inspect(queues);
                 // Whoever asked may have given up.
-                let told = async move { drop(answer.send(looks.await)) };
-                ctx.spawn(told.into_actor(self));
+                let answering = async move { drop(answer.send(looks.await)) };
+                ctx.spawn(answering.into_actor(self));
             }
             BusInput::Depths(answer) => {
                 let depths = self.bus.depths();
-                let told = async move { drop(answer.send(depths.await)) };
-                ctx.spawn(told.into_actor(self));
+                let answering = async move { drop(answer.send(depths.await)) };
+                ctx.spawn(answering.into_actor(self));
             }
             BusInput::Close(answer) => {
                 let closing = self.bus.close();

@@ -37,9 +37,9 @@ impl Call {
     /// Checks the claim with the job of the step.
     pub(super) fn vouched_by(self, job: &Job) -> Call {
         let asker = match &self.asker {
-            Asker::Claimed(place, attempt)
+            Asker::Claimed(sender, attempt)
                 if job.awaits(
-                    &place.step,
+                    &sender.step,
                     *attempt,
                     &Definition::call_queue(&self.definition.name),
                 ) =>

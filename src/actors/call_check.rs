@@ -40,14 +40,14 @@ impl RefusedCall {
             tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
         }
         let Some(caller) = caller else { return ack.ack() };
-        let told = CallerAnswer {
+        let content = CallerAnswer {
             workflow,
             job: id,
             result: Err(Body::error(&refusal.reason, false)),
             sent: Sent::Refusal { job: id, ack },
         };
         let bus = ways.buses.of_caller(&definition, &caller);
-        Outgoing::Send(answer(told, &caller, bus, clock::now())).release(ways);
+        Outgoing::Send(answer(content, &caller, bus, clock::now())).release(ways);
     }
 }
 
@@ -134,15 +134,15 @@ fn asker_of(delivery: &Delivery, own_reply_queue: Option<&str>) -> Asker {
     let claimed = || {
         let (correlation_id, message_id) =
             (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
-        let place: CorrelationId = correlation_id.parse().ok()?;
+        let sender: CorrelationId = correlation_id.parse().ok()?;
         let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
         // Only one spelling counts: another would ask for another job.
         let is_of_step =
-            correlation_id == place.to_string() && message_id == format!("{place}:{attempt}");
+            correlation_id == sender.to_string() && message_id == format!("{sender}:{attempt}");
         let is_ours = delivery.reply_to.is_some()
             && delivery.reply_to.as_deref() == own_reply_queue
-            && delivery.attempt.is_none_or(|told| told == attempt);
-        (is_of_step && is_ours).then_some(Asker::Claimed(place, attempt))
+            && delivery.attempt.is_none_or(|named| named == attempt);
+        (is_of_step && is_ours).then_some(Asker::Claimed(sender, attempt))
     };
     claimed().unwrap_or(Asker::Stranger)
 }

@@ -51,7 +51,7 @@ pub async fn create(
     }
     let limit = ways.common.settings.limits.creations_waiting_max;
     // If the client goes away, this future is dropped, and the permit with it.
-    let Ok(_place) = ways.common.creations.try_acquire() else {
+    let Ok(_permit) = ways.common.creations.try_acquire() else {
         return Err(Refusal::Overloaded(format!(
             "{limit} creations are under way (setting limits.creations_waiting_max)"
         )));

@@ -57,8 +57,8 @@ pub struct JobActor {
     timer: Option<(Timestamp, SpawnHandle)>,
     /// How many of its steps are done, for those who look at the table.
     steps_done: StepsDone,
-    /// The same as it was told last.
-    steps_told: Option<usize>,
+    /// The number that was reported last.
+    steps_reported: Option<usize>,
     /// Since when its steps have been seen waiting for replies.
     waiting_since: WaitingSince,
 }
@@ -86,7 +86,7 @@ impl JobActor {
             children: 0,
             timer: None,
             steps_done,
-            steps_told: None,
+            steps_reported: None,
             waiting_since: WaitingSince::default(),
         }
     }

@@ -140,12 +140,12 @@ pub(super) struct CallerAnswer {
 
 /// The message that tells a caller.
 pub(super) fn answer(
-    told: CallerAnswer,
+    content: CallerAnswer,
     caller: &Caller,
     bus: BusKey,
     now: Timestamp,
 ) -> Publication {
-    let CallerAnswer { workflow, job, result, sent } = told;
+    let CallerAnswer { workflow, job, result, sent } = content;
     let mut headers =
         vec![Header::text("workflow", workflow), Header::text("job", job.to_string())];
     headers.extend(caller.attempt.map(|attempt| Header::number("attempt", attempt)));
@@ -192,11 +192,11 @@ pub(super) fn caller_answer(
         let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
         if bytes > bytes_max { Err(Body::error(&too_large(), false)) } else { Ok(result) }
     });
-    let told = CallerAnswer {
+    let content = CallerAnswer {
         workflow: job.definition().full_name(),
         job: job.id(),
         result,
         sent: Sent::Answer { job: job.id(), created: job.origin().created, caller, end },
     };
-    Some(answer(told, job.caller(caller)?, bus, now))
+    Some(answer(content, job.caller(caller)?, bus, now))
 }

@@ -72,12 +72,12 @@ impl Table {
     /// Starts a job and makes it reachable. Whoever looks it up meanwhile waits until the job is in
     /// the table.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
-        let place = self.0.table.entry(id);
+        let entry = self.0.table.entry(id);
         let live = start();
         if live.parent.is_none() {
             self.0.roots.fetch_add(1, Ordering::Relaxed);
         }
-        place.insert(live);
+        entry.insert(live);
     }
 
     /// Removes the job with this number from the table, if exactly `heard` inputs were sent to it.

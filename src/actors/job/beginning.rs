@@ -113,7 +113,7 @@ impl JobActor {
         self.life = Life::Live(job);
         self.count();
         self.draw_on_budget();
-        self.steps_now().into_iter().for_each(|told| told.release(&self.ways));
+        self.steps_now().into_iter().for_each(|outgoing| outgoing.release(&self.ways));
         let (ways, now) = (self.ways.clone(), clock::now());
         effects
             .into_iter()

@@ -38,7 +38,7 @@ impl JobActor {
         let job = self.job()?;
         let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
         let done = job.steps().filter(|(_, run)| is_done(run.state)).count();
-        let is_news = self.steps_told.replace(done) != Some(done);
+        let is_news = self.steps_reported.replace(done) != Some(done);
         is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
     }
 

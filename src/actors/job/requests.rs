@@ -11,15 +11,15 @@ impl JobActor {
     /// A client asks for a job under the same id.
     pub(super) fn create_again(&self, workflow: &str, message: &Message, answer: Client<Created>) {
         let Some(job) = self.job() else { return };
-        let told = Created::again(self.id, job, workflow, message);
-        let is_known = told.is_ok();
-        let told = Outgoing::Answer(Answer::Created(answer, told));
+        let created = Created::again(self.id, job, workflow, message);
+        let is_known = created.is_ok();
+        let answered = Outgoing::Answer(Answer::Created(answer, created));
         if is_known {
             // Through the journal, so that it follows the commit of the creation, which may still
             // be under way.
-            self.release_after_commit(vec![told]);
+            self.release_after_commit(vec![answered]);
         } else {
-            told.release(&self.ways);
+            answered.release(&self.ways);
         }
     }
 
@@ -47,8 +47,8 @@ impl JobActor {
         let state = job.state();
         if state.is_ended() {
             // It follows the commit of the job's end, which may still be under way.
-            let told = Answer::Now(answer, Ok(Now::Job(state)));
-            self.release_after_commit(vec![Outgoing::Answer(told)]);
+            let answered = Answer::Now(answer, Ok(Now::Job(state)));
+            self.release_after_commit(vec![Outgoing::Answer(answered)]);
         } else {
             let operation = Operation::Cancel { reason: CANCELLED_BY.into() };
             self.operate(Request { operation, reason: None, by }, answer);

@@ -70,10 +70,10 @@ impl Router {
             return Some(call);
         }
         let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
-        let place = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
+        let correlation_id = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
         let reason = format!(
             "reply_to is the manager's own reply queue, and the correlation id {} names no step that runs and asks for {}",
-            quoted(&place),
+            quoted(&correlation_id),
             definition.name
         );
         RefusedCall { definition, id, caller: None, ack }
@@ -208,8 +208,8 @@ impl Router {
 
     /// Asks the job whose step the call names. Gives the call back if there is no such job.
     fn ask_claimed(&self, call: Call) -> Option<Call> {
-        let Asker::Claimed(place, _) = &call.asker else { return Some(call) };
-        match self.ways.routes.find(place.job) {
+        let Asker::Claimed(sender, _) = &call.asker else { return Some(call) };
+        match self.ways.routes.find(sender.job) {
             Some(job) => {
                 job.post(JobInput::Vouch(call));
                 None

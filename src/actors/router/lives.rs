@@ -24,8 +24,8 @@ impl Router {
         let Spawn { id, number, parent, .. } = spawn;
         let child_of = spawn.start.place();
         // Not the parent's own arbiter, which gathers their results.
-        let place = parent.map_or(number, |parent| parent.wrapping_add(1));
-        let arbiter = &arbiters[usize::try_from(place).unwrap_or_default() % arbiters.len()];
+        let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
+        let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
         let (owned, steps_done) = (ways.clone(), StepsDone::default());
         let tells = steps_done.clone();
         self.table.insert(id, || {
@@ -42,13 +42,13 @@ impl Router {
     /// mailbox, because those must have started first.
     pub(super) fn go_on(&self, recovered: Recovered) {
         let Recovered { number, root, parent, job, effects, orders } = recovered;
-        let (told, effects): (Vec<Effect>, Vec<Effect>) =
+        let (to_parent, effects): (Vec<Effect>, Vec<Effect>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::TellParent(..)));
         let (id, place) = (job.id(), job.origin().parent);
         let start = Start::Recovered { job: Box::new(job), effects };
         self.spawn(Spawn { id, number, root, parent, start });
         let router = &self.ways.mailboxes().router;
-        for effect in told {
+        for effect in to_parent {
             if let Effect::TellParent(parent, ended) = effect {
                 // Parents were started before their children.
                 router.post(RouterInput::ToJob(

@@ -99,12 +99,12 @@ impl Router {
                 "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
             );
         }
-        let place = match &**vhost {
+        let in_vhost = match &**vhost {
             "" => String::new(),
             vhost => format!(" of the virtual host \"{vhost}\""),
         };
         format!(
-            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+            "no workflow{in_vhost} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
         )
     }
 
